@@ -25,7 +25,7 @@ def tail(tmp_path: Path) -> MetricsFile:
     return MetricsFile(tmp_path / "metrics.csv")
 
 
-def test_only_what_was_appended_is_read(tail: MetricsFile) -> None:
+def test_only_appended_lines_are_read(tail: MetricsFile) -> None:
     tail.refresh()
     assert len(tail) == 0
     write_metrics(tail.path, range(1, 1001))
@@ -43,7 +43,7 @@ def test_only_what_was_appended_is_read(tail: MetricsFile) -> None:
     assert (tail.generation, tail.unreadable) == (1, 0)
 
 
-def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsFile) -> None:
+def test_a_truncated_file_is_read_again(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 101))
     tail.refresh()
     kept = "".join(tail.path.read_text().splitlines(keepends=True)[:51])
@@ -58,7 +58,7 @@ def test_a_file_that_was_cut_back_is_read_anew(tail: MetricsFile) -> None:
     assert tail.generation == 3
 
 
-def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsFile) -> None:
+def test_invalid_lines_are_skipped_and_counted(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 4))
     with tail.path.open("a") as file:
         file.write("4,what,is,this\r\n" + line(2) + line(5))
@@ -72,7 +72,7 @@ def test_lines_that_are_none_of_a_run_are_left_out_and_counted(tail: MetricsFile
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(2, 50), st.booleans())
-def test_the_highest_and_the_lowest_stay_however_few_the_points(values: list[float], buckets: int, log: bool) -> None:
+def test_downsampling_keeps_minimum_and_maximum(values: list[float], buckets: int, log: bool) -> None:
     y, x = np.array(values), np.arange(1.0, len(values) + 1)
     few = downsample(x, y, start=1.0, end=float(len(values)) + 0.5, buckets=buckets, log=log)
     assert len(few.x) <= buckets + 2
@@ -93,7 +93,7 @@ def test_buckets_are_equally_wide_on_the_axis(log: bool) -> None:
     assert few.high.tolist() == [bucket.max() for bucket in buckets]
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_values_that_are_not_finite_are_skipped() -> None:
     few = downsample(np.arange(5.0), np.array([1, np.nan, np.inf, 2, 3]), start=0, end=4, buckets=10)
     assert few.mean.tolist() == [1, 2, 3]
 
@@ -152,13 +152,13 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
         ("sample", {"run": 0, "step": "../../x"}, "step"),
     ],
 )
-def test_other_questions_are_refused(name: str, body: object, told: str, tmp_path: Path) -> None:
+def test_invalid_queries_are_rejected(name: str, body: object, told: str, tmp_path: Path) -> None:
     answers = RunAnswers([make_run(tmp_path / "run", steps=10)])
     with pytest.raises(UserError, match=told.replace("?", r"\?")):
         answers.answer(name, body)
 
 
-def test_a_damaged_run_is_told_and_the_others_are_shown(tmp_path: Path) -> None:
+def test_a_damaged_run_is_reported_next_to_others(tmp_path: Path) -> None:
     good, bad = make_run(tmp_path / "good", steps=50), make_run(tmp_path / "bad", steps=50)
     (bad / "run.json").write_text("{}")
     shown = RunAnswers([good, bad]).answer("runs", {})["runs"]

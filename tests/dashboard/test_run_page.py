@@ -39,7 +39,7 @@ def test_the_page_and_its_files_are_served_and_nothing_else(client: TestClient) 
     assert client.post("/api/nothing", json={}).status_code == 400
 
 
-def test_the_source_writes_no_markup_and_asks_no_one_else() -> None:
+def test_the_source_writes_no_markup_and_makes_no_other_requests() -> None:
     for name, text in page_files().items():
         for word in (
             "innerHTML",
@@ -77,7 +77,7 @@ def test_the_background_dashboard_a_training_ends_with_it(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_of_several_processes_one_shows_the_page(
+def test_only_one_of_several_processes_serves_the_page(
     places: dict[str, str], pages: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
@@ -147,7 +147,7 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
 
 
 @slow
-def test_two_runs_of_100_000_steps_are_there_at_once(tmp_path: Path) -> None:
+def test_two_runs_of_100_000_steps_are_fast(tmp_path: Path) -> None:
     """The test measures CPU time, which is independent of the load. See benchmarks/log/explorer.md."""
     answers = RunAnswers([make_run(tmp_path / name, steps=100_000) for name in ("one", "two")])
     started = time.process_time()

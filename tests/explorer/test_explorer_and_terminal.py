@@ -21,7 +21,9 @@ def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_they_hold_the_same_numbers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explorer_and_terminal_report_the_same_numbers(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = trained_model(name)
     save_model(tmp_path / "run", one.model, one.tokenizer, Card())
     one = load_model(tmp_path / "run")

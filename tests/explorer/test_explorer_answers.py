@@ -19,7 +19,7 @@ GPT, BERT, TRANSLATOR = next(iter(GPTS)), next(iter(BERTS)), next(iter(TRANSLATO
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_asking_again_with_the_answers_ask_reads_the_same(name: str) -> None:
+def test_repeating_the_returned_query_gives_the_same_answer(name: str) -> None:
     answers = Answers(trained_model(name))
     first = answers.answer("look", {"ask": asked(name)})
     again = Answers(answers.trained_model).answer("look", {"ask": first["ask"], "at": first["at"]})
@@ -28,7 +28,7 @@ def test_asking_again_with_the_answers_ask_reads_the_same(name: str) -> None:
     assert first["ask"]["ids"] == [token["id"] for token in first["sides"][0]["tokens"]]
 
 
-def test_an_ask_is_read_back_as_it_was_written() -> None:
+def test_a_query_survives_a_round_trip() -> None:
     ask = {
         "text": "a", "target": None, "ids": [1, 2], "target_ids": None, "original_ids": None,
         "edits": [{"name": "stack.blocks.1.self_attention.heads", "heads": [3], "positions": None}],
@@ -38,7 +38,7 @@ def test_an_ask_is_read_back_as_it_was_written() -> None:
     assert hash(read) == hash(parse_query(OverviewQuery, json.loads(json.dumps(to_plain(read)))))
 
 
-def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
+def test_a_look_and_its_blocks_need_one_pass() -> None:
     answers = Answers(trained_model(GPT))
     passes: list[int] = []
     answers.trained_model.model.embedding.register_forward_hook(lambda *_: passes.append(1))
@@ -49,7 +49,7 @@ def test_the_model_is_asked_once_for_a_look_and_its_blocks() -> None:
     assert len(passes) == 1
 
 
-def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_passes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.explorer.passes.MAX_CACHE_BYTES", 100_000)
     answers = Answers(trained_model(GPT))
     for text in ("a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"):
@@ -63,7 +63,7 @@ def test_few_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "can"),
     [(GPT, {"sample"}), (BERT, {"mask"}), (TRANSLATOR, {"sample", "translate"})],
 )
-def test_the_model_says_what_it_can(name: str, can: set[str]) -> None:
+def test_the_model_lists_its_abilities(name: str, can: set[str]) -> None:
     answers = Answers(trained_model(name), start=Query(text="a"))
     model = answers.answer("model", {})
     assert {verb for verb, does in model["can"].items() if does} == can
@@ -74,7 +74,7 @@ def test_the_model_says_what_it_can(name: str, can: set[str]) -> None:
     assert [stack["name"] for stack in model["stacks"]] == (["encoder", "decoder"] if name == TRANSLATOR else ["stack"])
 
 
-def test_a_long_text_is_cut_and_told() -> None:
+def test_a_long_text_is_truncated_and_reported() -> None:
     look = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": {"text": "abcdefghij"}})
     assert look["truncated"] is True
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == "fghij"
@@ -82,7 +82,7 @@ def test_a_long_text_is_cut_and_told() -> None:
     assert again["truncated"] is False
 
 
-def test_a_mask_is_where_the_page_looks_first() -> None:
+def test_the_page_opens_at_a_mask() -> None:
     answers = Answers(trained_model(BERT))
     look = answers.answer("look", {"ask": {"text": "ab [MASK] c"}})
     assert look["sides"][0]["tokens"][look["at"]]["text"] == "<mask>"
@@ -93,7 +93,7 @@ def test_a_mask_is_where_the_page_looks_first() -> None:
     assert answers.answer("look", {"ask": {"text": "abc"}})["at"] == 0
 
 
-def test_the_last_token_is_where_the_page_of_a_decoder_looks_first() -> None:
+def test_the_page_of_a_decoder_opens_at_the_last_token() -> None:
     look = Answers(trained_model(GPT)).answer("look", {"ask": {"text": "abc"}})
     assert look["at"] == len(look["sides"][0]["tokens"]) - 1 > 0
 
@@ -104,7 +104,7 @@ def test_a_token_that_looks_like_markup_is_text() -> None:
 
 
 @pytest.mark.slow
-def test_a_translator_without_a_target_reads_what_it_writes() -> None:
+def test_a_translator_without_a_target_reads_its_translation() -> None:
     from tercet.generation import Beam, translate
 
     one = trained_model(TRANSLATOR)
@@ -158,19 +158,19 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "asked_for", "body", "told"), MISTAKES, ids=[told[:40] for *_, told in MISTAKES])
-def test_mistakes_are_told_in_a_line(name: str, asked_for: str, body: dict[str, Any], told: str) -> None:
+def test_errors_are_one_line(name: str, asked_for: str, body: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError) as error:
         Answers(trained_model(name)).answer(asked_for, body)
     assert told in str(error.value)
 
 
 @pytest.mark.parametrize("body", [None, [], "look", 5])
-def test_a_question_is_an_object(body: Any) -> None:
+def test_a_query_must_be_an_object(body: Any) -> None:
     with pytest.raises(UserError, match="expected a JSON object"):
         Answers(trained_model(GPT)).answer("look", body)
 
 
-def test_a_model_that_diverged_is_told() -> None:
+def test_a_diverged_model_is_reported() -> None:
     one = trained_model(GPT)
     with torch.no_grad():
         one.model.get_submodule("stack.blocks.1.feedforward.up").weight.fill_(float("nan"))  # type: ignore[union-attr]
@@ -179,7 +179,7 @@ def test_a_model_that_diverged_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_a_beam_that_sees_no_source_differs_and_leaves_no_trace() -> None:
+def test_a_beam_search_with_edits_differs_and_leaves_no_trace() -> None:
     answers = Answers(trained_model(TRANSLATOR))
     ask = {"text": "be", "target": "a"}
     asks = ask, {**ask, "edits": [{"name": "decoder.blocks.1.cross_attention"}]}, ask
@@ -188,7 +188,7 @@ def test_a_beam_that_sees_no_source_differs_and_leaves_no_trace() -> None:
     assert again == base
 
 
-def test_an_encoder_without_words_has_no_logits() -> None:
+def test_an_encoder_without_a_head_has_no_logits() -> None:
     from explored import loaded
 
     from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec
@@ -215,7 +215,7 @@ def test_a_context_too_short_for_repetition_has_no_scores() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_there_is_always_something_to_open_with(name: str) -> None:
+def test_every_model_has_an_opening_query(name: str) -> None:
     one = trained_model(name)
     ask = opening_query(one)
     look = Answers(one).answer("look", {"ask": query_to_plain(ask)})
@@ -236,7 +236,7 @@ def test_a_run_without_its_data_opens_too(text: str, tmp_path: Any) -> None:
         assert Answers(one).answer("look", {"ask": query_to_plain(opening_query(one))})
 
 
-def test_a_run_opens_with_a_line_that_it_has_not_learnt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_opens_with_a_held_out_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tercet.checkpoint import Card
 
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
@@ -260,7 +260,7 @@ def big(length: int) -> Answers:
 
 
 @pytest.mark.slow
-def test_six_layers_and_64_tokens_are_small_and_quick() -> None:
+def test_an_answer_for_six_layers_and_64_tokens_is_small_and_fast() -> None:
     answers = big(64)
     began = time.process_time()
     look = answers.answer("look", {"ask": {"ids": [7] * 64}})

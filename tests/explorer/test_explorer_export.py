@@ -42,7 +42,7 @@ def page_of(name: str, **ask: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_it_answers_what_the_page_asks(name: str) -> None:
+def test_a_saved_page_contains_its_answers(name: str) -> None:
     answers = answers_in(page_of(name))
     model = answers["api/model {}"]
     assert model["live"] is False
@@ -62,7 +62,7 @@ def test_it_answers_what_the_page_asks(name: str) -> None:
     assert (attributed in answers) == (name != "as the paper")
 
 
-def test_a_body_is_written_as_the_page_writes_it() -> None:
+def test_canonical_json_equals_that_of_the_page() -> None:
     body = {"b": [1, None, True], "a": {"ü": "漢\u2028<", "c": '"\\\n\x7f'}}
     assert canonical(body) == '{"a":{"c":"\\"\\\\\\n\x7f","ü":"漢\u2028<"},"b":[1,null,true]}'
 
@@ -82,7 +82,7 @@ def test_line_ends_of_javascript_are_escaped() -> None:
     assert answers_in(page) == {"x": {"text": "\u2028\u2029<!--"}}
 
 
-def test_it_asks_no_one(page: str) -> None:
+def test_a_saved_page_makes_no_requests(page: str) -> None:
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)""", page)
     assert not re.findall(r"url\(\s*[\"']?(?!data:|#)", page)
     styles = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
@@ -90,7 +90,7 @@ def test_it_asks_no_one(page: str) -> None:
     assert "default-src 'none'" in page  # the browser would block requests
 
 
-def test_its_modules_are_the_pages(page: str) -> None:
+def test_a_saved_page_contains_the_pages_modules(page: str) -> None:
     found = re.search(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     imports = json.loads(found[1])["imports"]
@@ -116,7 +116,7 @@ def test_its_modules_are_the_pages(page: str) -> None:
         ('<link rel="stylesheet" href="draw.css">', '<link rel="stylesheet" href="draw.css">' * 2),
     ],
 )
-def test_a_page_that_is_not_as_expected_is_not_saved(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_page_source_is_not_saved(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = page_files()
     assert old in files["index.html"]
     changed = {**files, "index.html": files["index.html"].replace(old, new)}
@@ -125,14 +125,14 @@ def test_a_page_that_is_not_as_expected_is_not_saved(old: str, new: str, monkeyp
         assemble_page({})
 
 
-def test_a_page_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "MAX_PAGE_CHARACTERS", 50_000)
     with pytest.raises(UserError, match=r"larger than 0\.05 MB: .* pass a shorter text"):
         page_of(GPT)
 
 
 @pytest.mark.slow
-def test_weights_stand_in_it_where_they_fit(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_page_contains_weights_if_they_fit(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers(trained_model(GPT), start=Query(text=TEXT))
     used = sum(
         len(exporting._json({**answer, "parameters": {}} if key.startswith("api/block ") else answer))
@@ -174,7 +174,7 @@ def test_the_command_needs_no_web_framework(
     assert "pip install 'tercet[explore]'; or write a page with --export PAGE.html" in capsys.readouterr().err
 
 
-def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncating_a_long_prompt_is_reported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Run(trained_model=load_model(folder)).explore("abcde " * 9, export=tmp_path / "page.html")
     assert "the text is longer than the context and was truncated to 23 tokens" in capsys.readouterr().err
 
@@ -193,7 +193,7 @@ def test_a_long_prompt_is_told(folder: Path, tmp_path: Path, capsys: pytest.Capt
         (["run", "--exprt", "page.html"], "did you mean '--export'?"),
     ],
 )
-def test_mistakes_end_with_two(
+def test_errors_exit_with_2(
     arguments: list[str], told: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder.parent)

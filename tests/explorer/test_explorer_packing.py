@@ -18,7 +18,7 @@ FLOATS = arrays.arrays(np.float32, SHAPES, elements=st.floats(width=32, allow_na
 
 
 @given(FLOATS)
-def test_floats_come_back_to_the_bit(array: np.ndarray) -> None:
+def test_floats_are_restored_exactly(array: np.ndarray) -> None:
     packed = pack(torch.from_numpy(array))
     assert torch.equal(unpack(packed), torch.from_numpy(array))
     assert np.array_equal(numbers(json.loads(json.dumps(packed, allow_nan=False))), array)
@@ -26,7 +26,7 @@ def test_floats_come_back_to_the_bit(array: np.ndarray) -> None:
 
 @given(FLOATS, st.sampled_from(["uint16", "uint8"]))
 @example(np.array([2, 0, 1], np.float32), "uint16")
-def test_steps_are_off_by_half_a_step_at_most(array: np.ndarray, kind: str) -> None:
+def test_quantized_values_are_within_half_a_step(array: np.ndarray, kind: str) -> None:
     packed = json.loads(json.dumps(pack(torch.from_numpy(array), kind), allow_nan=False))  # type: ignore[arg-type]
     assert packed["shape"] == list(array.shape)
     float64s = array.astype(np.float64)  # a bound in float32 could be below half a step
@@ -54,14 +54,14 @@ def test_rows_come_in_order_whatever_the_strides() -> None:
     assert np.array_equal(numbers(pack(tensor)), tensor.numpy())
 
 
-def test_half_precision_is_told_in_full() -> None:
+def test_half_precision_is_packed_exactly() -> None:
     tensor = torch.randn(3, 5, dtype=torch.bfloat16)
     assert torch.equal(unpack(pack(tensor)), tensor.float())
 
 
 @pytest.mark.parametrize("kind", ["float32", "uint16", "uint8"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_json_has_no_word_for_is_refused(kind: str, bad: float) -> None:
+def test_values_without_json_form_are_rejected(kind: str, bad: float) -> None:
     with pytest.raises(UserError, match=r"not finite \(NaN or infinity\): its training diverged, or an edit"):
         pack(torch.tensor([1.0, bad]), kind)  # type: ignore[arg-type]
 

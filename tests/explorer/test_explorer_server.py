@@ -53,7 +53,7 @@ def test_the_page_and_its_files(client: TestClient) -> None:
     assert re.search(r"script-src 'self' 'sha256-[A-Za-z0-9+/]{43}='", policy)
 
 
-def test_a_question_and_its_answer(client: TestClient, answers: Answers) -> None:
+def test_queries_are_answered(client: TestClient, answers: Answers) -> None:
     assert client.post("/api/model", json={}).json() == answers.answer("model", {})
     look = client.post("/api/look", json={"ask": {"text": "abc"}})
     assert look.headers["x-content-type-options"] == "nosniff"
@@ -76,7 +76,7 @@ def test_a_question_and_its_answer(client: TestClient, answers: Answers) -> None
         (b'{"ask": {"ids": [99]}}', "the vocabulary has no id 99"),
     ],
 )
-def test_a_mistake_is_one_line(client: TestClient, body: bytes, told: str) -> None:
+def test_an_error_is_one_line(client: TestClient, body: bytes, told: str) -> None:
     answer = client.post("/api/look", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert told in answer.json()["error"]
@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line(client: TestClient, body: bytes, told: str) -> No
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8765", "192.168.1.5:8765", "127.0.0.1.evil.example", ""]
 )
-def test_another_name_for_this_machine_is_refused(client: TestClient, host: str) -> None:
+def test_another_host_name_is_rejected(client: TestClient, host: str) -> None:
     for answer in (
         client.get("/", headers={"Host": host}),
         client.post("/api/model", json={}, headers={"Host": host}),
@@ -96,11 +96,11 @@ def test_another_name_for_this_machine_is_refused(client: TestClient, host: str)
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "127.0.0.5:80", "[::1]:8765", "LOCALHOST"])
-def test_the_names_of_this_machine(client: TestClient, host: str) -> None:
+def test_the_host_names_of_this_machine_are_accepted(client: TestClient, host: str) -> None:
     assert client.post("/api/model", json={}, headers={"Host": host}).status_code == 200
 
 
-def test_who_opens_it_to_others_may_use_its_names_alone(answers: Answers) -> None:
+def test_an_open_server_accepts_only_its_own_names(answers: Answers) -> None:
     with TestClient(application(answers, host="0.0.0.0"), base_url="http://192.168.1.5:8765") as client:
         for name in ("192.168.1.5", f"{socket.gethostname()}:8765", "localhost", "[::1]:8765"):
             assert client.post("/api/model", json={}, headers={"Host": name}).status_code == 200
@@ -110,7 +110,7 @@ def test_who_opens_it_to_others_may_use_its_names_alone(answers: Answers) -> Non
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8766", "https://127.0.0.1"])
-def test_pages_of_others_may_not_ask(client: TestClient, origin: str) -> None:
+def test_other_origins_are_rejected(client: TestClient, origin: str) -> None:
     for path in ("/", "/main.js", "/nothing"):
         assert client.get(path, headers={"Origin": origin}).status_code == 403
     answer = client.post("/api/model", json={}, headers={"Origin": origin})
@@ -118,11 +118,11 @@ def test_pages_of_others_may_not_ask(client: TestClient, origin: str) -> None:
     assert client.options("/api/model", headers={"Origin": origin}).status_code == 403
 
 
-def test_its_own_page_may_ask(client: TestClient) -> None:
+def test_its_own_page_is_accepted(client: TestClient) -> None:
     assert client.post("/api/model", json={}, headers={"Origin": "http://127.0.0.1:8765"}).status_code == 200
 
 
-def test_every_answer_says_what_a_browser_may_do_with_it(client: TestClient) -> None:
+def test_every_answer_has_security_headers(client: TestClient) -> None:
     for path in ("/", "/main.js", "/nothing", "/api/model"):
         for headers in ({}, {"Host": "evil.example"}):
             answer = client.get(path, headers=headers)
@@ -132,13 +132,13 @@ def test_every_answer_says_what_a_browser_may_do_with_it(client: TestClient) -> 
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
-def test_a_form_of_another_page_is_refused(client: TestClient, kind: str | None) -> None:
+def test_a_form_of_another_page_is_rejected(client: TestClient, kind: str | None) -> None:
     answer = client.post("/api/model", content=b"{}", headers={} if kind is None else {"Content-Type": kind})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]
 
 
-def test_a_question_may_not_be_endless(client: TestClient) -> None:
+def test_the_size_of_a_query_is_limited(client: TestClient) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 1000 + 1):
             yield b" " * 1000
@@ -158,13 +158,13 @@ def test_nothing_but_the_page_is_served(client: TestClient, path: str) -> None:
     assert set(answer.json()) == {"error"}
 
 
-def test_other_methods_are_refused(client: TestClient) -> None:
+def test_other_methods_are_rejected(client: TestClient) -> None:
     assert client.get("/api/model").status_code == 405
     assert client.post("/main.js", json={}).status_code == 405
     assert client.options("/api/model").status_code == 405
 
 
-def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_hides_its_details(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answers, "model", lambda _: 1 / 0)
     with TestClient(application(answers), base_url="http://localhost", raise_server_exceptions=False) as client:
         answer = client.post("/api/model", json={})
@@ -173,7 +173,7 @@ def test_a_fault_of_ours_is_told_without_its_insides(answers: Answers, monkeypat
 
 
 @pytest.mark.slow
-def test_two_at_once_get_their_own_answers(client: TestClient) -> None:
+def test_concurrent_queries_get_their_own_answers(client: TestClient) -> None:
     """Requests share one model, which only one at a time can record."""
     texts = [letter * n for letter in "abcdef" for n in (1, 3)]
     found: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def test_two_at_once_get_their_own_answers(client: TestClient) -> None:
         assert "".join(token["text"] for token in found[text]["sides"][0]["tokens"]) == text
 
 
-def test_a_port_that_is_taken_gives_way_to_the_next(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_free_port_is_used(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     import uvicorn
 
     with socket.socket() as taken, contextlib.ExitStack() as stack:
@@ -243,7 +243,7 @@ def test_the_program_serves_until_it_is_stopped(number: signal.Signals, code: in
     assert "POST" not in err  # requests are not logged
 
 
-def test_the_help_is_quick() -> None:
+def test_help_does_not_import_torch() -> None:
     began = time.perf_counter()
     command = [sys.executable, "-X", "importtime", "-m", "tercet", "explore", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -43,7 +43,7 @@ def plain_pass(model: Any, look: dict[str, Any]) -> tuple[dict[str, torch.Tensor
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_number_is_that_of_a_plain_pass(name: str) -> None:
+def test_every_number_equals_that_of_a_plain_pass(name: str) -> None:
     one = trained_model(name)
     answers = Answers(one)
     look = answers.answer("look", {"ask": asked(name)})
@@ -137,7 +137,7 @@ def close(found: np.ndarray, told: np.ndarray, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_a_saved_page_can_be_worked_out_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_page_can_be_recomputed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = saved(monkeypatch, trained_model(name), asked(name))
     model = answers["api/model {}"]
     blocks = {answer["name"]: answer for key, answer in answers.items() if key.startswith("api/block ")}
@@ -239,7 +239,7 @@ def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     "how",
     [{}, {"temperature": 0.7, "top_k": 5}, {"temperature": 0.0}, {"top_p": 0.8, "min_p": 0.05, "temperature": 1.5}],
 )
-def test_a_sample_is_the_samplers_own(name: str, how: dict[str, Any]) -> None:
+def test_a_sample_equals_that_of_the_sampler(name: str, how: dict[str, Any]) -> None:
     answers = Answers(trained_model(name))
     look = answers.answer("look", {"ask": asked(name)})
     logits = torch.from_numpy(numbers(look["logits"]).copy())[None]
@@ -253,7 +253,7 @@ def test_a_sample_is_the_samplers_own(name: str, how: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2"])
-def test_a_head_switched_off_is_a_head_without_its_part_of_the_output(name: str) -> None:
+def test_an_ablated_head_contributes_nothing(name: str) -> None:
     one = trained_model(name)
     attention = "decoder.blocks.1.cross_attention" if name in TRANSLATORS else "stack.blocks.1.self_attention"
     edits = [{"name": f"{attention}.heads", "heads": [1]}]
@@ -275,7 +275,7 @@ def test_a_head_switched_off_is_a_head_without_its_part_of_the_output(name: str)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_loss_is_of_what_was_to_be_foretold(name: str) -> None:
+def test_the_loss_is_that_of_the_targets(name: str) -> None:
     one = trained_model(name)
     look = Answers(one).answer("look", {"ask": asked(name)})
     _, logits = plain_pass(one.model, look)

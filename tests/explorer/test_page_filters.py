@@ -136,12 +136,12 @@ def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
 
 
 @pytest.mark.slow
-def test_they_agree_with_the_filters_of_the_sampler(page: Filtered) -> None:
+def test_filters_agree_with_the_functions_of_the_sampler(page: Filtered) -> None:
     all_agree(page)
 
 
 @pytest.mark.slow
-def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
+def test_filters_agree_with_the_sampler(page: Filtered) -> None:
     """The sampler uses float32, so a token at the boundary of a filter may differ, but no other."""
     elsewhere = 0
     for logits, sampling in random_cases(400):
@@ -164,7 +164,7 @@ def test_they_agree_with_the_sampler_itself(page: Filtered) -> None:
     top_p=st.none() | st.sampled_from([0.01, 0.25, 0.5, 0.9, 1.0]),
     min_p=st.none() | st.sampled_from([0.0, 0.1, 0.5, 1.0]),
 )
-def test_they_agree_on_what_is_thought_up(
+def test_filters_agree_on_generated_cases(
     page: Filtered,
     logits: list[float],
     temperature: float,
@@ -183,12 +183,12 @@ def test_they_agree_on_what_is_thought_up(
     assert answer["entropy"] == pytest.approx(-(positive * np.log2(positive)).sum(), abs=1e-9)
 
 
-def test_of_equals_the_lowest_ids_stay(page: Filtered) -> None:
+def test_ties_keep_the_lowest_ids(page: Filtered) -> None:
     assert page([1.0] * 5, Sampling(top_k=2))["probabilities"] == [0.5, 0.5, 0, 0, 0]
     assert page([0.0, -0.0, 0.0], Sampling(temperature=0))["probabilities"] == [1, 0, 0]
 
 
-def test_what_is_no_number_is_refused(page: Filtered) -> None:
+def test_logits_with_nan_are_rejected(page: Filtered) -> None:
     for bad in (math.nan, math.inf):
         assert "training diverged" in page([0.0, bad], Sampling())["error"]
     assert page([0.0, -math.inf], Sampling())["probabilities"] == [1, 0]  # the model excludes this token
@@ -204,7 +204,7 @@ def test_what_is_no_number_is_refused(page: Filtered) -> None:
         ("falling * MAX_IDS + id", "falling * MAX_IDS + (MAX_IDS - 1 - id)"),
     ],
 )
-def test_a_fault_would_be_seen(right: str, wrong: str) -> None:
+def test_planted_faults_are_detected(right: str, wrong: str) -> None:
     assert SOURCE.count(right) == 1
     wrong = wrong.replace("shareOfNext", "(probabilities[kept] ?? 0)")
     with filters(SOURCE.replace(right, wrong)) as faulty, pytest.raises(AssertionError):
@@ -212,7 +212,7 @@ def test_a_fault_would_be_seen(right: str, wrong: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_vocabulary_is_no_burden() -> None:
+def test_a_large_vocabulary_is_fast() -> None:
     """With 50,257 logits the bars follow a dragged slider within three frames."""
     done = subprocess.run(node(TIMED), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60)
     took = json.loads(done.stdout)

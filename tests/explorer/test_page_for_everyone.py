@@ -63,7 +63,7 @@ def test_axe_finds_nothing(browser: Any, family: str, scheme: str, size: dict[st
 
 
 @slow
-def test_wrong_input_is_one_line_and_the_page_goes_on(browser: Any) -> None:
+def test_invalid_input_is_one_line_and_the_page_keeps_working(browser: Any) -> None:
     with opened(browser, bert()) as tab:
         tab.key("text").fill("the " * 40)
         tab.click("read")
@@ -92,7 +92,7 @@ def test_wrong_input_is_one_line_and_the_page_goes_on(browser: Any) -> None:
 
 
 @slow
-def test_a_server_that_went_away(browser: Any) -> None:
+def test_a_stopped_server_is_reported(browser: Any) -> None:
     with tab(browser) as one:
         with served(gpt(), until_it_ends=True) as address:
             one.page.goto(address)
@@ -150,7 +150,7 @@ def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> Non
 
 @slow
 @few_families
-def test_focus_is_seen_wherever_tab_leads(browser: Any, family: str) -> None:
+def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
     with opened(browser, FAMILIES[family](), "#layer=0&part=self") as tab:
         tab.page.locator("body").focus()
         stops = []
@@ -168,7 +168,7 @@ def test_focus_is_seen_wherever_tab_leads(browser: Any, family: str) -> None:
 
 @slow
 @every_family
-def test_the_tour_is_walked_by_keys(browser: Any, family: str) -> None:
+def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
     with opened(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
         tab.key("tour").focus()
         tab.page.keyboard.press("Enter")
@@ -200,7 +200,7 @@ def test_the_tour_is_walked_by_keys(browser: Any, family: str) -> None:
 
 
 @slow
-def test_nothing_moves_for_who_wants_none(browser: Any) -> None:
+def test_reduced_motion_disables_animations(browser: Any) -> None:
     moving = """[...document.querySelectorAll("*")].filter((one) => {
       const { transitionDuration, animationDuration, scrollBehavior } = getComputedStyle(one);
       const long = (text) => text.split(",").some((part) => parseFloat(part) > 0.05);
@@ -210,5 +210,5 @@ def test_nothing_moves_for_who_wants_none(browser: Any) -> None:
         assert tab.page.evaluate(moving) == []
 
 
-def test_the_source_makes_up_no_numbers_and_writes_no_markup() -> None:
+def test_the_source_has_no_random_numbers_or_markup() -> None:
     assert faults_of_source(page_files()) == []

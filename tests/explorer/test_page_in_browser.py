@@ -78,7 +78,7 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
 
 @slow
 @every_family
-def test_what_a_map_tells_is_the_models_own_weight(browser: Any, family: str) -> None:
+def test_map_cells_show_the_models_weights(browser: Any, family: str) -> None:
     """The maps are reached and read by keyboard only."""
     answers = FAMILIES[family]()
     with opened(browser, answers) as tab:
@@ -139,7 +139,7 @@ def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
 
 
 @slow
-def test_a_block_is_opened_and_its_numbers_are_the_models(browser: Any) -> None:
+def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
     answers = gpt()
     with opened(browser, answers) as tab:
         tab.click("flow-block-1")
@@ -167,7 +167,7 @@ def test_a_block_is_opened_and_its_numbers_are_the_models(browser: Any) -> None:
 
 
 @slow
-def test_the_sampler_is_the_models_and_asks_no_one(browser: Any) -> None:
+def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> None:
     answers = gpt()
     with opened(browser, answers) as tab:
         tab.click("token:stack:3")
@@ -205,7 +205,7 @@ def test_the_sampler_is_the_models_and_asks_no_one(browser: Any) -> None:
 
 
 @slow
-def test_tokens_are_appended_drawn_and_taken_off(browser: Any) -> None:
+def test_tokens_are_appended_sampled_and_removed(browser: Any) -> None:
     answers = gpt()
     with opened(browser, answers, "#temperature=1.3&top_k=12&seed=7") as tab:
         ids = [one for one, _ in chips(tab)]
@@ -229,7 +229,7 @@ def test_tokens_are_appended_drawn_and_taken_off(browser: Any) -> None:
 
 
 @slow
-def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
+def test_a_full_context_moves_as_in_the_sampler(browser: Any) -> None:
     """A full context drops its older half."""
     answers = Answers(trained_model("pre, learned", max_len=7), start=Query(text="abcdefg"))
     with opened(browser, answers) as tab:
@@ -241,7 +241,7 @@ def test_a_full_context_is_read_on_as_the_sampler_does(browser: Any) -> None:
 
 
 @slow
-def test_a_run_of_a_moment_ago(browser: Any, tmp_path: Path) -> None:
+def test_a_new_run_opens_and_exports(browser: Any, tmp_path: Path) -> None:
     """A run of 20 training steps is opened and exported by its path from the command line."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 9) for m in range(2, 8)))

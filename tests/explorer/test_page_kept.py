@@ -72,7 +72,7 @@ def assert_says_what_it_cannot_do(tab: Tab) -> None:
 
 
 @slow
-def test_a_page_is_saved_with_what_is_set_to_zero(browser: Any, tmp_path: Path) -> None:
+def test_a_page_is_saved_with_its_edits(browser: Any, tmp_path: Path) -> None:
     with opened(browser, gpt()) as tab:
         tab.click("flow-block-1")
         tab.click("zero-head")
@@ -124,7 +124,7 @@ def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path)
 
 
 @slow
-def test_two_saved_pages_do_not_disturb_each_other(browser: Any, tmp_path: Path) -> None:
+def test_two_saved_pages_are_independent(browser: Any, tmp_path: Path) -> None:
     one = gpt()
     write_page(one, tmp_path / "one.html")
     write_page(one, tmp_path / "two.html", Query(text="fed cab"))

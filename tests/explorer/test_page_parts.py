@@ -38,7 +38,7 @@ def test_the_functions_of_a_part_are_short(name: str) -> None:
 
 
 @slow
-def test_the_header_says_what_the_model_is_and_changes_the_theme(browser: Any) -> None:
+def test_the_header_describes_the_model_and_changes_the_theme(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         assert tab.page.locator(".top h1").text_content() == tab.page.title().removesuffix(": look inside") == "tiny"
         assert "decoder-only (GPT) · " in tab.page.locator(".top p").text_content()
@@ -55,7 +55,7 @@ def test_the_header_says_what_the_model_is_and_changes_the_theme(browser: Any) -
 
 
 @slow
-def test_the_tabs_are_moved_among_by_arrows(browser: Any) -> None:
+def test_arrow_keys_move_between_tabs(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         tab.key("view:flow").focus()
         views = [press(tab, "ArrowRight").get("view", "flow") for _ in range(4)]
@@ -67,7 +67,7 @@ def test_the_tabs_are_moved_among_by_arrows(browser: Any) -> None:
 
 
 @slow
-def test_keys_move_the_state(browser: Any) -> None:
+def test_keys_change_the_state(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         assert press(tab, "k", "k", "j")["at"] == "4"
         assert press(tab, "]", "]", "[")["layer"] == "0"
@@ -89,7 +89,7 @@ def test_keys_move_the_state(browser: Any) -> None:
 
 
 @slow
-def test_a_pane_says_what_went_wrong_and_reads_on(browser: Any) -> None:
+def test_a_pane_shows_errors_and_recovers(browser: Any) -> None:
     with opened(browser, gpt(), hash="#text=%C3%9C") as tab:
         assert "the vocabulary has no 'Ü'" in tab.page.locator(".pane [role=alert]").text_content()
         tab.page.evaluate("location.hash = '#text=ab'")
@@ -100,7 +100,7 @@ def test_a_pane_says_what_went_wrong_and_reads_on(browser: Any) -> None:
 
 
 @slow
-def test_the_focus_stays_where_it_was_and_the_browser_goes_back(browser: Any) -> None:
+def test_redrawing_keeps_the_focus_and_back_works(browser: Any) -> None:
     with opened(browser, gpt()) as tab:
         tab.click("flow-block-0")
         assert focus(tab) == "flow-block-0"  # it is redrawn and keeps the focus

@@ -30,7 +30,7 @@ from tercet.models import Edit, EncoderOnly
 
 
 @slow
-def test_a_token_is_masked_and_put_back(browser: Any) -> None:
+def test_a_token_is_masked_and_restored(browser: Any) -> None:
     answers = Answers(wordpiece_bert(), start=Query(text="the cat sat on the mat"))
     trained_model = answers.trained_model
     with opened(browser, answers) as tab:
@@ -77,7 +77,7 @@ def nats(logits: torch.Tensor, ids: list[int]) -> float:
 
 
 @slow
-def test_a_head_is_set_to_zero_and_let_be(browser: Any) -> None:
+def test_a_head_is_set_to_zero_and_restored(browser: Any) -> None:
     answers = gpt()
     with opened(browser, answers) as tab:
         ids = [one for one, _ in chips(tab)]
@@ -105,7 +105,7 @@ def test_a_head_is_set_to_zero_and_let_be(browser: Any) -> None:
 
 
 @slow
-def test_what_each_head_is_worth_is_told_and_true(browser: Any) -> None:
+def test_ablations_of_heads_equal_those_of_the_model(browser: Any) -> None:
     """Enter on the largest rise in the table sets that head to zero, and its chip restores it."""
     answers = gpt()
     with opened(browser, answers, "#view=heads") as tab:
@@ -157,7 +157,7 @@ def test_the_beams_are_the_translations(browser: Any) -> None:
 
 
 @slow
-def test_a_translators_texts_are_read_and_written_on(browser: Any) -> None:
+def test_texts_of_a_translator_are_read_and_continued(browser: Any) -> None:
     answers = translator("6 + 3")
     one = answers.trained_model
     with opened(browser, answers) as tab:
@@ -181,7 +181,7 @@ def test_a_translators_texts_are_read_and_written_on(browser: Any) -> None:
 
 
 @slow
-def test_two_texts_stand_side_by_side(browser: Any) -> None:
+def test_two_texts_are_compared(browser: Any) -> None:
     answers = gpt()
     with opened(browser, answers) as tab:
         tab.click("compare")

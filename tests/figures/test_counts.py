@@ -64,7 +64,7 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["documents", "left", "masked", "pairs", "labels"])
-def test_what_a_comparison_says_is_what_evaluation_says(name: str, small_run: SmallRun) -> None:
+def test_comparison_scores_equal_evaluation_scores(name: str, small_run: SmallRun) -> None:
     run = small_run(name) / "last"
     [held_out] = score_held_out([run])
     trained_model = load_model(run)
@@ -144,7 +144,7 @@ def test_a_spread_is_a_mean_and_its_ends() -> None:
     assert (spread.mean, spread.low, spread.high) == (4.0, 1.0, 8.0)
 
 
-def test_losses_of_a_text_looked_into(small_run: SmallRun) -> None:
+def test_inspected_losses_equal_those_of_the_model(small_run: SmallRun) -> None:
     trained_model = load_model(small_run("packed") / "last").require("generate")
     text = "Zoë 雨"
     recording = read(trained_model, text)

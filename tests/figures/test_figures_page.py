@@ -65,7 +65,7 @@ def rows_of(section: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_figure_has_a_row(section: str) -> None:
+def test_every_metric_has_a_row(section: str) -> None:
     rows = rows_of(section)
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
     assert len(names) == len(set(names))
@@ -73,7 +73,7 @@ def test_every_figure_has_a_row(section: str) -> None:
     assert all(len(row) == 4 for row in rows)
 
 
-def test_every_test_is_there() -> None:
+def test_every_named_test_exists() -> None:
     tests = set(re.findall(r"`(\w+/test_\w+\.py)`", PAGE))
     assert len(tests) > 8
     assert [name for name in sorted(tests) if not (ROOT / "tests" / name).is_file()] == []

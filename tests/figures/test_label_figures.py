@@ -58,7 +58,7 @@ def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
 @given(pairs=SETS)
 @example(pairs=[(set(), set())])
 @example(pairs=[({"cat"}, {"cat"})])  # no text has the other labels
-def test_sets_counted_one_by_one(pairs: list[tuple[set[str], set[str]]]) -> None:
+def test_label_set_scores_equal_manual_counts(pairs: list[tuple[set[str], set[str]]]) -> None:
     scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
     by_hand = counted(pairs)
     most = {name for name in NAMES if sum(name in there for _, there in pairs) > len(pairs) / 2}
@@ -89,7 +89,7 @@ def correlated(a: Sequence[float], b: Sequence[float]) -> float:
 
 @given(pairs=NUMBERS)
 @example(pairs=[(1, 2), (2, 2), (2, 3), (5, 1)])
-def test_numbers_worked_out_one_by_one(pairs: list[tuple[float, float]]) -> None:
+def test_regression_scores_equal_manual_results(pairs: list[tuple[float, float]]) -> None:
     said, wanted = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
     scores, n = regression_scores(said, wanted), len(pairs)
     mean = math.fsum(wanted) / n
@@ -175,7 +175,7 @@ def scores_alone(made: EncoderOnly, labelled: LabeledExamples) -> np.ndarray:
     return np.stack(rows)
 
 
-def test_a_set_is_that_of_the_text_alone_found_by_name() -> None:
+def test_label_set_scores_do_not_depend_on_batches() -> None:
     made, labelled = model("multi_label_classification"), examples("multi_label_classification")
     scores = [score_multi_label(made, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
     assert scores[0] == scores[1] == scores[2] == score_classifier(made, TOKENIZER, labelled)
@@ -191,7 +191,7 @@ def test_a_set_is_that_of_the_text_alone_found_by_name() -> None:
         score_multi_label(made, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
 
 
-def test_a_number_is_in_the_labels_unit() -> None:
+def test_regression_scores_have_the_unit_of_the_labels() -> None:
     made, labelled = model("regression"), examples("regression")
     scores = score_regression(made, TOKENIZER, labelled)
     assert scores == score_classifier(made, TOKENIZER, labelled)
@@ -206,7 +206,7 @@ def test_a_number_is_in_the_labels_unit() -> None:
         score_regression(made, TOKENIZER, labelled)
 
 
-def test_what_does_not_fit_says_why() -> None:
+def test_unsuitable_labels_are_rejected() -> None:
     single: Any = "single_label_classification"
     with pytest.raises(
         ValueError, match="problem_type of the model is regression, but these scores require multi_label"
@@ -223,7 +223,7 @@ def test_what_does_not_fit_says_why() -> None:
         regression_scores([1], [1, 2])
 
 
-def test_what_people_read() -> None:
+def test_displayed_scores() -> None:
     console = Console(file=io.StringIO(), width=120)
     pairs = [({"cat"}, {"cat"}), ({"cat"}, {"cat", "dog"}), (set[str](), {"owl"})]
     scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)

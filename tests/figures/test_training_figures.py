@@ -52,7 +52,7 @@ def finished_rows(batch: PairBatch) -> int:
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_are_those_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
+def test_token_counts_equal_the_tokens_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
     task, seen = task_for(name, tmp_path), 0
     counted = [task.tokens_before(step) for step in range(26)]  # several epochs, which do not end at a step
     for step in range(25):
@@ -64,7 +64,7 @@ def test_tokens_are_those_that_the_model_reads(name: str, world: int, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["left", "right", "masked-padded", "labels", "pairs"])
-def test_tokens_under_a_growing_batch_and_far_into_a_run(name: str, tmp_path: Path) -> None:
+def test_token_counts_with_a_ramp_and_in_long_runs(name: str, tmp_path: Path) -> None:
     task = task_for(name, tmp_path)
     task.plan = replace(task.plan, unit=2, units=3, ramp=0.5, steps=20)
     seen = sum(real_tokens(task, batch) for step in range(13) for batch in task.batches(step, 0, 1))
@@ -101,7 +101,7 @@ def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["packed", "documents", "left", "smoothed", "masked-padded", "pairs", "labels"])
-def test_losses_and_norms_are_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
+def test_losses_and_norms_equal_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
     task: Any = task_for(name, run.parent)
     spec = task.recipe.training
@@ -136,7 +136,7 @@ def test_losses_and_norms_are_those_of_a_plain_loop(name: str, small_run: SmallR
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rates_epochs_and_the_card(name: str, small_run: SmallRun) -> None:
+def test_rates_epochs_and_the_card_match_the_plan(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
     task = task_for(name, run.parent)
     rise = [0.02 * step / 3 for step in (1, 2, 3)]
@@ -200,7 +200,7 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert took.tokens_per_second == 700 / 9  # the median
 
 
-def test_counts_are_written_to_the_last_digit(tmp_path: Path) -> None:
+def test_counts_are_written_exactly(tmp_path: Path) -> None:
     """A long run reads more tokens than fit in nine digits."""
     tokens = 98_765_432_109
     MetricsLogger(tmp_path / "metrics.csv").log_metrics({"tokens": tokens, "train/loss": 1 / 3}, 7)
@@ -246,7 +246,7 @@ def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, flo
     return validation.metrics
 
 
-def test_validation_adds_up_beyond_what_float32_counts(tmp_path: Path) -> None:
+def test_validation_sums_are_exact_beyond_float32(tmp_path: Path) -> None:
     """2^24 + 1 is not a float32, so in float32 a hundred batches of one target would be lost after a large one."""
     big = 1 << 24
     metrics = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
@@ -259,7 +259,7 @@ def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> N
     assert metrics == {"val/loss": 31 / 11, "val/accuracy": 3 / 11}
 
 
-def test_validation_batches_are_cut_by_what_is_in_them(tmp_path: Path) -> None:
+def test_validation_batches_count_truncated_pairs(tmp_path: Path) -> None:
     """A pair that is truncated because it is too long does not make the batches smaller."""
     long = "Wort " * 900
     task: Any = task_for("pairs", tmp_path)
@@ -279,5 +279,5 @@ def test_validation_batches_are_cut_by_what_is_in_them(tmp_path: Path) -> None:
     assert [len(group) for group in task.validation_groups()] == before
 
 
-def test_what_is_trained_is_what_these_tests_think(small_run: SmallRun) -> None:
+def test_gradient_clipping_is_active_in_the_runs(small_run: SmallRun) -> None:
     assert TRAINING["clip_norm"] < min(column(small_run("packed"), "grad_norm"))

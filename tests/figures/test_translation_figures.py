@@ -54,7 +54,7 @@ def chrf_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
     return 100 * 5 * p * r / (4 * p + r)
 
 
-def test_bleu_and_chrf_by_their_papers() -> None:
+def test_bleu_and_chrf_equal_the_formulas_of_their_papers() -> None:
     scores = score_translations(WRITTEN, REFERENCES)
     assert scores.bleu == pytest.approx(bleu_by_hand(WRITTEN, REFERENCES))
     assert bleu(WRITTEN, REFERENCES) == scores.bleu

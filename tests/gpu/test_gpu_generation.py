@@ -49,7 +49,7 @@ def test_samples_depend_on_the_seed_and_not_on_neighbors(position, device: torch
 
 
 @pytest.mark.parametrize("guesses", ["draft", "lookup"])
-def test_guesses_leave_greedy_tokens_as_they_are(guesses: str, device: torch.device) -> None:
+def test_draft_tokens_do_not_change_greedy_tokens(guesses: str, device: torch.device) -> None:
     greedy = Sampling(max_new_tokens=20, temperature=0.0)
     model = writer(position=Rotary()).to(device)
     expected = generate(model, TOKENIZER, PROMPTS, greedy)
@@ -63,7 +63,7 @@ def test_guesses_leave_greedy_tokens_as_they_are(guesses: str, device: torch.dev
     assert [one.ids for one in generate(model, TOKENIZER, PROMPTS, sampled, speculation=how)] == alone
 
 
-def test_streams_of_the_engine_are_the_texts_alone(device: torch.device) -> None:
+def test_streams_of_the_engine_equal_separate_texts(device: torch.device) -> None:
     model = writer(position=Rotary()).to(device)
     run = tercet.Run(trained_model=TrainedModel.wrap(model, TOKENIZER, folder=Path("runs/mine")))
     with tercet.Engine(run) as engine:

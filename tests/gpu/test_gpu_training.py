@@ -36,7 +36,7 @@ def killed_after_a_checkpoint(recipe: Recipe, out: Path) -> None:
 
 
 @each_family
-def test_killed_run_ends_with_the_bits_of_an_unbroken_one(family: str, tmp_path: Path, accelerator: str) -> None:
+def test_killed_run_ends_bitwise_identical(family: str, tmp_path: Path, accelerator: str) -> None:
     recipe = TINY[family](tmp_path, accelerator=accelerator, exact=True, max_steps=40)
     whole = train(recipe, tmp_path / "whole", quiet=True)
     killed_after_a_checkpoint(recipe, tmp_path / "killed")
@@ -45,7 +45,7 @@ def test_killed_run_ends_with_the_bits_of_an_unbroken_one(family: str, tmp_path:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @each_family
-def test_exact_run_has_the_same_bits_twice(family: str, precision: str, tmp_path: Path, accelerator: str) -> None:
+def test_exact_run_is_reproducible_bit_for_bit(family: str, precision: str, tmp_path: Path, accelerator: str) -> None:
     recipe = TINY[family](tmp_path, accelerator=accelerator, exact=True, precision=precision)
     one, other = (train(recipe, tmp_path / name, quiet=True) for name in ("one", "other"))
     assert_same_run(one, other)

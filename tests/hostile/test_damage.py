@@ -100,7 +100,9 @@ def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "state"), list(product(FAMILIES, (*STATES, "cache"))) if FACTOR > 1 else SLICE)
-def test_damaged_files(prepared: PREPARE, tmp_path: Path, family: str, state: str) -> None:
+def test_damaged_files_are_reported_recovered_or_harmless(
+    prepared: PREPARE, tmp_path: Path, family: str, state: str
+) -> None:
     own = prepared(family)
     chance = random.Random(f"{family} {state} {os.environ.get('TERCET_HOSTILE_SEED', '0')}")
     damages = all_damages(own, state)
@@ -117,7 +119,7 @@ def test_damaged_files(prepared: PREPARE, tmp_path: Path, family: str, state: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["compared/settings.json", "run/run.json"])
-def test_what_a_comparison_reads_of_itself_and_of_a_run(prepared: PREPARE, tmp_path: Path, file: str) -> None:
+def test_damaged_settings_of_a_comparison_are_reported(prepared: PREPARE, tmp_path: Path, file: str) -> None:
     own, place = prepared("text"), tmp_path / "place"
     for kind in ("cut in half", "a folder", "page of zeros"):
         own.lay_out(place)

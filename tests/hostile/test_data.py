@@ -43,7 +43,7 @@ SECONDS = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4 * SCALE))
-def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
+def test_any_file_is_read_or_rejected(batch: int, tmp_path: Path) -> None:
     drawn = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
 
     def read_all() -> int:
@@ -64,7 +64,7 @@ def test_any_file_is_read_or_refused(batch: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SCALE))
-def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_text_is_encoded_or_rejected(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     draw = random.Random(seed)
     specs = (BPE(vocab_size=300), Unigram(vocab_size=300), WordPiece(vocab_size=300), Words(vocab_size=50))
@@ -92,7 +92,7 @@ def test_any_text_becomes_ids(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("text", ["a" * 300_000, "ACGT" * 75_000, "\t" * 300_000])
 @pytest.mark.parametrize("spec", [BPE(vocab_size=400), WordPiece(vocab_size=400), Words()], ids=lambda spec: spec.kind)
-def test_a_word_of_any_length_is_learnt_from_in_time(spec: TrainableTokenizerSpec, text: str) -> None:
+def test_training_on_long_words_is_fast(spec: TrainableTokenizerSpec, text: str) -> None:
     began = time.process_time()
     tokenizer = Tokenizer.train(spec, [text, "some other words"])
     tokenizer.encode(text)
@@ -114,7 +114,7 @@ def test_only_words_that_are_too_long_are_cut(parts: list[str]) -> None:
         assert pieces == [text]
 
 
-def test_no_more_is_learnt_from_what_hardly_repeats_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_text_with_few_repetitions_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainers, "LONGEST_WORD", 5)
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert list(trainers.cut_words(["a word " + "b" * 33], splitter, keep=2)) == [
@@ -128,7 +128,7 @@ def test_no_more_is_learnt_from_what_hardly_repeats_itself(monkeypatch: pytest.M
     assert list(trainers.cut_words(["b" * 12, "c"], splitter, keep=0)) == ["", "", "bb", "c"]
 
 
-def test_ordinary_text_is_learnt_from_as_it_is() -> None:
+def test_ordinary_training_text_is_unchanged() -> None:
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for text in (
         "words and more words\n" * 5000,
@@ -142,7 +142,7 @@ def test_ordinary_text_is_learnt_from_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_long_text_is_looked_through_once() -> None:
+def test_long_text_is_split_in_linear_time() -> None:
     def seconds(n: int) -> float:
         began = time.process_time()
         assert sum(len(piece.text) for piece in cut_pieces(["a line\r\n" * (n // 8)])) == n // 8 * 8
@@ -167,7 +167,7 @@ COSTLY = [
 
 
 @pytest.mark.slow
-def test_lines_that_cost_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excessive_lines_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LINE_CHARACTERS", 4 << 20)
     paths = [tmp_path / f"{number}{name}" for number, (name, _, _) in enumerate(COSTLY)]
     for path, (_, content, _) in zip(paths, COSTLY, strict=True):
@@ -176,7 +176,7 @@ def test_lines_that_cost_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_long_line_is_no_document(tmp_path: Path) -> None:
+def test_a_long_line_of_plain_text_is_accepted(tmp_path: Path) -> None:
     """The limit on lines does not apply if no line is requested."""
     (tmp_path / "a.txt").write_bytes(b"x" * (17 << 20))
     outcome = attack(["data", str(tmp_path / "a.txt")])
@@ -185,14 +185,14 @@ def test_a_long_line_is_no_document(tmp_path: Path) -> None:
     assert "17,825,792" in outcome.stdout
 
 
-def test_encodings(tmp_path: Path) -> None:
+def test_unsuitable_encodings_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\\ud800 +2AA- text")
     encodings = ["punycode", "unicode_escape", "idna", "undefined", "hex", "no\ud800such", "utf-16"]
     refuse_each([["data", str(path), "--encoding", encoding] for encoding in encodings], *["ncoding"] * 7)
 
 
-def test_half_a_surrogate_pair_in_utf_7(tmp_path: Path) -> None:
+def test_an_unpaired_surrogate_in_utf_7_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"+2AA-")
     refuse(attack(["data", str(tmp_path / "a.txt"), "--encoding", "utf-7"]), "is not utf-7 text")
 
@@ -221,7 +221,7 @@ def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_gzip_bombs(tmp_path: Path) -> None:
+def test_gzip_bombs_are_rejected(tmp_path: Path) -> None:
     def packed(row: str, header: str = "") -> bytes:
         """The rows are few and long, since bytes are counted."""
         return gzip.compress((header + row.format("a" * 500) * (16 << 10)).encode())
@@ -243,14 +243,14 @@ def test_gzip_bombs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_small_files_may_unpack_to_anything(tmp_path: Path) -> None:
+def test_small_files_may_have_any_compression_ratio(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a" * (3 << 20)))
     assert attack(["data", str(tmp_path / "a.txt.gz")]).code == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [("x" * (1 << 20), 100), ("x" * (24 << 20), 1)], ids=["dictionary", "page"])
-def test_parquet_bombs(tmp_path: Path, rows: tuple[str, int]) -> None:
+def test_parquet_bombs_are_rejected(tmp_path: Path, rows: tuple[str, int]) -> None:
     text, count = rows
     column = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([text]))
     parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet", compression="zstd")
@@ -258,7 +258,7 @@ def test_parquet_bombs(tmp_path: Path, rows: tuple[str, int]) -> None:
 
 
 @pytest.mark.slow
-def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
+def test_parquet_with_invalid_utf_8_is_rejected(tmp_path: Path) -> None:
     column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"], pa.binary()).buffers())
     parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     refuse(attack(["data", str(tmp_path / "a.parquet")]), "is not UTF-8 text")
@@ -266,7 +266,7 @@ def test_parquet_that_is_not_utf_8(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "use_dictionary"), [("1.0", True), ("2.0", False)])
-def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, version: str, use_dictionary: bool) -> None:
+def test_forged_parquet_bytes_are_read_or_rejected(tmp_path: Path, version: str, use_dictionary: bool) -> None:
     """Changing any byte leads to text or one line of error, and never kills the process.
 
     The bytes are those of the pages, sizes and counts of their headers, lengths of texts, numbers of the dictionary,
@@ -298,7 +298,7 @@ def test_parquet_pages_that_are_not_what_their_headers_say(tmp_path: Path, versi
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="a file system's own")
-def test_a_hole_is_no_text(tmp_path: Path) -> None:
+def test_a_sparse_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with path.open("wb") as file:
         file.write(b"text")
@@ -336,7 +336,7 @@ def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
+def test_irregular_files_are_rejected(no_file: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a\n")
     lines = str(tmp_path / "lines.txt")
     commands = [
@@ -354,7 +354,7 @@ def test_what_is_no_file_is_refused(no_file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
+def test_links_to_devices_are_rejected(tmp_path: Path) -> None:
     paths = [tmp_path / f"zero{suffix}" for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv")]
     for path in paths:
         path.symlink_to("/dev/zero")
@@ -363,12 +363,12 @@ def test_names_that_are_linked_to_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_paths_that_no_file_has() -> None:
+def test_impossible_paths_are_rejected() -> None:
     for path in ("x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"):
         refuse_each([["data", path], ["data", path, path], ["data", path, "--label-field", "x"]])
 
 
-def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
+def test_file_names_may_have_any_bytes(tmp_path: Path) -> None:
     for name in (b"a\xff.txt", b"b\nc.txt", b".hidden.txt"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("text")
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -378,14 +378,14 @@ def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
     assert len(DocumentFiles(root=tmp_path).hash()) == 64
 
 
-def test_a_folder_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_many_files_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLDER_ENTRIES", 2)
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("a")
     refuse(attack(["data", str(tmp_path)]), "more than 2 files and folders")
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_reading_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"text\n" * 200_000)
     with open_regular_file(path) as file:

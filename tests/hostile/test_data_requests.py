@@ -32,7 +32,7 @@ TOO_MUCH = [
 ]  # fmt: skip
 
 
-def test_numbers_that_ask_for_too_much() -> None:
+def test_excessive_numbers_are_rejected() -> None:
     for command, outcome in zip(TOO_MUCH, attack_with_each(TOO_MUCH), strict=True):
         assert outcome.refused_in_one_line(), (command, outcome.stderr[-2000:])
         assert outcome.memory < MEMORY
@@ -45,7 +45,7 @@ def test_numbers_that_ask_for_too_much() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"To be", b"x" * 2_000_000, None], ids=["empty", "cut", "foreign", "device"])
 @pytest.mark.parametrize(("dataset", "name"), [("shakespeare", "input.txt"), ("multi30k", "train.de.gz")])
-def test_files_of_named_datasets(
+def test_damaged_files_of_named_datasets_are_rejected(
     content: bytes | None, dataset: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / dataset / name

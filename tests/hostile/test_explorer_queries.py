@@ -87,7 +87,7 @@ def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
     check(asking.post(f"/api/{name}", content=json.dumps(body), headers=JSON))
 
 
-def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
+def test_an_unpaired_surrogate_is_rejected(asking: TestClient) -> None:
     """With ids the text is never encoded, and the answer would repeat it."""
     body = {"ask": {"text": "\ud800", "ids": [1, 2]}}
     answer = asking.post("/api/look", content=json.dumps(body), headers=JSON)
@@ -95,7 +95,7 @@ def test_half_a_surrogate_pair_is_no_text(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_bodies_that_are_no_queries(asking: TestClient) -> None:
+def test_invalid_queries_are_rejected(asking: TestClient) -> None:
     for name in [*QUERIES, "export", "\ud800", "x" * 5000]:
         quoted = "".join(f"%{byte:02x}" for byte in name.encode("utf-8", "surrogatepass"))
         for body in NO_QUERIES:

@@ -163,7 +163,7 @@ def places(clean: Clean) -> list[Change]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS if FULL else QUICK_ACTIONS)
-def test_every_place_that_writes_is_known(clean: Callable[[str], Clean], name: str) -> None:
+def test_every_place_that_writes_is_recorded(clean: Callable[[str], Clean], name: str) -> None:
     found = places(clean(name))
     for change in found:
         path = change.path.removeprefix(str(clean(name).scene.place) + "/")
@@ -174,7 +174,7 @@ def test_every_place_that_writes_is_known(clean: Callable[[str], Clean], name: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS if FULL else QUICK_ACTIONS)
-def test_a_disk_that_fails(clean: Callable[[str], Clean], name: str) -> None:
+def test_disk_errors_are_reported_and_leave_no_damage(clean: Callable[[str], Clean], name: str) -> None:
     own = clean(name)
     every = [
         (change, fault)
@@ -235,9 +235,7 @@ def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["generate", "evaluate", "inspect"])
-def test_a_folder_and_a_cache_that_can_only_be_read(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, verb: str
-) -> None:
+def test_read_only_folders_and_caches_work(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, verb: str) -> None:
     own = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
     expected, place = own.answer("finished", verb), own.lay_out(tmp_path / "place")
     outcome = own.call(place, verb, before=lambda: watch([place, own.cache], refuse_all))
@@ -247,7 +245,7 @@ def test_a_folder_and_a_cache_that_can_only_be_read(
 
 
 @pytest.mark.slow
-def test_a_clock_that_goes_backwards(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_clock_that_runs_backwards_is_harmless(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     own = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
     expected, place = own.answer("finished", "train"), own.lay_out(tmp_path / "place", "stopped")
     outcome = own.call(place, "train", before=set_clock_back)

@@ -53,7 +53,7 @@ def copied(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_config_that_claims_more_than_its_weights_hold(kind: str, copied: Callable[[str], Path]) -> None:
+def test_a_config_with_larger_sizes_than_its_weights_is_rejected(kind: str, copied: Callable[[str], Path]) -> None:
     folder = copied(kind)
     path = folder / "config.json"
     before = json.loads(path.read_text())
@@ -78,7 +78,7 @@ def test_a_config_that_claims_more_than_its_weights_hold(kind: str, copied: Call
 
 
 @pytest.mark.slow
-def test_a_refusal_takes_no_time_and_no_memory_from_the_command_line(copied: Callable[[str], Path]) -> None:
+def test_rejecting_false_sizes_is_fast_on_the_command_line(copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
     config = json.loads((folder / "config.json").read_text())
     for key, value in (("n_layers", 10**6), ("d_model", 10**9), ("n_layers", 1000), ("d_ff", 2**19)):
@@ -106,7 +106,7 @@ TEXTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "card.json", "generation_config.json"])
-def test_json_that_no_one_wrote(name: str, copied: Callable[[str], Path]) -> None:
+def test_malformed_json_files_are_rejected(name: str, copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
     changes = {case: lambda data=data: (folder / name).write_bytes(data) and None for case, data in TEXTS.items()}
     refuse_all(changes, folder)
@@ -114,7 +114,7 @@ def test_json_that_no_one_wrote(name: str, copied: Callable[[str], Path]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours decoder", "gpt2", "llama sharded", "marian", "bert pickled", "gguf llama"])
-def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, copied: Callable[[str], Path]) -> None:
+def test_paths_that_are_not_regular_files_are_rejected(kind: str, copied: Callable[[str], Path]) -> None:
     opened = copied(kind)
     folder = opened if opened.is_dir() else opened.parent
 
@@ -145,7 +145,7 @@ def test_a_pipe_a_device_a_folder_or_a_link_out_in_place_of_any_file(kind: str, 
 
 
 @pytest.mark.slow
-def test_a_link_out_of_the_folder_is_no_way_to_a_secret(copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_not_followed(copied: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied("ours decoder")
     (tmp_path / "secret").write_text("s3cret")
     (folder / "README.md").unlink()
@@ -159,7 +159,7 @@ def test_a_link_out_of_the_folder_is_no_way_to_a_secret(copied: Callable[[str], 
 
 
 @pytest.mark.slow
-def test_safetensors_headers_that_lie(copied: Callable[[str], Path]) -> None:
+def test_false_safetensors_headers_are_rejected(copied: Callable[[str], Path]) -> None:
     folder = copied("ours decoder")
     path = folder / "model.safetensors"
     header, numbers = safe_header(path)
@@ -201,7 +201,7 @@ def test_safetensors_headers_that_lie(copied: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.slow
-def test_an_index_names_files_of_its_own_folder(copied: Callable[[str], Path]) -> None:
+def test_an_index_with_files_outside_its_folder_is_rejected(copied: Callable[[str], Path]) -> None:
     folder = copied("llama sharded")
     (folder.parent / "secret.safetensors").write_bytes((folder / "model-00001.safetensors").read_bytes())
     os.mkfifo(folder / "pipe.safetensors")

@@ -188,7 +188,7 @@ def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_packed_archives_shared_numbers_and_tar(copied: Callable[[str], Path]) -> None:
+def test_compressed_and_tar_archives_and_shared_storages_are_rejected(copied: Callable[[str], Path]) -> None:
     folder = copied("bert pickled")
     path = folder / "pytorch_model.bin"
     whole = path.read_bytes()

@@ -57,13 +57,13 @@ EVIL = (
 
 
 @pytest.mark.parametrize("pattern", EVIL)
-def test_a_pattern_that_could_take_for_ever_is_refused(pattern: str) -> None:
+def test_a_pattern_with_unbounded_time_is_rejected(pattern: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         check_pattern(pattern)
 
 
 @pytest.mark.slow
-def test_patterns_that_are_taken_are_fast_on_every_text() -> None:
+def test_accepted_patterns_are_fast_on_any_text() -> None:
     patterns = [
         gpt2.PATTERN,
         trainers.WORD,
@@ -161,7 +161,7 @@ def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_word_of_wordpiece_has_an_end(copied: Callable[[str], Path]) -> None:
+def test_the_word_length_of_wordpiece_is_limited(copied: Callable[[str], Path]) -> None:
     folder = copied("ours encoder")
     path = folder / "tokenizer.json"
     whole = json.loads(path.read_text())
@@ -169,7 +169,7 @@ def test_a_word_of_wordpiece_has_an_end(copied: Callable[[str], Path]) -> None:
     refuse_all({"long words": lambda: path.write_text(json.dumps({**whole, "model": model})) and None}, folder)
 
 
-def test_a_panic_of_the_library_is_a_mistake_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_of_the_library_becomes_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
         pass
 
@@ -202,7 +202,7 @@ PANICS = {
 
 
 @pytest.mark.parametrize("case", PANICS)
-def test_what_the_library_panics_at_does_not_reach_it(case: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_that_would_panic_the_library_are_rejected_first(case: str, capfd: pytest.CaptureFixture[str]) -> None:
     changes, reason = PANICS[case]
     whole = json.loads(BYTES.to_json())
     with pytest.raises(ValueError, match=reason):
@@ -234,7 +234,7 @@ def library_takes(table: bytes) -> bool:
 
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf", "identity"])
-def test_tables_of_sentencepiece_are_taken(rule: str, tmp_path: Path) -> None:
+def test_tables_of_sentencepiece_are_accepted(rule: str, tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -247,7 +247,7 @@ def test_tables_of_sentencepiece_are_taken(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_of_characters_leads_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_accepted_character_tables_do_not_panic(capfd: pytest.CaptureFixture[str]) -> None:
     """The library accepts all tables that are accepted here without a panic. Intact tables are accepted."""
     whole = small_table({"a": b"xyz", "b": "\u00fc".encode(), "!": b""})
     check_table(whole)

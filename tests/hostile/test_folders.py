@@ -53,13 +53,13 @@ def check_message(error: UserError) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_whole_folder_opens(kind: str) -> None:
+def test_an_intact_folder_opens(kind: str) -> None:
     assert open_folder(whole_folders()[kind]) == "read"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, INPUTS, BATCH))
-def test_a_hurt_folder_is_read_or_refused(first: int, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_read_or_rejected(first: int, tmp_path: Path) -> None:
     """One child opens a batch of inputs and prints one line for each, so the last line identifies a failure."""
 
     folders = whole_folders()

@@ -46,9 +46,7 @@ def _model_that_names(folder: Path, source: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_page_of_a_foreign_model_tells_nothing_of_the_file_that_its_card_names(
-    place: str, home: Path, tmp_path: Path
-) -> None:
+def test_page_of_a_foreign_model_does_not_leak_the_file_in_its_card(place: str, home: Path, tmp_path: Path) -> None:
     model = _model_that_names(tmp_path / "theirs", place.format(home=home))
     pages: dict[str, list[str]] = {name: [] for name in PAGES}
     for text in (SECRET, None):
@@ -136,7 +134,7 @@ def test_every_verb_that_takes_a_run_is_attacked() -> None:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_run_with_a_link_out_of_it_is_refused_by_every_verb(
+def test_run_with_a_link_out_of_it_is_rejected_by_every_verb(
     verb: str,
     run: Path,
     home: Path,
@@ -156,7 +154,7 @@ def test_run_with_a_link_out_of_it_is_refused_by_every_verb(
 
 
 @pytest.mark.parametrize("place", LINKS)
-def test_link_out_of_a_run_is_refused_wherever_it_is(
+def test_link_out_of_a_run_is_rejected_anywhere(
     place: str, run: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "secret.txt").write_text(SECRET)
@@ -174,7 +172,7 @@ def test_link_out_of_a_run_is_refused_wherever_it_is(
 @pytest.mark.parametrize(
     ("verb", "place"), [("plot", "metrics.csv"), ("train", "recipe.yaml"), ("watch --export", "samples")]
 )
-def test_link_out_of_a_run_without_a_record_is_refused(
+def test_link_out_of_a_run_without_a_record_is_rejected(
     verb: str, place: str, run: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "run.json").unlink()
@@ -184,7 +182,7 @@ def test_link_out_of_a_run_without_a_record_is_refused(
     assert f"{run / place} is a link out of its folder" in capsys.readouterr().err
 
 
-def test_link_to_a_model_in_a_folder_without_a_run_is_refused(run: Path, tmp_path: Path) -> None:
+def test_link_to_a_model_in_a_folder_without_a_run_is_rejected(run: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "best").symlink_to(run / "best")
     with pytest.raises(UserError, match="best is a link out of its folder"):
@@ -200,7 +198,7 @@ def test_link_of_a_lock_file_is_not_opened(home: Path, tmp_path: Path) -> None:
     assert (home / "secret.txt").read_text() == SECRET
 
 
-def test_pipe_in_a_run_is_refused(run: Path) -> None:
+def test_pipe_in_a_run_is_rejected(run: Path) -> None:
     os.mkfifo(run / "samples" / "step-000061.txt")
     with pytest.raises(UserError, match=r"step-000061\.txt is not a regular file; remove it"):
         tercet.report(run)

@@ -61,7 +61,7 @@ def refused(outcome: Outcome, why: str) -> bool:
 
 
 @pytest.mark.slow
-def test_ones_own_are_loaded_and_no_one_else_can_write_them(cache: Path) -> None:
+def test_own_kernels_are_loaded_and_private(cache: Path) -> None:
     before = file_in(cache).stat()
     outcome = load(cache)
     assert (outcome.code, outcome.stderr) == (0, "")
@@ -70,7 +70,7 @@ def test_ones_own_are_loaded_and_no_one_else_can_write_them(cache: Path) -> None
 
 
 @pytest.mark.slow
-def test_they_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_kernels_are_private_for_any_umask(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o755)
     assert load(tmp_path / "cache", umask=0).code == 0
     assert load(tmp_path / "cache").code == 0
@@ -80,7 +80,7 @@ def test_they_are_private_whatever_the_umask(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "cut to a page", "last byte", "a byte in the middle", "other bytes"])
-def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
+def test_damaged_kernels_are_compiled_again(cache: Path, damage: str) -> None:
     path = file_in(cache)
     whole = path.read_bytes()
     middle = len(whole) // 2
@@ -103,7 +103,7 @@ def test_what_is_not_whole_is_compiled_anew(cache: Path, damage: str) -> None:
 @pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("place", ["the library", "its folder", "the cache", "a folder above"])
-def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> None:
+def test_kernels_of_another_user_are_not_loaded(cache: Path, place: str) -> None:
     path = file_in(cache)
     foreign = {
         "the library": path, "its folder": path.parent, "the cache": cache, "a folder above": cache.parent
@@ -117,7 +117,7 @@ def test_what_belongs_to_another_user_is_not_loaded(cache: Path, place: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "mode"), [("the library", 0o757), ("its folder", 0o777), ("the cache", 0o757)])
-def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int) -> None:
+def test_kernels_that_others_can_write_are_not_loaded(cache: Path, place: str, mode: int) -> None:
     path = file_in(cache)
     writable = {"the library": path, "its folder": path.parent, "the cache": cache}[place]
     writable.chmod(mode)
@@ -128,7 +128,7 @@ def test_what_others_may_write_is_not_loaded(cache: Path, place: str, mode: int)
 
 @pytest.mark.slow
 @as_root
-def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
+def test_kernels_that_a_shared_group_can_write_are_not_loaded(cache: Path) -> None:
     cache.chmod(0o770)
     assert load(cache).code == 0  # the group of root
     os.chown(cache, -1, OTHER)
@@ -136,7 +136,7 @@ def test_what_a_group_of_several_may_write_is_not_loaded(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Path) -> None:
+def test_a_link_instead_of_the_library_is_not_followed(cache: Path, tmp_path: Path) -> None:
     path = file_in(cache)
     elsewhere = path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(elsewhere)
@@ -148,7 +148,7 @@ def test_a_link_in_the_librarys_place_is_not_followed(cache: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @as_root
-def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_path: Path) -> None:
+def test_a_cache_may_link_to_a_folder_of_the_same_user(cache: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(cache)
     assert load(link).code == 0
@@ -157,7 +157,7 @@ def test_a_cache_may_be_a_link_to_a_folder_of_ones_own_alone(cache: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
+def test_kernels_below_a_sticky_folder_are_loaded(cache: Path) -> None:
     """In a folder such as /tmp only the owner may remove files, so they cannot be replaced."""
     cache.chmod(0o1777)
     assert load(cache).code == 0
@@ -166,7 +166,7 @@ def test_where_all_may_write_one_has_a_folder_of_ones_own(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
+def test_kernels_are_not_compiled_into_a_folder_that_others_can_write(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
@@ -176,7 +176,7 @@ def test_nothing_is_compiled_into_a_folder_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @as_root
-def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None:
+def test_pytorch_is_used_if_the_library_is_rejected(cache: Path) -> None:
     os.chown(file_in(cache), OTHER, OTHER)
 
     def multiply() -> int:
@@ -191,7 +191,7 @@ def test_the_plain_way_is_gone_where_the_library_is_refused(cache: Path) -> None
     assert outcome.stderr.count("\n") == 1
 
 
-def test_looking_takes_no_time(cache: Path) -> None:
+def test_checking_the_owner_is_fast(cache: Path) -> None:
     """Checking the owner takes less than 10 ms at each start; about 0.3 ms were measured."""
     from tercet.cache_dir import check_owner
     from tercet.kernel.library_cache import _is_whole  # pyright: ignore[reportPrivateUsage]

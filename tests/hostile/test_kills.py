@@ -49,7 +49,7 @@ def measure_a_run(own: Prepared, place: Path) -> tuple[int, set[str]]:
 
 
 @pytest.mark.slow
-def test_killed_at_any_change_of_a_file(own: Prepared, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_file_change_resumes_exactly(own: Prepared, tmp_path: Path) -> None:
     expected, place = own.answer("finished", "train"), tmp_path / "place"
     changes, files = measure_a_run(own, place)
     chance, kills = random.Random(f"{own.family} {os.environ.get('TERCET_HOSTILE_SEED', '0')}"), 0
@@ -105,7 +105,7 @@ def differences(own: Prepared, place: Path, outcome: Outcome) -> str:
 
 
 @pytest.mark.slow
-def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Path) -> None:
+def test_a_reader_always_finds_complete_models(own: Prepared, tmp_path: Path) -> None:
     """At each change of a file, a child opens both models: step and weights must belong together."""
     place, log = own.lay_out(tmp_path / "place", None), tmp_path / "read"
 
@@ -159,7 +159,7 @@ def test_a_reader_at_every_moment_finds_whole_models(own: Prepared, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_of_two_on_one_folder_one_is_refused(own: Prepared, tmp_path: Path) -> None:
+def test_a_second_process_on_a_run_folder_is_rejected(own: Prepared, tmp_path: Path) -> None:
     expected, place, ended = own.answer("finished", "train"), tmp_path / "place", tmp_path / "ended"
     wrong: list[str] = []
     for _ in range(PAIRS * FACTOR):

@@ -18,7 +18,7 @@ main.entry()
 """
 
 
-def test_a_mapped_file_that_is_cut_ends_the_program_with_the_place(tmp_path: Path) -> None:
+def test_truncating_a_mapped_file_reports_the_place(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(bytes(20_000))
     command = [sys.executable, "-c", CUT, str(tmp_path / "train.bin")]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -77,7 +77,7 @@ def files_below(folder: Path) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["folder", "mixture", "url", "cache", "mixture cache"])
-def test_a_damaged_folder_is_rejected_or_read_as_the_whole_one(
+def test_a_damaged_folder_is_rejected_or_read_correctly(
     whole: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Apply kinds of damage to files. After each the file is restored, and everything is read as before."""

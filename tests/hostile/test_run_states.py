@@ -370,7 +370,7 @@ def test_the_command_rejects_a_malformed_state_before_it_writes(prepared: Prepar
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [*HARMLESS, "in pieces"])
-def test_what_follows_from_the_step_is_not_taken_from_the_state(prepared: Prepared, tmp_path: Path, form: str) -> None:
+def test_redundant_state_is_ignored(prepared: Prepared, tmp_path: Path, form: str) -> None:
     folder = lay_out(prepared, tmp_path / "place")
     as_pieces(folder) if form == "in pieces" else rewrite(folder, HARMLESS[form])
     seal(folder)

@@ -120,7 +120,7 @@ def test_each_number_in_each_field(asking: TestClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("alpha", [16.0, 16.5, 99.0, 1e3, 1e300, 1.7e308])
-def test_a_length_penalty_is_a_number_or_refused(asking: TestClient, alpha: float) -> None:
+def test_a_length_penalty_is_finite_or_rejected(asking: TestClient, alpha: float) -> None:
     """A large power raises OverflowError before it becomes infinite."""
     for norm in ("average", "gnmt"):
         body = {"model": "translator", "text": "a dog " * 12, "alpha": alpha, "length_penalty": norm}
@@ -179,7 +179,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_bodies_that_are_no_requests(asking: TestClient, name: str) -> None:
+def test_invalid_bodies_are_rejected(asking: TestClient, name: str) -> None:
     for path in GOOD:
         check(asking.post(path, content=BODIES[name], headers={"Content-Type": JSON}))
 
@@ -211,7 +211,7 @@ def test_content_types_and_encodings(asking: TestClient, kind: str | None, encod
 @example("GET", "\ud800", True)
 @example("GET", "..%2f..%00%ff", False)
 @example("POST", "x" * 9999, True)
-def test_addresses_that_are_none(asking: TestClient, method: str, text: str, under_models: bool) -> None:
+def test_invalid_paths_are_rejected(asking: TestClient, method: str, text: str, under_models: bool) -> None:
     path = text.encode("utf-8", "surrogatepass")
     quoted = "".join(f"%{byte:02x}" for byte in path)
     answer = asking.request(method, f"/v1/models/{quoted}" if under_models else f"/{quoted}")
@@ -219,7 +219,7 @@ def test_addresses_that_are_none(asking: TestClient, method: str, text: str, und
         check(answer)
 
 
-def test_bodies_are_held_within_bounds(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_bodies_is_bounded(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound holds for all requests together, and rejected bodies are released."""
     monkeypatch.setattr(bounded_request, "MAX_BODIES_BYTES", 200)
     long = {**GOOD["/classify"], "text": "a " * 100}
@@ -230,7 +230,7 @@ def test_bodies_are_held_within_bounds(asking: TestClient, monkeypatch: pytest.M
         assert asking.post("/classify", json=GOOD["/classify"]).status_code == 200
 
 
-def test_nothing_is_left_of_it(asking: TestClient) -> None:
+def test_no_state_is_left_after_attacks(asking: TestClient) -> None:
     """After all attacks every slot is free, and valid requests are answered."""
     for path, body in GOOD.items():
         assert check(asking.post(path, json=body)) == 200

@@ -82,7 +82,7 @@ def error(answer: RawAnswer, status: int) -> dict[str, Any]:
     return told["error"]
 
 
-def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
+def test_a_request_may_be_cut_at_any_byte(address: str) -> None:
     step = 1 if SCALE > 1 else 5
     for end in range(0, len(GOOD), step):
         connection = RawConnection(address).send(GOOD[:end])
@@ -91,7 +91,7 @@ def test_a_request_that_is_cut_at_any_byte(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None:
+def test_a_client_may_disconnect_at_any_token(address: str, expected: str) -> None:
     """The answers of concurrent requests do not change."""
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(ask, address, GOOD) for _ in range(8)]
@@ -104,7 +104,7 @@ def test_a_stream_that_is_left_at_any_token(address: str, expected: str) -> None
 
 
 @pytest.mark.slow
-def test_a_head_that_comes_slowly(address: str) -> None:
+def test_a_slow_request_head_times_out(address: str) -> None:
     with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as between:
         text(between.send(GOOD).answer())
         between.send(b"P")  # the first byte of a second request must not stop the timeout
@@ -120,7 +120,7 @@ def test_a_head_that_comes_slowly(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_body_that_drips_behind_its_answer(address: str) -> None:
+def test_a_slow_body_after_its_answer_is_disconnected(address: str) -> None:
     """The answer does not wait for the body, and the connection is closed although bytes arrive."""
     with RawConnection(address) as connection:
         connection.send(b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: x\r\nContent-Length: 900\r\n\r\n")
@@ -138,7 +138,7 @@ def test_a_body_that_drips_behind_its_answer(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_of_nothing_is_cut_off(models: ModelRegistry) -> None:
+def test_a_client_that_never_reads_is_disconnected(models: ModelRegistry) -> None:
     """This includes a client that keeps sending requests without reading answers."""
     with on_a_socket(models, reading_seconds=0.3) as address, RawConnection(address, receive_buffer=4096) as deaf:
         asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -156,7 +156,7 @@ def test_a_reader_of_nothing_is_cut_off(models: ModelRegistry) -> None:
         until(is_cut_off)
 
 
-def test_requests_in_one_go_are_answered_in_their_order(address: str) -> None:
+def test_pipelined_requests_are_answered_in_order(address: str) -> None:
     with RawConnection(address) as connection:
         lengths = [1, 5, 2, 9, 1, 3] * 3
         connection.send(b"".join(post(COMPLETE, {**BODY, "max_tokens": length}) for length in lengths))
@@ -164,7 +164,7 @@ def test_requests_in_one_go_are_answered_in_their_order(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_who_waits_longest_makes_room(models: ModelRegistry, expected: str) -> None:
+def test_the_longest_idle_connection_is_replaced(models: ModelRegistry, expected: str) -> None:
     with on_a_socket(models, connections=20) as address:
         idle = [RawConnection(address) for _ in range(40)]
         assert [text(ask(address, GOOD)) for _ in range(8)] == [expected] * 8
@@ -175,7 +175,7 @@ def test_who_waits_longest_makes_room(models: ModelRegistry, expected: str) -> N
 
 
 @pytest.mark.slow
-def test_where_all_are_busy_a_newcomer_is_told_so() -> None:
+def test_a_new_connection_is_rejected_if_all_are_busy() -> None:
     paced = Paced(room=9)
     with registry("gpt", scheduler=paced) as models, on_a_socket(models, connections=3) as address:
         busy = [RawConnection(address).send(STREAM) for _ in range(3)]
@@ -209,7 +209,7 @@ HEADS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads_that_are_none(address: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_heads_are_rejected(address: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     with RawConnection(address) as connection:
         began = time.monotonic()
         answer = connection.send(HEADS[name]).answer()
@@ -231,7 +231,9 @@ CHUNKED = (
 @pytest.mark.parametrize(
     "chunk", [b"zz\r\n", b"5\r\nab\r\n", b"-1\r\n", b"f" * 99 + b"\r\n", b"1\r\na", b"0\r\nX" + b"a" * 99999]
 )
-def test_chunks_that_are_none(address: str, kind: bytes, chunk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_chunks_are_rejected(
+    address: str, kind: bytes, chunk: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
     with RawConnection(address) as connection:
         connection.send(CHUNKED.replace(b"KIND", kind))
         if kind == b"x":
@@ -244,7 +246,7 @@ def test_chunks_that_are_none(address: str, kind: bytes, chunk: bytes, capfd: py
 
 
 @pytest.mark.slow
-def test_a_length_that_is_too_long_or_short(address: str) -> None:
+def test_a_wrong_content_length_is_rejected(address: str) -> None:
     body = json.dumps(BODY).encode()
     head = CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d")
     head = head.replace(b"KIND", b"application/json")
@@ -256,7 +258,7 @@ def test_a_length_that_is_too_long_or_short(address: str) -> None:
         assert long.answer().status in (0, 400)
 
 
-def test_two_lengths_of_one_request(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_request_with_two_lengths_is_rejected(address: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A proxy may use the other length and treat the rest of the body as a request."""
     both = CHUNKED.replace(b"KIND", b"application/json").replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
     with RawConnection(address) as connection:
@@ -265,7 +267,7 @@ def test_two_lengths_of_one_request(address: str, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == ""
 
 
-def test_an_upgrade_is_not_made(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_upgrades_are_ignored(address: str, capfd: pytest.CaptureFixture[str]) -> None:
     asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert ask(address, asked).status == 200
     assert error(ask(address, b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
@@ -334,7 +336,7 @@ def crowd(address: str, size: int) -> Iterator[list[RawConnection]]:
 
 
 @pytest.mark.slow
-def test_many_at_once(models: ModelRegistry, address: str, expected: str) -> None:
+def test_many_concurrent_requests_are_answered_or_rejected(models: ModelRegistry, address: str, expected: str) -> None:
     """With more requests than the queue can hold, each is answered correctly, or rejected with a 429."""
     with crowd(address, 100 * SCALE) as connections:
         for connection in connections:

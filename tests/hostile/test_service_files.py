@@ -87,7 +87,7 @@ def test_more_connections_than_files() -> None:
 
 
 @pytest.mark.slow
-def test_no_file_is_left_for_a_connection() -> None:
+def test_exhausted_file_descriptors_are_survived() -> None:
     """Other code in the process has used up the files. Without the bounds asyncio logs this thousands of times."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     commands = {
@@ -111,7 +111,7 @@ def test_no_file_is_left_for_a_connection() -> None:
     assert "Too many open files" in told.stdout
 
 
-def test_connections_fit_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_limit_fits_the_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for files in (1, 40, 100, 1024, 20_000, 10**6):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         connections, in_one_go = connection_capacity()
@@ -122,6 +122,6 @@ def test_connections_fit_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connections == 10_000
 
 
-def test_a_socket_survives_absurd_patience() -> None:
+def test_a_socket_accepts_a_huge_timeout() -> None:
     with open_socket("127.0.0.1", 0, send_timeout=1e300) as listening:
         assert listening.family == socket.AF_INET

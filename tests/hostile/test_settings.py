@@ -113,7 +113,7 @@ HOSTILE: list[Any] = [
         ("training.optimizer.lr=.inf", "training.optimizer.lr: input should be a finite number, got inf"),
     ],
 )
-def test_by_set(change: str, words: str) -> None:
+def test_invalid_assignments_are_rejected(change: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         load_recipe("demo", parse_assignment(change))
     assert words in str(error.value)
@@ -167,7 +167,7 @@ def test_by_set(change: str, words: str) -> None:
     ],
     ids=lambda value: value[:20],
 )
-def test_yaml(text: str, words: str) -> None:
+def test_invalid_yaml_is_rejected(text: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         parse_yaml(text, name="mine")
     refused(error.value)
@@ -190,14 +190,14 @@ def bomb(kind: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "map", "merge"])
-def test_aliases_that_explode(kind: str) -> None:
+def test_exponential_aliases_are_rejected(kind: str) -> None:
     outcome = attack_function(lambda: 0 if refusal(lambda: parse_yaml(bomb(kind), name="mine")) else 1)
     assert outcome.code == 0, outcome
     assert outcome.seconds < 10
     assert outcome.memory < MEMORY
 
 
-def test_aliases_and_merge_keys_are_taken() -> None:
+def test_aliases_and_merge_keys_are_accepted() -> None:
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nsame: *base\nmany: {<<: [{a: 5}, *base], c: 4}"
     same = {"a": 1, "b": 2}
     assert parse_yaml(text, name="") == {
@@ -209,13 +209,13 @@ def test_aliases_and_merge_keys_are_taken() -> None:
     assert parse_yaml(text, name="") == yaml.safe_load(text)
 
 
-def test_a_byte_order_mark_is_taken(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_yaml(tmp_path / "a.yaml") == {"a": 1}
 
 
 @pytest.mark.parametrize("name", recipes_from_scratch())
-def test_packaged_recipes_are_what_yaml_says(name: str) -> None:
+def test_packaged_recipes_equal_those_of_a_yaml_library(name: str) -> None:
     assert parse_yaml(recipe_text(name), name=name) == yaml.safe_load(recipe_text(name))
     recipe = load_recipe(name)
     assert parse_recipe(yaml.safe_load(write_yaml(recipe)), name=name) == recipe
@@ -239,7 +239,7 @@ def test_packaged_recipes_are_what_yaml_says(name: str) -> None:
         ),
     ],
 )
-def test_the_line_of_a_mistake(old: str, new: str, words: str, tmp_path: Path) -> None:
+def test_an_error_has_its_line_number(old: str, new: str, words: str, tmp_path: Path) -> None:
     text = recipe_text("demo")
     line = text[: text.index(old)].count("\n") + 1
     path = tmp_path / "mine.yaml"
@@ -250,7 +250,7 @@ def test_the_line_of_a_mistake(old: str, new: str, words: str, tmp_path: Path) -
     assert words.format(line=line, next=line + 1) in str(error.value)
 
 
-def test_a_change_has_no_line_of_the_file(tmp_path: Path) -> None:
+def test_an_error_in_an_assignment_has_no_line_number(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_text("demo"))
     with pytest.raises(UserError, match=r"mine\.yaml: training\.max_steps=0 must be at least 1"):
@@ -261,7 +261,7 @@ def test_a_change_has_no_line_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recipe_that_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irregular_recipe_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("zero.yaml").symlink_to("/dev/zero")
     Path("folder.yaml").mkdir()
@@ -335,7 +335,7 @@ def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.slow
 @settings(FULL, max_examples=60 * SCALE)
 @given(data=mutated_recipes())
-def test_spoiled_recipes(data: dict[str, Any]) -> None:
+def test_mutated_recipes_are_read_or_rejected(data: dict[str, Any]) -> None:
     """Every changed recipe is rejected, or survives a round trip through YAML."""
     error = refusal(lambda: parse_recipe(data, name="spoiled"))
     if error is None:
@@ -376,14 +376,14 @@ def test_spoiled_recipes(data: dict[str, Any]) -> None:
         ).map("".join),
     )
 )
-def test_any_text_is_yaml_or_refused(text: str) -> None:
+def test_any_text_is_yaml_or_rejected(text: str) -> None:
     refusal(lambda: parse_yaml(text, name="mine"))
 
 
 @pytest.mark.slow
 @settings(FULL, max_examples=30 * SCALE)
 @given(data=st.data(), name=st.sampled_from(sorted(PLAIN)))
-def test_spoiled_yaml_of_recipes(data: st.DataObject, name: str) -> None:
+def test_mutated_recipe_files_are_read_or_rejected(data: st.DataObject, name: str) -> None:
     """The bytes of a packaged recipe are cut, doubled or changed."""
     raw = bytearray(recipe_text(name).encode())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -438,7 +438,7 @@ KEYS = [".".join(map(str, path)) for path in PLACES["demo"]]
         ),
     ),
 )
-def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
+def test_any_assignment_is_applied_or_rejected(key: str, value: str) -> None:
     def work() -> None:
         load_recipe("demo", parse_assignment(f"{key}={value}"))
 
@@ -450,7 +450,7 @@ def test_any_set_is_a_change_or_refused(key: str, value: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [DecoderOnlySpec, EncoderOnlySpec], ids=lambda spec: spec.__name__)
-def test_a_models_config(spec: type) -> None:
+def test_malformed_model_configs_are_rejected(spec: type) -> None:
     """The model's `config.json` is parsed in the same way."""
     name = {DecoderOnlySpec: "gpt2-124m", EncoderOnlySpec: "cramming"}[spec]
     model = PLAIN[name]["model"]
@@ -459,7 +459,7 @@ def test_a_models_config(spec: type) -> None:
 
 
 @given(text=st.text(st.characters(codec=None)))
-def test_a_line_is_one_line(text: str) -> None:
+def test_messages_are_one_short_line(text: str) -> None:
     line = one_line(text * 50)
     assert all(character.isprintable() or character == "\u3000" for character in line)
     assert len(line) <= MAX_MESSAGE + 5

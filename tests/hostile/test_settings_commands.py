@@ -67,7 +67,7 @@ from tercet.config import UserError
     ],
     ids=lambda arguments: ascii(" ".join(arguments)[:60]),
 )
-def test_command_lines(
+def test_malformed_command_lines_are_rejected(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,7 +102,9 @@ def test_command_lines(
     ],
     ids=lambda arguments: "-".join(arguments),
 )
-def test_python(arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_arguments_in_python_are_rejected(
+    arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
         tercet.train(**arguments, quiet=True)

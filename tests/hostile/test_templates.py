@@ -49,7 +49,7 @@ OUT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_template_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_template_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 0.05)
     with pytest.raises(UserError) as told:
         ChatTemplate(ENDLESS[name], TOKENIZER).render(MESSAGES)
@@ -66,7 +66,7 @@ def test_a_template_stays_in_its_sandbox(name: str, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_after_a_conversation_that_went_too_far_the_next_is_rendered() -> None:
+def test_after_a_rejected_conversation_the_next_is_rendered() -> None:
     template = ChatTemplate("{{ messages[0].content * (messages | length) ** 9 }}", TOKENIZER)
     assert template.render(MESSAGES) == "hi"
     with pytest.raises(UserError, match=r"takes more than 2 seconds or 512 MiB|longer than"):
@@ -75,7 +75,7 @@ def test_after_a_conversation_that_went_too_far_the_next_is_rendered() -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_is_told_to_end_does_so_while_a_template_runs(tmp_path: Path) -> None:
+def test_a_program_can_be_terminated_while_a_template_runs(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
         "from tercet.tokens.chat_template import ChatTemplate\n"
         "from tercet.tokens import BPE, Tokenizer\n"

@@ -64,7 +64,7 @@ def test_the_parts_sum_to_the_logit(family, norm: str, placement: str) -> None:
     assert len(set(found.names)) == len(found.names)
 
 
-def test_a_head_of_the_last_block_is_what_its_absence_takes_away() -> None:
+def test_attribution_of_a_last_block_head_equals_its_ablation() -> None:
     """This holds for a fixed norm: only the final norm reads the MLP of the last block."""
     one = model(placement="pre")
     torch.nn.init.zeros_(one.stack.blocks[1].feedforward.down.weight)  # else it would read the head
@@ -79,7 +79,7 @@ def test_a_head_of_the_last_block_is_what_its_absence_takes_away() -> None:
         torch.testing.assert_close(of(found, f"blocks.1 head {head}").float(), fall, atol=1e-5, rtol=0)
 
 
-def test_an_edited_part_has_an_edited_share_and_an_edited_stream_a_rest() -> None:
+def test_edited_parts_have_edited_attributions() -> None:
     found, logits, _ = parts(model(), Edit(name="stack.blocks.0.self_attention.heads", heads=(1,)))
     assert of(found, "blocks.0 head 1").abs().max() == 0
     assert of(found, "rest").abs().max() < 1e-4
@@ -89,7 +89,7 @@ def test_an_edited_part_has_an_edited_share_and_an_edited_stream_a_rest() -> Non
     torch.testing.assert_close(found.logits.float(), logits, atol=1e-4, rtol=0)
 
 
-def test_words() -> None:
+def test_unsuitable_arguments_are_rejected() -> None:
     for head, words in (
         (MaskedHead(transform=True), "transform is not linear, .* use the logit lens instead"),
         (None, "no language-model head, so there is no logit"),
@@ -111,7 +111,7 @@ def test_words() -> None:
             attribute(one, seen, **how)
 
 
-def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest must be near zero, so it cannot hide a wrong part."""
     true = attribution_file._name_heads
     monkeypatch.setattr(attribution_file, "_name_heads", lambda prefix, count: ["one"] * (count - 1) + true(prefix, 1))

@@ -32,7 +32,7 @@ def looking(offset: int, head: int):
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(1, "previous"), (LENGTH - 1, "induction")])
-def test_a_head_that_does_it_scores_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_perfect_head_scores_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.nn.attention.attention_scores", looking(offset, 2))
     found = head_scores(model(), length=LENGTH, rows=3)
     for scores in (found.previous, found.induction):
@@ -44,7 +44,7 @@ def test_a_head_that_does_it_scores_one(offset: int, kind: str, monkeypatch: pyt
     assert other[BEFORE][2] < 0.4
 
 
-def test_a_head_that_looks_everywhere_alike_scores_what_chance_gives() -> None:
+def test_a_uniform_head_scores_chance() -> None:
     one = model(position=NoPosition())
     for block in one.stack.blocks:
         torch.nn.init.zeros_(block.self_attention.query.weight)
@@ -56,7 +56,7 @@ def test_a_head_that_looks_everywhere_alike_scores_what_chance_gives() -> None:
     torch.testing.assert_close(found.induction[BEFORE], torch.full((4,), induction))
 
 
-def test_what_is_read_is_random_said_twice_and_drawn_from_the_ids() -> None:
+def test_the_test_text_is_random_and_repeated() -> None:
     one, ids, read = model(), [3, 4, 7, 11, 13, 16], []
     one.embedding.register_forward_hook(lambda part, given, output: read.append(given[0]))
     head_scores(one, ids=ids, rows=11)
@@ -71,7 +71,7 @@ def test_what_is_read_is_random_said_twice_and_drawn_from_the_ids() -> None:
     assert not torch.equal(read[2], text)
 
 
-def test_encoders_look_back_and_do_not_repeat() -> None:
+def test_encoders_have_previous_but_no_induction_scores() -> None:
     found = head_scores(encoder())
     assert list(found.previous) == [BEFORE, INDUCTION]
     assert found.induction == {}
@@ -82,7 +82,7 @@ def test_encoders_look_back_and_do_not_repeat() -> None:
     assert len(head_scores(own, length=6).previous) == 5  # ids of the source vocabulary
 
 
-def test_words() -> None:
+def test_unsuitable_arguments_are_rejected() -> None:
     for how, words in (
         ({"length": 7}, "length=7 must be at least 2 and fit twice into the context of 13"),
         ({"length": 1}, "length=1 must be at least 2"),
@@ -105,7 +105,7 @@ def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[fl
 
 
 @pytest.mark.slow
-def test_ablations_are_the_rises_of_the_loss() -> None:
+def test_ablations_are_increases_of_the_loss() -> None:
     one = model(n_kv_heads=2)
     loss, calls = counted(one, torch.randint(V, (3, 7)))
     before = loss()
@@ -133,7 +133,7 @@ def test_a_translator_has_heads_in_three_places() -> None:
 
 
 @pytest.mark.slow
-def test_a_head_without_effect_rises_by_exactly_nothing_and_edits_stay_made() -> None:
+def test_ablating_a_head_without_effect_changes_nothing() -> None:
     one, text = model(), torch.randint(V, (3, 7))
     with torch.no_grad():
         one.stack.blocks[0].self_attention.out.weight[:, 6:12] = 0
@@ -152,8 +152,8 @@ def test_a_head_without_effect_rises_by_exactly_nothing_and_edits_stay_made() ->
         assert found[INDUCTION][2] == pytest.approx(loss() - before, abs=1e-6)
 
 
-def test_a_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     true = heads_file._mean_weight
     monkeypatch.setattr(heads_file, "_mean_weight", lambda weights, offset: true(weights, offset - 1))
     with pytest.raises(AssertionError):
-        test_a_head_that_looks_everywhere_alike_scores_what_chance_gives()
+        test_a_uniform_head_scores_chance()

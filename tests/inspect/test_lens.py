@@ -25,7 +25,7 @@ def recorded(one, given: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_after_the_last_block_it_is_the_model(placement: str, norm: str) -> None:
+def test_the_lens_after_the_last_block_equals_the_model(placement: str, norm: str) -> None:
     variant = {"placement": placement, "norm": norm, "norm_bias": norm == "layer"}
     text = torch.randint(V, (3, 7))
     for one in (
@@ -43,7 +43,7 @@ def test_after_the_last_block_it_is_the_model(placement: str, norm: str) -> None
         assert not logits.isnan().any()
 
 
-def test_the_names_are_the_stream_from_bottom_to_top() -> None:
+def test_stream_names_are_ordered_from_bottom_to_top() -> None:
     assert stream_names(model()) == {"stack": ["stack.dropout", "stack.blocks.0", "stack.blocks.1"]}
     names = stream_names(translator())
     assert [len(stream) for stream in names.values()] == [3, 4]
@@ -56,7 +56,7 @@ def test_the_names_are_the_stream_from_bottom_to_top() -> None:
         assert torch.equal(seen[below], seen[f"{block}.self_residual.before"])
 
 
-def test_at_the_bottom_of_a_model_without_positions_it_is_a_table_of_bigrams() -> None:
+def test_the_lens_before_all_blocks_is_a_bigram_table() -> None:
     one = model(placement="pre")
     tokens = torch.arange(5)[None]
     with torch.no_grad():
@@ -66,13 +66,13 @@ def test_at_the_bottom_of_a_model_without_positions_it_is_a_table_of_bigrams() -
     torch.testing.assert_close(logit_lens(one, seen["stack.dropout"])[0], wanted)
 
 
-def test_an_encoder_that_scores_no_words_has_no_lens() -> None:
+def test_an_encoder_without_a_masked_head_has_no_lens() -> None:
     one = encoder(spec={"masked_head": None})
     with pytest.raises(ValueError, match="no masked_head: it cannot predict masked tokens"):
         logit_lens(one, torch.zeros(1, 7, 24))
 
 
-def test_it_makes_no_graph() -> None:
+def test_the_lens_builds_no_graph() -> None:
     assert not logit_lens(model(), torch.zeros(1, 7, 24)).requires_grad
 
 

@@ -33,7 +33,7 @@ def test_a_causal_row_predicts_the_next_token(length: int) -> None:
     assert mean_loss(losses) == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
-def test_a_masked_row_predicts_what_stood_there() -> None:
+def test_a_masked_row_predicts_its_original() -> None:
     mask = TOKENIZER.mask_id
     assert mask is not None
     originals = [5, 6, 7, 5, 6]

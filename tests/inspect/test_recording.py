@@ -80,7 +80,7 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) -> None:
+def test_a_translator_without_a_target_generates_one(tmp_path: Path) -> None:
     one = trained_model(tmp_path / "both", "both")
     recording = read(one, "ab")
     ids, logits = recording.side.ids, recording.logits
@@ -92,7 +92,7 @@ def test_a_translator_writes_its_own_target_where_none_is_given(tmp_path: Path) 
     assert scores.argmax(-1)[:-1].tolist() == list(ids[1:])
 
 
-def test_ids_take_the_place_of_the_text_and_html_stays_text(tmp_path: Path) -> None:
+def test_ids_replace_the_text_and_html_stays_text(tmp_path: Path) -> None:
     one = trained_model(tmp_path / "gpt", "gpt")
     text = "<script>"
     recording = read(one, text)
@@ -110,7 +110,7 @@ def test_ids_take_the_place_of_the_text_and_html_stays_text(tmp_path: Path) -> N
     assert "".join(bert.side.texts[1:-1]) == ("ab" * 7)[: ROOM - 2]
 
 
-def test_edits_and_an_encoder_without_words(tmp_path: Path) -> None:
+def test_edits_apply_also_to_an_encoder_without_a_head(tmp_path: Path) -> None:
     one = trained_model(tmp_path / "gpt", "gpt")
     edit = Edit(name="stack.blocks.0.self_attention.heads", heads=(2,))
     before, after = read_with_edits(one, "abca", edits=[edit])
@@ -130,7 +130,7 @@ def test_an_edited_translator_reads_the_given_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
+def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):
         one = trained_model(tmp_path / family, family)
         recording = read(one, "abcab")
@@ -162,7 +162,7 @@ def test_the_lens_table_ends_with_what_the_model_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_words(tmp_path: Path) -> None:
+def test_unsuitable_arguments_are_rejected(tmp_path: Path) -> None:
     gpt, bert, both = (trained_model(tmp_path / name, name) for name in ("gpt", "bert", "both"))
     for one, how, words in (
         (gpt, {"text": "a", "target": "b"}, "a target is for translators"),

@@ -72,7 +72,7 @@ def test_parameters_are_those_of_the_model(preset: str) -> None:
 
 
 @pytest.mark.slow
-def test_gpt2_has_as_many_as_published() -> None:
+def test_gpt2_has_the_published_parameters() -> None:
     table = model_table(PRESETS["gpt2"])
     assert table.parameters == 124_439_808
     assert [row.tied_to for row in table.rows if row.tied_to] == ["embedding"]
@@ -132,7 +132,7 @@ def test_a_model_and_its_spec_give_the_same_table() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [SMALL, PAIRS], ids=["language", "pairs"])
-def test_caches_take_what_the_table_says(spec: AnySpec) -> None:
+def test_cache_sizes_equal_those_of_the_table(spec: AnySpec) -> None:
     memory, model = model_table(spec).memory, build(spec)
     tokens, source = torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
     how = {"source": source} if isinstance(model, EncoderDecoder) else {}
@@ -163,7 +163,7 @@ def test_a_translator_has_rows_for_both_sides() -> None:
 
 
 @pytest.mark.slow
-def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
+def test_encoder_flops_count_every_position() -> None:
     table = model_table(ENCODER)
     rows = {row.name: row for row in table.rows}
     assert table.parameters == sum(row.parameters for row in table.rows)
@@ -186,7 +186,7 @@ def test_an_encoder_is_counted_as_if_every_place_were_scored() -> None:
     assert "cache" not in shown
 
 
-def test_rows_of_equal_blocks_stand_together() -> None:
+def test_rows_of_equal_blocks_are_merged() -> None:
     table = model_table(SMALL)
     rows = {row.name: row for row in table.rows}
     query = rows["stack.blocks.*.self_attention.query"]
@@ -206,7 +206,7 @@ def test_positions_have_a_row() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
+def test_the_table_allocates_and_samples_nothing() -> None:
     before = torch.get_rng_state()
     huge = DecoderOnlySpec(
         vocab_size=128_000, max_len=8192, stack=StackSpec(d_model=16_384, n_layers=4, n_heads=128, position=Rotary())
@@ -217,7 +217,7 @@ def test_nothing_is_allocated_and_no_random_number_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_for_programs_and_for_people() -> None:
+def test_tables_as_json_and_as_text() -> None:
     table = model_table(PRESETS["gpt2"])
     data = json.loads(json.dumps(table.to_dict()))
     assert data["parameters"] == 124_439_808
@@ -230,7 +230,7 @@ def test_for_programs_and_for_people() -> None:
 
 
 @pytest.mark.slow
-def test_a_translator_for_programs_and_for_people() -> None:
+def test_tables_of_a_translator_as_json_and_as_text() -> None:
     table = model_table(PRESETS["transformer-base"])
     data = json.loads(json.dumps(table.to_dict()))
     assert (data["parameters"], data["unit"], data["length"]) == (63_082_496, "token pair", 512)
@@ -248,10 +248,10 @@ def test_a_spec_without_a_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0"), (999, "999"), (1000, "1 k"), (85_056_000, "85.1 M")])
-def test_numbers_in_short(number: int, words: str) -> None:
+def test_short_forms_of_numbers(number: int, words: str) -> None:
     assert format_count(number) == words
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 << 29, "1.5 GiB")])
-def test_bytes_in_short(number: int, words: str) -> None:
+def test_short_forms_of_bytes(number: int, words: str) -> None:
     assert format_bytes(number) == words

@@ -14,7 +14,7 @@ sys.path.insert(0, str(EXAMPLES))
 from build import chapters, notebooks, sources, to_json, to_notebook  # noqa: E402
 
 
-def test_each_notebook_is_that_of_its_source() -> None:
+def test_each_notebook_matches_its_source() -> None:
     written = {path: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.ipynb")}
     assert len(written) == len(sources()) + len(chapters())
     assert written == notebooks(), "rebuild them: python examples/notebooks/build.py"

@@ -32,7 +32,7 @@ def test_a_history_is_a_data_frame(tiny_run: tercet.Run) -> None:
     assert frame.set_index("step")["val/loss"].dropna().index.tolist() == [3, 6]
 
 
-def test_a_history_of_nothing_has_no_rows() -> None:
+def test_an_empty_history_has_no_rows() -> None:
     assert to_history({"val/loss": []}) == {"step": []}
 
 

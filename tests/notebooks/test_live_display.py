@@ -39,7 +39,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 
 @pytest.mark.slow
-def test_a_notebook_shows_how_far_it_is_the_losses_and_the_last_sample(
+def test_a_notebook_shows_progress_losses_and_the_last_sample(
     shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings)

@@ -38,7 +38,7 @@ def fitted() -> TercetClassifier:
 
 
 @pytest.mark.slow
-def test_it_learns_and_says_how_sure_it_is(fitted: TercetClassifier) -> None:
+def test_the_classifier_learns_and_predicts_probabilities(fitted: TercetClassifier) -> None:
     assert fitted.classes_.tolist() == ["cat", "dog"]
     assert fitted.score(TEXTS, LABELS) == 1.0
     table = fitted.predict_proba(np.array(TEXTS))
@@ -57,7 +57,7 @@ def test_labels_keep_their_type() -> None:
     assert model.score(TEXTS, numbers) == 1.0
 
 
-def test_it_is_pickled_with_its_model(fitted: TercetClassifier) -> None:
+def test_the_classifier_is_pickled_with_its_model(fitted: TercetClassifier) -> None:
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict_proba(TEXTS[:5]), fitted.predict_proba(TEXTS[:5]))
 
@@ -76,7 +76,7 @@ def test_settings_are_parameters(fitted: TercetClassifier) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_cross_validated_and_searched() -> None:
+def test_the_classifier_is_cross_validated_and_searched() -> None:
     model = TercetClassifier(random_state=3, **TINY)
     assert cross_val_score(model, TEXTS, LABELS, cv=2).min() > 0.9
     once, steps = ShuffleSplit(1, random_state=3), "tercetclassifier__training__max_steps"
@@ -85,7 +85,7 @@ def test_it_is_cross_validated_and_searched() -> None:
 
 
 @pytest.mark.slow
-def test_vectors_are_the_encoders(fitted: TercetClassifier, tmp_path: Path) -> None:
+def test_vectors_equal_those_of_the_encoder(fitted: TercetClassifier, tmp_path: Path) -> None:
     kept = TercetClassifier(random_state=3, out=str(tmp_path / "run"), **TINY).fit(TEXTS, LABELS)
     vectorizer = TercetVectorizer(tmp_path / "run")
     vectors = vectorizer.fit_transform(TEXTS)
@@ -113,7 +113,7 @@ def test_the_checks_of_scikit_learn_that_need_no_numbers(check: str, estimator: 
     getattr(estimator_checks, check)(type(estimator).__name__, estimator)
 
 
-def test_what_does_not_fit_is_refused_in_a_line() -> None:
+def test_unsuitable_data_is_rejected_in_one_line() -> None:
     model = TercetClassifier()
     for texts, labels, message in (
         ("one", ["a"], "is a single text; pass a list of texts"),
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused_in_a_line() -> None:
         model.predict(TEXTS)
 
 
-def test_texts_are_held_out_of_each_label_and_never_its_only_one() -> None:
+def test_each_label_keeps_a_training_text() -> None:
     labels = [0] * 40 + [1] * 20 + [2]
     held_out = _hold_out(labels, 0.1)
     assert [sum(labels[place] == label for place in held_out) for label in range(3)] == [4, 2, 0]
@@ -137,7 +137,7 @@ def test_texts_are_held_out_of_each_label_and_never_its_only_one() -> None:
 
 
 @pytest.mark.slow
-def test_without_scikit_learn_it_says_what_to_install() -> None:
+def test_without_scikit_learn_the_error_names_the_package() -> None:
     program = "import sys; sys.modules['sklearn'] = None\ntry: import tercet.sklearn\nexcept Exception as e: print(e)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "tercet.sklearn requires scikit-learn; pip install 'tercet[sklearn]'"

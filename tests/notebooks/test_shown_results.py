@@ -91,7 +91,7 @@ def test_results_are_short_in_python_and_escaped_in_a_notebook(name: str) -> Non
     assert "color:" not in result._repr_html_().replace("color:inherit", "")  # independent of the theme
 
 
-def test_what_is_said_of_results() -> None:
+def test_repr_and_html_of_results() -> None:
     said = repr(Completion(
         prompt="Once", text=" upon", ids=(1,) * 5, logprobs=(-1.0,) * 5, finish="stop", seed=3, truncated=False,
         passes=2,
@@ -106,7 +106,7 @@ def test_what_is_said_of_results() -> None:
     assert {"source", "translation", "score", "-0.2500", EVIL} <= set(words)
 
 
-def test_a_spec_is_what_differs_from_its_defaults() -> None:
+def test_the_repr_of_a_spec_omits_defaults() -> None:
     stack = StackSpec(d_model=24, n_layers=2, n_heads=3, position=Rotary(base=125.0))
     model = DecoderOnlySpec(vocab_size=13, max_len=5, stack=stack)
     assert repr(Beam()) == "Beam()"
@@ -118,7 +118,7 @@ def test_a_spec_is_what_differs_from_its_defaults() -> None:
     assert max(len(repr(preset)) for preset in PRESETS.values()) < 400
 
 
-def test_a_setting_that_equals_its_default_but_is_another_type_is_said() -> None:
+def test_the_repr_of_a_spec_contains_values_of_another_type() -> None:
     @spec
     class Setting:
         number: int | bool = 1
@@ -127,7 +127,7 @@ def test_a_setting_that_equals_its_default_but_is_another_type_is_said() -> None
     assert repr(Setting()) == "Setting()"
 
 
-def test_a_view_has_the_same_words_in_a_notebook_and_on_a_terminal() -> None:
+def test_a_view_has_the_same_text_in_notebook_and_terminal() -> None:
     table = Table(header=("[bold]", "n"), rows=[("[red]<b>", "1")], caption="[i] <i>", bold=[(0, 1)], folded={0: 4})
     view = View((table, "", "[below]"))
     html = view.to_html()
@@ -140,7 +140,7 @@ def test_a_view_has_the_same_words_in_a_notebook_and_on_a_terminal() -> None:
     assert lines == [["[bold]", "n"], ["[red]<b>", "1"], ["[i]", "<i>"], [], ["[below]"]]
 
 
-def test_a_run_is_shown_with_what_it_is_and_its_losses(tiny_run: tercet.Run) -> None:
+def test_a_run_is_displayed_with_its_model_and_losses(tiny_run: tercet.Run) -> None:
     assert repr(tiny_run).startswith(f"Run({tiny_run.folder}, a language model, ")
     assert "parameters, best validation loss" in repr(tiny_run)
     tags = Tags(tiny_run._repr_html_())
@@ -161,7 +161,7 @@ def test_a_model_without_its_run_is_shown_without_losses(tiny_run: tercet.Run, t
         _ = alone.history
 
 
-def test_a_loss_curve_is_bounded_and_leaves_out_what_has_no_place() -> None:
+def test_a_loss_curve_is_bounded_and_skips_invalid_values() -> None:
     columns = {name: list[tuple[int, float]]() for name in COLUMNS[1:]}
     assert loss_curve(columns) == ""
     columns["train/loss"] = [(step, 1 + 1 / step) for step in range(1, 100_000)]

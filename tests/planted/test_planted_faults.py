@@ -17,7 +17,7 @@ def test_every_fault_has_one_place_and_its_tests_exist() -> None:
     assert [file for file in sorted(named) if not (ROOT / "tests" / file).is_file()] == []
 
 
-def test_every_fault_has_a_name_of_its_own() -> None:
+def test_fault_names_are_unique() -> None:
     names = [fault.what for fault in FAULTS]
     assert sorted(set(names)) == sorted(names)
 

@@ -44,7 +44,7 @@ def test_rows_sum_to_one_and_every_token_has_one(beam: int) -> None:
     assert seen.layer == 1  # the last but one
 
 
-def test_the_end_is_told_only_where_it_was_written() -> None:
+def test_the_end_is_a_row_only_if_it_was_generated() -> None:
     model = small()
     translation = written(model, "abc")
     shapes = {
@@ -62,13 +62,13 @@ def test_a_prefix_is_part_of_the_picture() -> None:
     assert len(seen.target) == 2 + len(translation.ids)
 
 
-def test_a_source_that_was_cut_is_shown_as_it_was_read() -> None:
+def test_a_truncated_source_is_shown_as_read() -> None:
     model = small(max_len=7)
     assert read_cross_attention([model], TOKENIZER, written(model, "abcdefghij")).source == (*"abcdef", "(end)")
 
 
 @pytest.mark.slow
-def test_an_ensemble_looks_with_all_its_heads() -> None:
+def test_an_ensemble_shows_the_heads_of_all_models() -> None:
     models = [small(seed=0), small(seed=1)]
     translation = written(models[0], "abc")
     both = read_cross_attention(models, TOKENIZER, translation)
@@ -78,7 +78,7 @@ def test_an_ensemble_looks_with_all_its_heads() -> None:
         read_cross_attention([small(), small(n_layers=2)], TOKENIZER, translation)
 
 
-def test_an_empty_line_has_nothing_to_look_at() -> None:
+def test_an_empty_line_has_no_attention() -> None:
     seen = read_cross_attention([small()], TOKENIZER, written(small(), ""))
     assert (seen.target, seen.alignment, seen.pharaoh) == ((), [], "")
 
@@ -99,7 +99,7 @@ def test_words_are_aligned_not_tokens() -> None:
     assert diagonal(source, target, [0, 1, 1, 2, 4]).pharaoh == "0-0 1-1 1-2"
 
 
-def test_what_stands_before_a_source_is_no_word_of_it() -> None:
+def test_opening_tokens_of_a_source_are_not_words() -> None:
     source, target = ("<bos>", "the", " house", "(end)"), ("das", " haus", "(end)")
     seen = replace(diagonal(source, target, [0, 2, 3]), opening=1)
     assert seen.words[0] == [range(1, 2), range(2, 3)]
@@ -108,7 +108,7 @@ def test_what_stands_before_a_source_is_no_word_of_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
-def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
+def test_image_files_are_reproducible(suffix: str, start: bytes, tmp_path: Path) -> None:
     odd = diagonal(("$a_", " b^$", "\U0001f989", " ", "(end)"), ("漢", " $$", "\\frac", "(end)"), [0, 1, 2, 3])
     for name in ("one", "two"):
         draw_cross_attention([odd, odd], tmp_path / f"{name}{suffix}")
@@ -117,7 +117,7 @@ def test_pictures(suffix: str, start: bytes, tmp_path: Path) -> None:
     assert one.read_bytes().startswith(start)
 
 
-def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
+def test_images_contain_their_labels(tmp_path: Path) -> None:
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.fonttype": "none"}):
@@ -138,7 +138,7 @@ def test_what_a_picture_says_without_explanation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_words(tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass fewer"):
         draw_cross_attention([one] * 9, tmp_path / "a.png")

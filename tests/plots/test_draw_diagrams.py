@@ -109,7 +109,7 @@ def running_shapes(spec: AnySpec) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_shapes_are_those_of_the_running_model(name: str) -> None:
+def test_shapes_equal_those_of_the_running_model(name: str) -> None:
     spec = full(spec_of(name))
     source = {"source_length": S} if isinstance(spec, EncoderDecoderSpec) else {}
     diagram = describe_model(spec, batch=B, length=T, **source)
@@ -127,7 +127,7 @@ def test_shapes_are_those_of_the_running_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parts_are_the_spec_s(name: str) -> None:
+def test_components_equal_those_of_the_spec(name: str) -> None:
     spec = spec_of(name)
     diagram = describe_model(spec)
     for side, stack in zip(diagram.sides, stacks(spec), strict=True):
@@ -165,7 +165,7 @@ def test_parts_are_the_spec_s(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_the_svg_holds_the_numbers_and_nothing_lies_on_each_other(name: str, tmp_path: Path) -> None:
+def test_the_svg_contains_the_numbers_without_overlaps(name: str, tmp_path: Path) -> None:
     spec = spec_of(name)
     figure = plot_model(describe_model(spec), name=name, note="a note")
     save(figure, tmp_path / "model.svg", as_text=True)
@@ -210,7 +210,7 @@ def assert_readable(figure: Any) -> None:
             assert type(box).intersection(box.padded(-2), beside.padded(-2)) is None, (words, other)
 
 
-def test_what_the_data_say_stays_a_letter() -> None:
+def test_unknown_sizes_are_letters() -> None:
     spec = DecoderOnlySpec(stack=SMALL)
     diagram = describe_model(spec, length=9)
     assert diagram.parameters is None
@@ -226,7 +226,7 @@ def test_what_the_data_say_stays_a_letter() -> None:
     assert [side.embedding.details[0] for side in describe_model(two).sides] == ["V of the source × 24", "V × 24"]
 
 
-def test_which_matrices_are_one() -> None:
+def test_tied_matrices_are_described() -> None:
     def details(**more: Any) -> list[tuple[str, ...]]:
         diagram = describe_model(EncoderDecoderSpec(vocab_size=50, encoder=SMALL, decoder=SMALL, **more))
         return [side.embedding.details[1:] for side in diagram.sides] + [diagram.heads[0][0].details[1:]]
@@ -303,7 +303,7 @@ def test_biases_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("which", ["self", "encoder", "decoder", "cross"])
-def test_an_attention_s_shapes_are_the_recorded_ones(which: str) -> None:
+def test_attention_shapes_equal_recorded_ones(which: str) -> None:
     stack = replace(SMALL, position=Rotary())
     spec: AnySpec = EncoderDecoderSpec(vocab_size=50, encoder=stack, decoder=stack)
     if which == "self":
@@ -335,7 +335,7 @@ def test_an_attention_s_shapes_are_the_recorded_ones(which: str) -> None:
 
 
 @pytest.mark.parametrize(("per_layer", "whose"), [(False, "shared by all blocks"), (True, "each block's own")])
-def test_a_relative_bias_is_told_where_it_is_added(per_layer: bool, whose: str) -> None:
+def test_a_relative_bias_is_described(per_layer: bool, whose: str) -> None:
     stack = replace(SMALL, position=RelativeBias(per_layer=per_layer))
     spec = EncoderDecoderSpec(vocab_size=50, encoder=stack, decoder=stack)
     told = f"learned bias of 32 buckets of distance, {whose}"
@@ -353,7 +353,7 @@ def test_every_attention_can_be_drawn(name: str) -> None:
         assert_readable(plot_attention_shapes(diagram, name=name))
 
 
-def test_what_does_not_fit() -> None:
+def test_unsuitable_arguments_are_rejected() -> None:
     spec = DecoderOnlySpec(vocab_size=50, max_len=9, stack=SMALL)
     with pytest.raises(ValueError, match=r"length=10 does not fit into the context of max_len=9"):
         describe_model(spec, length=10)

@@ -25,7 +25,7 @@ SIZES = {"d_model": 24, "n_heads": 3, "length": 7}
 
 
 @pytest.mark.parametrize("base", [10_000.0, 50.0])
-def test_sinusoids_are_the_paper_s(base: float) -> None:
+def test_sinusoids_equal_those_of_the_paper(base: float) -> None:
     scheme = initial_scheme(Sinusoidal(base=base), **SIZES)
     angles = np.array([[p / base ** (2 * i / 24) for i in range(12)] for p in range(7)])
     assert scheme.vectors is not None
@@ -55,7 +55,7 @@ def test_alibi_is_a_slope_for_each_head() -> None:
     assert np.array_equal(image.images[0].get_array(), scheme.bias[0])
 
 
-def test_a_relative_bias_is_drawn_before_and_behind() -> None:
+def test_a_relative_bias_is_drawn_in_both_directions() -> None:
     scheme = initial_scheme(RelativeBias(n_buckets=8, max_distance=9), **SIZES)
     assert scheme.bias is not None
     lines, image = plot_position_schemes([scheme]).axes[:2]
@@ -65,7 +65,7 @@ def test_a_relative_bias_is_drawn_before_and_behind() -> None:
     assert "before training" in lines.get_title()
 
 
-def test_learned_positions_begin_as_the_seed_says() -> None:
+def test_learned_positions_depend_on_the_seed() -> None:
     first, again, other = (
         initial_scheme(Learned(), d_model=64, n_heads=4, length=97, seed=n).vectors for n in (1, 1, 2)
     )
@@ -77,7 +77,7 @@ def test_learned_positions_begin_as_the_seed_says() -> None:
     assert float(first.std()) == pytest.approx(0.02, rel=0.05)
 
 
-def test_schemes_together_and_what_cannot_be_drawn() -> None:
+def test_several_schemes_are_drawn_and_none_is_rejected() -> None:
     schemes = [initial_scheme(spec, **SIZES) for spec in (Sinusoidal(), Rotary(), Rotary(base=500.0), ALiBi())]
     titles = " ".join(axes.get_title() for axes in plot_position_schemes(schemes).axes)
     assert "rotary (base=500)" in titles
@@ -95,7 +95,7 @@ def test_curves_are_the_rates_by_step() -> None:
     assert lines[0].get_label() == "one: highest 1 at step 2"
 
 
-def test_one_sentence_looks_back() -> None:
+def test_decoder_masks_are_causal() -> None:
     (mask,) = record_sentence_masks([["The", "weather", "is", "great"]], kind="decoder")
     assert np.array_equal(mask.allowed, np.tri(4, dtype=bool))
     assert mask.queries == mask.keys == ("The", "weather", "is", "great")
@@ -106,7 +106,7 @@ def test_one_sentence_looks_back() -> None:
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4))
-def test_padding_is_seen_by_no_one(lengths: list[int]) -> None:
+def test_padding_is_masked(lengths: list[int]) -> None:
     sentences = [["w"] * length for length in lengths]
     longest = max(lengths)
     for kind, may in (("encoder", np.ones((longest, longest), dtype=bool)), ("decoder", np.tri(longest, dtype=bool))):
@@ -128,7 +128,7 @@ def test_a_pair_has_three_masks() -> None:
         record_pair_masks([["a"], ["b"]], [["c"]])
 
 
-def test_squares_are_the_mask() -> None:
+def test_drawn_squares_equal_the_mask() -> None:
     row = record_sentence_masks([["It", "rains"], ["$x$", "now", "_"]], kind="decoder")
     figure = plot_masks([row])
     for axes, mask in zip(figure.axes, row, strict=True):
@@ -141,7 +141,7 @@ def test_squares_are_the_mask() -> None:
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(size=st.integers(2, 40), epsilon=st.sampled_from([0.0, 0.1, 0.3, 0.9]), data=st.data())
-def test_the_loss_learns_towards_what_is_drawn(size: int, epsilon: float, data: st.DataObject) -> None:
+def test_drawn_targets_minimize_the_loss(size: int, epsilon: float, data: st.DataObject) -> None:
     target = data.draw(st.integers(0, size - 1))
     smoothing = compute_smoothing(vocab_size=size, target=target, epsilon=epsilon, points=9)
     one_hot = F.one_hot(torch.tensor(target), size).float()
@@ -183,6 +183,6 @@ def test_bars_and_the_lowest_loss() -> None:
         (5, 0, math.nan, "epsilon=nan must be at least 0"),
     ],
 )
-def test_what_cannot_be_smoothed(size: int, target: int, epsilon: float, words: str) -> None:
+def test_invalid_smoothing_is_rejected(size: int, target: int, epsilon: float, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compute_smoothing(vocab_size=size, target=target, epsilon=epsilon)

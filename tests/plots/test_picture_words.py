@@ -56,7 +56,7 @@ def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, lay
 
 @pytest.mark.parametrize("layer", [None, 0])
 @pytest.mark.parametrize("n_heads", [1, 3])
-def test_no_word_of_a_translator_s_is(n_heads: int, layer: int | None) -> None:
+def test_no_word_of_a_translator_picture_is_cut_off(n_heads: int, layer: int | None) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=n_heads, position=Learned())
     spec = EncoderDecoderSpec(encoder=stack, decoder=stack, vocab_size=LETTERS.vocab_size, max_len=ROOM)
     figure = plot_attention(trained_model(EncoderDecoder(spec)), "ab", target="de", layer=layer)

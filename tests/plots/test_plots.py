@@ -36,7 +36,7 @@ from tercet.training.tasks.plan import Plan
 pytestmark = pytest.mark.slow  # matplotlib is slow
 
 
-def test_losses_are_the_file_s(tmp_path: Path) -> None:
+def test_losses_equal_those_of_the_file(tmp_path: Path) -> None:
     rows: list[dict[str, float | str]] = [
         {"step": step, "epoch": step / 3, "train/loss": 7 / step, "lr": 0.1, "seconds": 30 * step}
         for step in range(1, 12)
@@ -74,7 +74,7 @@ def test_the_mean_of_each_finished_epoch_is_drawn(
     assert every > 1 or drawn[0] == last_steps
 
 
-def test_without_smoothing_where_both_are_there(tmp_path: Path) -> None:
+def test_the_loss_without_smoothing_is_preferred(tmp_path: Path) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 3, "train/nll": 2}])
     assert lines(plot_loss(path, title="run"))["training"] == ([1], [2.0])
 
@@ -142,7 +142,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.fixed_dictionaries(dict.fromkeys(COLUMNS[1:], NUMBERS)), max_size=4))
-def test_any_file_is_drawn_or_refused_with_a_word(tmp_path: Path, data: list[dict[str, float | str]]) -> None:
+def test_any_file_is_drawn_or_rejected(tmp_path: Path, data: list[dict[str, float | str]]) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": n + 1, **row} for n, row in enumerate(data)])
     for plot in (plot_loss, plot_score, plot_schedule):
         with suppress(NothingToDraw):
@@ -158,7 +158,7 @@ def test_reading_gives_what_was_written(tmp_path: Path, data: list[dict[str, flo
         assert found[name] == [(n, row[name]) for n, row in enumerate(data) if name in row]
 
 
-def test_files_of_others_and_of_older_runs(tmp_path: Path) -> None:
+def test_files_of_older_runs_are_read_and_invalid_ones_rejected(tmp_path: Path) -> None:
     old = write(tmp_path / "old.csv", [{"step": 1, "train/loss": 4, "lr": 1}], ("step", "train/loss", "lr"))
     assert lines(plot_loss(old, title="run"))["training"] == ([1], [4.0])
     for text in ("step,lr\n1,2\n2,hot\n", "a,b\n1,2\n", "step,lr\n,1\n", "step,lr\n1,2,3\n"):
@@ -170,7 +170,7 @@ def test_files_of_others_and_of_older_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [Learned(), Sinusoidal()], ids=lambda one: one.kind)
-def test_positions_are_the_model_s(position: Position) -> None:
+def test_positions_equal_those_of_the_model(position: Position) -> None:
     one = gpt(position)
     assert isinstance(one.model, DecoderOnly)
     vectors = one.model.stack.position.embed(torch.arange(ROOM)[None])
@@ -183,7 +183,7 @@ def test_positions_are_the_model_s(position: Position) -> None:
 
 
 @pytest.mark.parametrize("base", [Sinusoidal, ALiBi])
-def test_positions_of_a_scheme_that_is_not_tercets(base: Any) -> None:
+def test_positions_of_a_third_party_scheme(base: Any) -> None:
     """A third-party scheme is labeled with its kind."""
 
     @spec
@@ -283,7 +283,7 @@ def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
     assert len(images(deep)) == (3 if n_encoder == 3 else 6)
 
 
-def test_one_block_has_its_tokens_beside_it() -> None:
+def test_one_block_is_drawn_with_its_tokens() -> None:
     one = gpt()
     figure = plot_attention(one, TEXT, layer=1)
     seen = read(one, TEXT).activations["stack.blocks.1.self_attention.weights"][0].numpy()
@@ -302,12 +302,12 @@ def test_one_block_has_its_tokens_beside_it() -> None:
         plot_attention(translator(), "abc", layer=3)
 
 
-def test_a_text_that_was_cut_says_so() -> None:
+def test_a_truncated_text_is_marked() -> None:
     assert "truncated to the context" in words(plot_attention(gpt(), "ab" * ROOM))
     assert "truncated to the context" not in words(plot_attention(gpt(), "ab"))
 
 
-def test_neighbours_are_the_nearest() -> None:
+def test_neighbors_are_the_nearest() -> None:
     one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
     tokenizer, table = embeddings(one)
     vectors = table.numpy().astype(np.float64)
@@ -343,7 +343,7 @@ def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
     assert np.allclose(drawn, components(table[order])[0], atol=1e-6)
 
 
-def test_labels_of_the_map_do_not_lie_on_each_other() -> None:
+def test_labels_of_the_map_do_not_overlap() -> None:
     one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
     figure = plot_neighbours(one)
     figure.canvas.draw()
@@ -358,7 +358,7 @@ def test_labels_of_the_map_do_not_lie_on_each_other() -> None:
     assert shared < 0.05 * covered
 
 
-def test_tokens_are_found_as_they_are_read() -> None:
+def test_tokens_are_found_by_their_text() -> None:
     pieces = Tokenizer.train(WordPiece(vocab_size=60), WORDS)
     names = pieces.tokens(range(pieces.vocab_size))
     assert find_token(pieces, "[MASK]") == pieces.mask_id
@@ -379,12 +379,12 @@ def test_tokens_are_found_as_they_are_read() -> None:
         plot_neighbours(gpt(), ["a"] * 30)
 
 
-def test_a_vocabulary_of_one_has_no_neighbours() -> None:
+def test_a_vocabulary_of_one_has_no_neighbors() -> None:
     with pytest.raises(NothingToDraw, match="a vocabulary of one token"):
         plot_neighbours(gpt(tokenizer=Tokenizer.train(Characters(alphabet="a", eos=False, pad=False), [])))
 
 
-def test_telling_tokens_are_each_other_s_strangers() -> None:
+def test_distinctive_tokens_differ_from_each_other() -> None:
     one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
     tokenizer, table = embeddings(one)
     chosen = choose_distinctive_tokens(tokenizer, table)

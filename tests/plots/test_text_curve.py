@@ -34,13 +34,13 @@ def test_a_point_is_the_mean_of_its_steps_on_a_logarithmic_scale() -> None:
     assert third == [4]  # on a logarithmic scale 10 is halfway from 100 to 1
 
 
-def test_colour_tells_the_two_apart() -> None:
+def test_color_distinguishes_the_two_curves() -> None:
     text = text_curve(columns([3, 2, 1.5], [(2, 2.2), (3, 1.7)]), width=50, color=True)
     assert f"{VALIDATION}validation 1.7{PLAIN}" in text
 
 
 @pytest.mark.parametrize("train", [[], [2.0], [math.nan, math.inf], [0.0, -1.0]])
-def test_without_losses_there_is_nothing(train: list[float]) -> None:
+def test_a_curve_without_losses_is_empty(train: list[float]) -> None:
     assert text_curve(columns(train), width=80) == ""
     assert text_curve(columns([3, 2, 1]), width=20) == ""
     assert text_curve(columns([2, 2, 2]), width=40) != ""
@@ -53,7 +53,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_it_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curve_is_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = columns([3, 2, 1])
     monkeypatch.setattr("sys.stderr", io.StringIO())
     assert terminal_curve(noted) == ""

@@ -34,7 +34,7 @@ def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def test_the_line_is_the_mean_and_the_band_the_range() -> None:
+def test_lines_show_the_mean_and_bands_the_range() -> None:
     figure = plot_variants(
         [variant("a", run(4.0, 3.0, 2.0), run(5.0, 4.0, 2.5, pace=4.0)), variant("b", run(4.0, 3.5, 3.0))], title="x"
     )
@@ -76,7 +76,7 @@ def test_a_grid_has_a_panel_for_each_value_of_the_shorter_key() -> None:
     assert above[0].get_ylim() == above[1].get_ylim()
 
 
-def test_other_units_have_axes_of_their_own() -> None:
+def test_other_units_have_separate_axes() -> None:
     figure = plot_variants(
         [variant("gpt", run(2.0, 1.5, 1.0)), variant("bert", run(5.0, 4.0, 3.0), panel="masked language model|t|k")],
         title="x",
@@ -87,7 +87,7 @@ def test_other_units_have_axes_of_their_own() -> None:
     assert "masked language models" in bert.get_title()
 
 
-def test_nine_lines_differ_in_colour_or_style() -> None:
+def test_nine_lines_differ_in_color_or_style() -> None:
     nine = [variant(f"v{n}", run(4.0, 3.0, 2.0 + n / 10)) for n in range(9)]
     figure = plot_variants(nine, title="x")
     looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}

@@ -37,7 +37,7 @@ def test_a_lock_is_exact_and_names_no_registry(name: str) -> None:
         assert hashes or name == "requirements-torch.lock", f"{pin} has no hash"
 
 
-def test_the_locks_are_those_that_are_installed() -> None:
+def test_the_makefile_installs_all_locks() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert {*re.findall(r"-r (\S+\.lock)", makefile)} == set(LOCKS)
     assert {*re.findall(r"\$\(LOCKED\) -r (\S+)", makefile)} == set(HASHED)
@@ -68,7 +68,7 @@ def needed(requirement: str, found: set[str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_takes_to_run_is_in_its_lock_and_nothing_else() -> None:
+def test_the_lock_contains_exactly_the_requirements() -> None:
     found: set[str] = set()
     needed("tercet[explore]", found)
     names = {name.partition("[")[0] for name in found} - {"tercet", "torch"}
@@ -77,7 +77,7 @@ def test_what_it_takes_to_run_is_in_its_lock_and_nothing_else() -> None:
     assert names == locked
 
 
-def test_nothing_comes_in_besides_the_locks() -> None:
+def test_only_locked_packages_are_installed() -> None:
     """The locks cover dependencies and build requirements, which pip would otherwise fetch without checking hashes."""
     makefile = (ROOT / "Makefile").read_text()
     [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
@@ -106,7 +106,7 @@ def write_wheel(folder: Path, code: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_wheel_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_a_modified_wheel_is_rejected(tmp_path: Path) -> None:
     [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     lock, index = tmp_path / "requirements.lock", tmp_path / "index"
     index.mkdir()

@@ -180,7 +180,7 @@ def test_a_converted_model(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", [None, "hf"])
-def test_a_model_of_an_earlier_version_that_is_given_away(to: str | None, language: Path, tmp_path: Path) -> None:
+def test_a_converted_model_of_an_earlier_version(to: str | None, language: Path, tmp_path: Path) -> None:
     """The card of such a model still contains the folders."""
     old = tmp_path / "old"
     shutil.copytree(language / "best", old, ignore=shutil.ignore_patterns("manifest.json"))
@@ -225,7 +225,7 @@ def test_a_comparison(language: Path, place: Path) -> None:
     assert telling(place / "compared", besides=("recipe.yaml", "settings.json")) == []
 
 
-def test_the_search_sees_what_is_packed(tmp_path: Path) -> None:
+def test_the_search_covers_compressed_data(tmp_path: Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
@@ -277,7 +277,7 @@ def test_a_run_is_still_scored_on_its_data(
     assert "has changed since the training" in capsys.readouterr().err
 
 
-def test_a_recipe_that_is_not_the_runs_is_not_asked(language: Path, place: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_another_run_is_ignored(language: Path, place: Path, tmp_path: Path) -> None:
     from tercet.data import TextSpec
 
     model = tmp_path / "model"

@@ -194,7 +194,7 @@ def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[st
 
 
 @pytest.mark.exhaustive
-def test_an_adapter_for_a_language_model_that_exists(installed: Path, tmp_path: Path) -> None:
+def test_an_adapter_for_a_pretrained_language_model(installed: Path, tmp_path: Path) -> None:
     smollm2(installed, tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"It was the {n}th day of the {n % 7}th month.\n" for n in range(400)))
     lines, _ = section("A language model")

@@ -50,7 +50,7 @@ def test_other_sources_give_another_wheel(
 
 
 @pytest.mark.parametrize("kind", [ANY, WITH_KERNELS])
-def test_a_wheel_holds_the_package_alone_and_the_kernels_that_it_is_for(
+def test_a_wheel_contains_only_the_package_and_its_kernels(
     built: Built, kind: str
 ) -> None:  # fmt: skip
     path = built(kind)
@@ -69,7 +69,7 @@ def test_a_wheel_holds_the_package_alone_and_the_kernels_that_it_is_for(
 
 @pytest.mark.exhaustive
 @needs_levels
-def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp_path: Path) -> None:
+def test_the_tag_of_the_wheel_with_kernels_is_correct(built: Built, tmp_path: Path) -> None:
     """The tag has the newest glibc version of any symbol, and libraries are those that PyTorch also needs."""
     path = built(MACHINE)
     with ZipFile(path) as wheel:
@@ -108,7 +108,7 @@ def test_the_wheel_with_kernels_says_on_which_machines_it_runs(built: Built, tmp
         (None, "NOT LOOKED UP: no network", False),
     ],
 )
-def test_that_nobody_answered_is_no_answer(
+def test_an_audit_without_answers_is_reported(
     release: ModuleType,
     packages: list[object] | None,
     words: str,
@@ -126,7 +126,7 @@ def test_that_nobody_answered_is_no_answer(
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_is_imported(installed: Path, tmp_path: Path) -> None:
     code = "import tercet, tercet.kernel; print(tercet.__file__, tercet.kernel.warm_up())"
     command = [installed / "bin" / "python", "-c", code]
     environment = {"PATH": str(installed / "bin"), "HOME": str(tmp_path), "TERCET_CACHE": str(tmp_path / "cache")}
@@ -139,9 +139,7 @@ def test_the_installed_wheel_is_what_runs(installed: Path, tmp_path: Path) -> No
 
 @pytest.mark.exhaustive
 @needs_levels
-def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_them(
-    installed_with_kernels: Path, tmp_path: Path
-) -> None:
+def test_prebuilt_kernels_are_used_without_compiling(installed_with_kernels: Path, tmp_path: Path) -> None:
     """No compiler is available."""
     found = json.loads(tercet(installed_with_kernels, "doctor", "--json", folder=tmp_path))
     assert found["compiler"] is None
@@ -154,7 +152,7 @@ def test_with_kernels_in_the_wheel_the_first_command_compiles_nothing_and_uses_t
 
 @pytest.mark.exhaustive
 @needs_levels
-def test_each_level_of_the_wheel_is_taken_by_its_name(installed_with_kernels: Path, tmp_path: Path) -> None:
+def test_each_prebuilt_instruction_set_can_be_selected(installed_with_kernels: Path, tmp_path: Path) -> None:
     builds = {level.name: kernels_of(installed_with_kernels, level, tmp_path) for level in RUNNABLE}
     assert len(set(builds.values())) == len(builds)
 
@@ -162,7 +160,7 @@ def test_each_level_of_the_wheel_is_taken_by_its_name(installed_with_kernels: Pa
 @pytest.mark.exhaustive
 @needs_levels
 @pytest.mark.skipif(choose_kernels().origin != "compiled", reason="no kernels were compiled here")
-def test_what_is_compiled_here_is_the_code_of_the_wheel(installed_with_kernels: Path, tmp_path: Path) -> None:
+def test_compiled_kernels_equal_prebuilt_ones(installed_with_kernels: Path, tmp_path: Path) -> None:
     """Either build can resume a run of the other bit for bit, at equal speed."""
     level = next((level for level in RUNNABLE if level.name == choose_kernels().level), None)
     if level is None:

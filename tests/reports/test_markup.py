@@ -13,6 +13,6 @@ def test_text_is_escaped_in_elements_and_attributes_but_markup_is_not() -> None:
     assert join("a & b", element("br")) == "a &amp; b<br>"
 
 
-def test_every_measure_but_an_error_is_better_if_it_is_higher() -> None:
+def test_only_errors_are_better_if_lower() -> None:
     assert set(MEASURES) <= set(COLUMNS)
     assert [name for name, measure in MEASURES.items() if not measure.higher_is_better] == ["val/rmse"]

@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.slow
-def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> None:
+def test_a_report_contains_the_runs_numbers(runs: Mapping[str, Path], kind: str) -> None:
     run, (what, unit, guessing, parts) = runs[kind], KINDS[kind]
     page = read_page(tercet.report(run))
     card, columns = read_card(run / "best"), read_metrics(run / "metrics.csv")
@@ -73,7 +73,7 @@ def test_a_report_says_what_the_run_has(runs: Mapping[str, Path], kind: str) -> 
 
 
 @pytest.mark.exhaustive
-def test_labels_and_scores_of_their_own(runs: Mapping[str, Path]) -> None:
+def test_a_classifier_report_has_labels_and_baseline(runs: Mapping[str, Path]) -> None:
     page = read_page(tercet.report(runs["labels"]))
     assert f"{math.log(5):.4f}, uniform over 5 labels" in page.words["scores"]
     assert page.cell("Accuracy").endswith("%")
@@ -94,7 +94,7 @@ def test_each_task_has_its_own_scores(runs: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_scored_where_that_is_asked(runs: Mapping[str, Path], kind: str, tmp_path: Path) -> None:
+def test_a_report_has_evaluation_scores_if_requested(runs: Mapping[str, Path], kind: str, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert tercet.report(runs[kind], out, evaluate=True) == out
     scores = read_page(out).words["scores"]
@@ -110,7 +110,7 @@ def test_the_same_run_gives_the_same_page(runs: Mapping[str, Path], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_or_changed_data_is_not_counted(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["text"], tmp_path / "run")
     text = runs["text"].parents[1] / "text.txt"
     before = text.read_text()
@@ -130,7 +130,7 @@ def test_data_that_is_gone_or_changed_is_not_counted(runs: Mapping[str, Path], t
 
 
 @pytest.mark.slow
-def test_fine_tuned_models_say_from_what(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fine_tuned_models_name_their_base(runs: Mapping[str, Path], tmp_path: Path) -> None:
     from tiny_runs import tiny_recipe
 
     from tercet.training import train

@@ -22,7 +22,7 @@ from tercet.reports.subject import open_subject
 from tercet.reports.write import report_page
 
 
-def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_running_run_is_reported_as_running(tmp_path: Path) -> None:
     page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000)))
     assert "Still running: at step 200 of 1,000 when this report was written" in page.text
     assert "A run without a saved model" in page.words[""]
@@ -32,7 +32,7 @@ def test_a_run_that_trains_is_said_to_be_one(tmp_path: Path) -> None:
     assert page.cell("Machine") == "unknown: no complete checkpoint is left"
 
 
-def test_a_run_that_stopped_is_said_to_be_one(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_reported_as_interrupted(tmp_path: Path) -> None:
     page = read_page(tercet.report(make_run(tmp_path / "run", steps=200, total=1000, pid=None)))
     assert "Interrupted at step 200 of 1,000. tercet train resumes from there." in page.text
     record = read_record(tmp_path / "run")
@@ -43,7 +43,7 @@ def test_a_run_that_stopped_is_said_to_be_one(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
+def test_a_run_without_steps_is_reported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=2)
     (run / "metrics.csv").unlink()
     page = read_page(tercet.report(run))
@@ -52,7 +52,7 @@ def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     assert "No validation is recorded." in page.words["scores"]
 
 
-def test_resumptions_and_changes_are_told(tmp_path: Path) -> None:
+def test_resumptions_and_changes_are_listed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=100)
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
     for step in (1, 41, 81):  # the first line of a session has no speed
@@ -79,7 +79,7 @@ def test_many_and_long_samples_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_model_without_a_run_lists_missing_parts(runs: Mapping[str, Path], tmp_path: Path) -> None:
     model = shutil.copytree(runs["text"] / "best", tmp_path / "model")
     page = read_page(tercet.report(model))
     assert (model / "report.html").is_file()
@@ -97,7 +97,7 @@ def test_a_model_without_a_run_says_what_is_missing(runs: Mapping[str, Path], tm
 
 
 @pytest.mark.slow
-def test_the_model_that_is_named_is_the_one_that_is_told_of(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_named_checkpoint_is_reported(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["pairs"], tmp_path / "run")
     page = read_page(tercet.report(run / "last"))
     assert (run / "report.html").is_file()
@@ -106,7 +106,7 @@ def test_the_model_that_is_named_is_the_one_that_is_told_of(runs: Mapping[str, P
 
 
 @pytest.mark.slow
-def test_damage_is_told_and_the_rest_is_shown(runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_damage_is_reported_next_to_the_rest(runs: Mapping[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs["text"], tmp_path / "run")
     weights = run / "best" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -124,7 +124,7 @@ def test_damage_is_told_and_the_rest_is_shown(runs: Mapping[str, Path], tmp_path
 @pytest.mark.parametrize(
     ("folder", "message"), [("nosuch", "no such folder: nosuch"), (".", r"no model in \.: it has no config.json")]
 )
-def test_what_holds_no_run_is_refused_in_a_line(
+def test_a_folder_without_a_run_is_rejected_in_one_line(
     folder: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,14 +133,14 @@ def test_what_holds_no_run_is_refused_in_a_line(
     assert "\n" not in str(refused.value)
 
 
-def test_where_no_page_can_be_written_is_told_before_anything_is_read(tmp_path: Path) -> None:
+def test_an_invalid_output_path_is_rejected_first(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"out .* is a folder; pass a file name"):
         tercet.report("nosuch", tmp_path)
     with pytest.raises(UserError, match=r"no such folder: .*nosuch; create it first"):
         tercet.report("nosuch", tmp_path / "nosuch" / "page.html")
 
 
-def test_a_hostile_run_stays_text(tmp_path: Path) -> None:
+def test_hostile_values_of_a_run_stay_text(tmp_path: Path) -> None:
     run = make_run(tmp_path / "<script>alert(1)</script>&\"'".replace("/", "∕"), steps=20)
     recipe = f"task: {{kind: language}}\ndata: {{source: {json.dumps(HOSTILE)}}}\npretrained: '</style><script>'\n"
     (run / "recipe.yaml").write_text(recipe)
@@ -187,7 +187,7 @@ def test_no_sample_or_setting_breaks_the_page(
     assert faults(Page(report_page(open_subject(run)))) == []
 
 
-def test_figures_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+def test_metrics_that_are_not_finite_are_skipped(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=4)
     with (run / "metrics.csv").open("a") as file:
         file.write("5,0.005,nan" + "," * 14 + "\r\n6,0.006,inf" + "," * 14 + "\r\n")
@@ -208,7 +208,7 @@ def test_spikes_of_one_step_are_drawn(tmp_path: Path) -> None:
     assert min(heights) == pytest.approx(10.0)  # the top of the picture: step 777
 
 
-def test_a_report_can_be_made_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_report_can_be_written_for_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A GGUF file has no folder, so the page is written next to it under its name."""
     from tercet.reports import write
 

@@ -13,7 +13,9 @@ import tercet
 
 
 @pytest.mark.slow
-def test_a_report_opens_in_both_colours_and_on_a_phone(browser: Any, runs: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_report_opens_in_both_color_schemes_and_on_a_phone(
+    browser: Any, runs: Mapping[str, Path], tmp_path: Path
+) -> None:
     page = tercet.report(runs["pairs"], tmp_path / "page.html", evaluate=True)
     for scheme, size in (("light", PHONE), ("dark", WIDE)):
         with tab(browser, size, files=True, color_scheme=scheme) as one:

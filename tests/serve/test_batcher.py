@@ -69,7 +69,7 @@ def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, A
             gate.go.set()
 
 
-def test_equal_settings_are_answered_together_in_the_order_of_the_line() -> None:
+def test_requests_with_equal_settings_are_batched_in_queue_order() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=3) as made:
         for item, key in ((1, "k"), (2, "other"), (3, "k"), (4, "k"), (5, "k"), (6, "other")):
@@ -86,7 +86,7 @@ def test_equal_settings_are_answered_together_in_the_order_of_the_line() -> None
     items=st.lists(st.tuples(st.integers(-5, 5), st.sampled_from("abc"), st.booleans()), max_size=20),
     slots=st.integers(1, 5),
 )
-def test_each_gets_its_own_answer_and_bad_ones_hurt_nobody(items: list[tuple[int, str, bool]], slots: int) -> None:
+def test_each_item_gets_its_own_answer_despite_failing_items(items: list[tuple[int, str, bool]], slots: int) -> None:
     def call(numbers: list[int], key: str) -> list[float]:
         assert len(numbers) <= slots
         return [ord(key) / number for number in numbers]
@@ -110,7 +110,7 @@ def test_each_gets_its_own_answer_and_bad_ones_hurt_nobody(items: list[tuple[int
             assert told == ord(key) / number or (cancelled and told == "cancelled")
 
 
-def test_one_bad_item_is_tried_alone() -> None:
+def test_a_failing_item_is_retried_separately() -> None:
     def answer(item: Any, key: Any) -> Any:
         if item == "bad":
             raise ValueError("it cannot be read")
@@ -126,7 +126,7 @@ def test_one_bad_item_is_tried_alone() -> None:
     assert [items for items, _ in gate.batches[1:]] == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
-def test_a_call_that_loses_an_answer_gives_nobody_anothers() -> None:
+def test_a_missing_answer_is_an_error_for_every_item() -> None:
     gate, answers = Gate(), Answers()
     with batcher(lambda items, key: items[1:], slots=2) as made:
         made.submit(1, "k", answers.to(1))
@@ -134,7 +134,7 @@ def test_a_call_that_loses_an_answer_gives_nobody_anothers() -> None:
     assert not gate.batches
 
 
-def test_a_full_line_a_closed_door_and_a_cancelled_item() -> None:
+def test_full_queues_shutdown_and_cancelled_items() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=1, waiting=2) as made:
         jobs = [made.submit(item, "k", answers.to(item)) for item in (1, 2)]
@@ -150,7 +150,7 @@ def test_a_full_line_a_closed_door_and_a_cancelled_item() -> None:
     assert [items for items, _ in gate.batches] == [["first"], [2], [4]]
 
 
-def test_how_long_to_stay_away_follows_how_long_requests_took() -> None:
+def test_the_retry_time_follows_earlier_durations() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=2, waiting=5) as made:
         made._queue._durations.extend([6.0, 8.0])
@@ -161,7 +161,7 @@ def test_how_long_to_stay_away_follows_how_long_requests_took() -> None:
         assert refused.value.retry_after == 25  # seven rounds of 7 s, two requests each
 
 
-def test_time_runs_out_in_line_and_closing_ends_what_still_waits() -> None:
+def test_waiting_items_time_out_and_end_at_shutdown() -> None:
     gate, answers = Gate(), Answers()
     with held(gate, answers, slots=1, seconds=30) as made:
         made.submit("late", "k", answers.to("late")).deadline = time.monotonic()
@@ -180,7 +180,7 @@ def test_time_runs_out_in_line_and_closing_ends_what_still_waits() -> None:
         assert isinstance(answers.wait(2)["left"], ShuttingDown)
 
 
-def test_a_listener_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     def fails(answer: Any) -> None:
         raise OSError("the line is dead")
 

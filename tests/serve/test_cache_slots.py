@@ -30,7 +30,7 @@ def filled(*lengths: int) -> CacheSlots:
     return slots
 
 
-def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
+def test_joining_rows_copy_only_their_real_columns() -> None:
     slots, other = filled(4, 2, 6), cache_of_three()
     slots.leave(2)  # longer than the row that replaces it
     before = own(slots.tables)
@@ -43,7 +43,7 @@ def test_rows_join_at_the_end_and_bring_their_real_columns_only() -> None:
 
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
-def test_the_last_row_takes_the_slot_of_one_that_leaves_and_nothing_else_moves(slot: int) -> None:
+def test_only_the_last_row_moves_to_the_slot_of_a_leaving_row(slot: int) -> None:
     slots = filled(4, 5, 2)
     before = [table.clone() for table in own(slots.tables)]
     slots.leave(slot)
@@ -54,7 +54,7 @@ def test_the_last_row_takes_the_slot_of_one_that_leaves_and_nothing_else_moves(s
             assert torch.equal(table[now], old[row])  # including the zeros after its last token
 
 
-def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -> None:
+def test_rows_is_a_view_as_wide_as_the_longest_row() -> None:
     slots = filled(4, 2)
     part = slots.rows()
     assert (part.capacity, part.lengths.tolist()) == (5, [4, 2])
@@ -67,7 +67,7 @@ def test_rows_is_a_cache_in_the_same_memory_as_wide_as_the_longest_row_needs() -
     assert slots.lengths == [5, 3]
 
 
-def test_slots_grow_as_they_have_to_and_no_further_than_the_most() -> None:
+def test_slots_grow_up_to_their_maximum() -> None:
     slots = CacheSlots(StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), max_columns=300)
     wide = StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
     seen = []

@@ -37,7 +37,7 @@ def test_the_unit_waits_for_the_drain_and_is_confined() -> None:
     assert flags.host is None  # local only, so that it starts without an API key
 
 
-def test_systemd_takes_the_unit_for_whole(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if (systemd := shutil.which("systemd-analyze")) is None:
         pytest.skip("systemd-analyze is not installed: nothing to verify the unit with")
     program = SETTINGS["ExecStart"].split()[0]
@@ -48,7 +48,7 @@ def test_systemd_takes_the_unit_for_whole(tmp_path: Path) -> None:
     assert (done.returncode, about_it) == (0, [])
 
 
-def test_the_image_serves_what_is_mounted_as_nobody_in_particular() -> None:
+def test_the_image_serves_mounted_models_as_any_user() -> None:
     of = dict(STEPS)
     shell, option, command, own_name = json.loads(of["ENTRYPOINT"])
     assert (shell, option, own_name) == ("sh", "-c", "tercet")
@@ -67,7 +67,7 @@ def test_the_image_serves_what_is_mounted_as_nobody_in_particular() -> None:
     assert "://" not in DOCKERFILE.replace("http://127.0.0.1", "")
 
 
-def test_the_image_is_built_from_what_there_is() -> None:
+def test_the_image_copies_existing_files() -> None:
     """Copied files are also allowed by .dockerignore."""
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = [what.split()[:-1] for step, what in STEPS if step == "COPY" and "--from" not in what]

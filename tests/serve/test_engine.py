@@ -33,7 +33,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_texts_at_once_are_those_of_generate_and_of_stream_from_the_same_seeds() -> None:
+def test_concurrent_texts_equal_those_of_generate_and_stream() -> None:
     prompts = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "né 🙂"]
     with no_thread_is_left(), tercet.Engine(RUN, limits=Limits(slots=3)) as engine:
         streams = [
@@ -48,7 +48,7 @@ def test_texts_at_once_are_those_of_generate_and_of_stream_from_the_same_seeds()
 
 
 @pytest.mark.slow
-def test_a_stream_gives_pieces_as_they_come_and_the_whole_afterwards() -> None:
+def test_a_stream_yields_pieces_and_the_whole_text() -> None:
     expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
     with tercet.Engine(RUN) as engine:
         stream = engine.submit("the", max_new_tokens=9, seed=4)
@@ -60,7 +60,7 @@ def test_a_stream_gives_pieces_as_they_come_and_the_whole_afterwards() -> None:
         assert stream.text() == expected.text
 
 
-def test_events_hold_the_tokens_and_what_else_was_likely() -> None:
+def test_events_contain_tokens_and_top_logprobs() -> None:
     ids = TOKENIZER.encode("the")
     expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
     with tercet.Engine(RUN) as engine:
@@ -75,14 +75,14 @@ def test_events_hold_the_tokens_and_what_else_was_likely() -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_text_ends_the_text() -> None:
+def test_a_stop_string_ends_the_text() -> None:
     text = alone(MODEL, "the", Sampling(max_new_tokens=20, seed=1)).text
     with tercet.Engine(RUN) as engine:
         stream = engine.submit("the", max_new_tokens=20, seed=1, stop=(text[3:6],))
         assert (stream.text(), stream.finish) == (text[: text.index(text[3:6])], "stop")
 
 
-def test_what_is_cancelled_ends_and_frees_its_slot() -> None:
+def test_cancelled_streams_end_and_free_their_slots() -> None:
     with tercet.Engine(RUN, limits=Limits(slots=1, max_new_tokens=ENDLESS)) as engine:
         endless = engine.submit("the", max_new_tokens=ENDLESS)
         waiting = engine.submit("the", max_new_tokens=ENDLESS)
@@ -97,7 +97,7 @@ def test_what_is_cancelled_ends_and_frees_its_slot() -> None:
 
 
 @pytest.mark.slow
-def test_leaving_the_block_finishes_what_was_submitted() -> None:
+def test_leaving_the_block_finishes_submitted_streams() -> None:
     with no_thread_is_left(), tercet.Engine(RUN) as engine:
         streams = [engine.submit("the cat", max_new_tokens=6, seed=seed) for seed in range(10)]
     for seed, stream in enumerate(streams):
@@ -106,7 +106,7 @@ def test_leaving_the_block_finishes_what_was_submitted() -> None:
         engine.submit("the")
 
 
-def test_an_exception_in_the_block_gives_it_up() -> None:
+def test_an_exception_in_the_block_cancels_streams() -> None:
     streams: list[GenerationStream] = []
 
     def fail() -> None:
@@ -122,7 +122,7 @@ def test_an_exception_in_the_block_gives_it_up() -> None:
 
 
 @pytest.mark.slow
-def test_limits_are_kept_where_they_are_set() -> None:
+def test_limits_of_the_engine_apply() -> None:
     with tercet.Engine(RUN, limits=Limits(slots=1, waiting=0, max_new_tokens=ENDLESS, seconds=0.2)) as engine:
         stream = engine.submit("the", max_new_tokens=ENDLESS)
         with pytest.raises(QueueFull, match="try again in"):
@@ -131,7 +131,7 @@ def test_limits_are_kept_where_they_are_set() -> None:
         assert stream.finish == "time"
 
 
-def test_what_cannot_be_asked_is_refused_at_once() -> None:
+def test_invalid_submissions_are_rejected_immediately() -> None:
     with tercet.Engine(RUN) as engine:
         with pytest.raises(ValueError, match="temperature=-1 must be"):
             engine.submit("the", temperature=-1)
@@ -148,7 +148,7 @@ class BrokenRun:
     trained_model: TrainedModel
 
 
-def test_weights_that_are_not_numbers_are_said_to_be() -> None:
+def test_nan_weights_are_reported() -> None:
     with tercet.Engine(BrokenRun(broken(trained_model("gpt")))) as engine:
         stream = engine.submit("the")
         with pytest.raises(UserError, match=r"not numbers \(NaN\)"):
@@ -156,7 +156,7 @@ def test_weights_that_are_not_numbers_are_said_to_be() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_http_is_loaded() -> None:
+def test_the_engine_does_not_import_http_libraries() -> None:
     program = (
         "import sys, tercet; tercet.Engine\n"
         "loaded = {'fastapi', 'starlette', 'uvicorn', 'prometheus_client'} & set(sys.modules)\n"

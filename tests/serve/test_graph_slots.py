@@ -11,16 +11,16 @@ import torch
 from scheduled import MODEL, Heard, scheduler
 from small_writer import alone, assert_is, request_for, writer
 from test_scheduler import (  # noqa: F401
-    test_a_model_of_nothing_but_nan_ends_every_request_with_words,
-    test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind,
-    test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once,
-    test_an_error_of_the_model_ends_the_rows_of_that_pass_and_the_engine_lives_on,
-    test_each_gets_what_it_gets_alone_in_many_more_schedules,
-    test_each_gets_what_it_gets_alone_whoever_comes_and_goes,
-    test_each_of_several_at_once_has_its_own_settings,
-    test_many_at_once_get_what_they_get_alone_and_do_run_together,
-    test_samples_of_one_prompt_are_read_once,
-    test_the_likeliest_tokens_are_the_models_own,
+    test_a_model_with_only_nan_fails_every_request,
+    test_a_row_with_nan_fails_without_affecting_others,
+    test_a_stop_string_is_never_sent_in_part_and_ends_the_row,
+    test_an_error_of_the_model_fails_only_the_rows_of_that_pass,
+    test_concurrent_requests_have_their_own_settings,
+    test_concurrent_requests_share_steps_without_changing_results,
+    test_results_do_not_depend_on_other_requests,
+    test_results_do_not_depend_on_other_requests_in_many_schedules,
+    test_samples_of_one_prompt_share_one_prefill,
+    test_top_logprobs_are_those_of_the_model,
 )
 
 from tercet.generation import Sampling, stream
@@ -61,7 +61,7 @@ def test_a_step_is_launched_before_the_results_of_the_last_one_are_read(monkeypa
     assert calls == ["step", "read"] * 3
 
 
-def test_a_row_takes_all_of_its_state_to_another_slot() -> None:
+def test_a_row_moves_with_all_its_state_to_another_slot() -> None:
     sampling = Sampling(max_new_tokens=9, temperature=1.1, repetition_penalty=2.0, seed=2)
     batch = RunningBatch(MODEL, 2, frozenset())
     first, moved = BatchRow([5, 6], Sampling(max_new_tokens=3)), BatchRow([1, 2], sampling)
@@ -87,7 +87,7 @@ def test_tables_grow_while_rows_are_decoded() -> None:
         assert_is(heard[1].wait(), alone(model, "a dog", short))
 
 
-def test_rows_that_ask_for_more_likeliest_tokens_disturb_none_that_are_on_their_way() -> None:
+def test_rows_with_more_top_logprobs_do_not_affect_pending_results() -> None:
     expected = []
     batch = RunningBatch(MODEL, 3, frozenset())
     rows = [BatchRow([1, 2, 3], DRAWN, top=2), BatchRow([4], DRAWN, top=40)]

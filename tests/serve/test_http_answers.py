@@ -60,7 +60,7 @@ def rounded(found: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_completions_are_those_of_generate(asking: TestClient) -> None:
+def test_greedy_completions_equal_those_of_generate(asking: TestClient) -> None:
     for prompt in PROMPTS:
         (want,) = written(prompt, temperature=0)
         told = asked(asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0)
@@ -73,7 +73,7 @@ def test_completions_are_those_of_generate(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_draws_are_those_of_generate_with_the_seed_too(asking: TestClient) -> None:
+def test_samples_and_seeds_equal_those_of_generate(asking: TestClient) -> None:
     how = {"temperature": 1.3, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 41}
     for stop in ((), ("e",), ("at", "the")):
         want = [one for prompt in PROMPTS for one in written(prompt, samples=3, stop=stop, **how)]
@@ -84,7 +84,7 @@ def test_draws_are_those_of_generate_with_the_seed_too(asking: TestClient) -> No
         assert [one["finish_reason"] == "length" for one in told["choices"]] == [one.finish == "length" for one in want]
 
 
-def test_a_seed_left_out_is_a_fresh_one_that_brings_the_answer_back(asking: TestClient) -> None:
+def test_a_random_seed_is_returned_and_reproduces_the_answer(asking: TestClient) -> None:
     how = {"model": "gpt", "prompt": "the", "max_tokens": 11}
     choices = [asked(asking, "/v1/completions", **how)["choices"][0] for _ in range(2)]
     assert len({one["seed"] for one in choices}) == 2
@@ -92,7 +92,7 @@ def test_a_seed_left_out_is_a_fresh_one_that_brings_the_answer_back(asking: Test
     assert again["text"] == choices[0]["text"]
 
 
-def test_ids_are_a_prompt_as_their_text_is(asking: TestClient) -> None:
+def test_token_ids_and_text_are_equivalent_prompts(asking: TestClient) -> None:
     how = {"model": "gpt", "max_tokens": 9, "temperature": 0, "echo": True}
     of_texts = asked(asking, "/v1/completions", prompt=PROMPTS, **how)["choices"]
     of_ids = asked(asking, "/v1/completions", prompt=[WRITER.encode(prompt) for prompt in PROMPTS], **how)["choices"]
@@ -103,7 +103,7 @@ def test_ids_are_a_prompt_as_their_text_is(asking: TestClient) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [[], ["at", "the"]])
-def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[str]) -> None:
+def test_a_joined_stream_equals_the_whole_answer(asking: TestClient, stop: list[str]) -> None:
     how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
     how |= {"logprobs": 3, "echo": True}
     whole = asked(asking, "/v1/completions", **how)
@@ -122,12 +122,12 @@ def test_a_stream_joined_is_the_answer_at_once(asking: TestClient, stop: list[st
             assert rounded([value for one in mine for value in one["logprobs"][name]]) == rounded(values)
 
 
-def test_a_stream_says_no_usage_where_none_is_asked_for(asking: TestClient) -> None:
+def test_a_stream_has_usage_only_if_requested(asking: TestClient) -> None:
     pieces = events(asking, "/v1/completions", model="gpt", prompt="the", max_tokens=5)
     assert all("usage" not in piece and len(piece["choices"]) == 1 for piece in pieces)
 
 
-def test_logprobs_are_the_models_own(asking: TestClient) -> None:
+def test_logprobs_equal_those_of_the_model(asking: TestClient) -> None:
     """Log-probabilities of prompt and completion equal those of one forward pass over the whole text."""
     prompt = "the cat sat"
     told = asked(
@@ -157,7 +157,7 @@ def test_logprobs_are_the_models_own(asking: TestClient) -> None:
             assert text[offset:].startswith(token)
 
 
-def test_an_echo_can_be_all_that_is_asked_for(asking: TestClient) -> None:
+def test_echo_works_with_zero_new_tokens(asking: TestClient) -> None:
     """Programs that score given texts send such requests."""
     told = asked(asking, "/v1/completions", model="gpt", prompt="the cat sat", max_tokens=0, logprobs=0, echo=True)
     choice = told["choices"][0]
@@ -223,7 +223,7 @@ def test_a_template_renders_as_transformers_does() -> None:
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.sampled_from(["<eos>", "<bos>", "eos>", "<", "the", "\ue000", "é"]), min_size=1).map("".join))
-def test_what_a_person_writes_is_text_where_it_spells_a_special_token(content: str) -> None:
+def test_special_tokens_in_user_content_are_text(content: str) -> None:
     ids = ChatTemplate(TEMPLATE, WRITER).encode([{"role": "user", "content": content}])
     assert ids.count(WRITER.eos_id) == ids.count(WRITER.bos_id) == 1
     assert ids[1 : ids.index(WRITER.eos_id)] == WRITER.encode(f"user: {content}")
@@ -251,17 +251,17 @@ def test_a_message_may_have_any_character() -> None:
         ("", "gives an empty text for these messages"),
     ],
 )
-def test_a_template_is_a_program_in_a_sandbox(source: str, told: str) -> None:
+def test_a_template_runs_in_a_sandbox(source: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         ChatTemplate(source, WRITER).encode([{"role": "user", "content": "a"}])
 
 
-def test_a_template_that_is_none_is_told() -> None:
+def test_an_invalid_template_is_rejected() -> None:
     with pytest.raises(UserError, match="the chat template cannot be read"):
         ChatTemplate("{% if %}", WRITER)
 
 
-def test_vectors_are_those_of_embed(asking: TestClient) -> None:
+def test_vectors_equal_those_of_embed(asking: TestClient) -> None:
     texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
     for how in ({}, {"pooling": "first"}, {"normalise": False}):
         want = Run(trained_model=trained_model("bert")).embed(texts, **how)
@@ -281,7 +281,7 @@ def test_vectors_are_those_of_embed(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_translations_are_those_of_translate(asking: TestClient) -> None:
+def test_translations_equal_those_of_translate(asking: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran until", " on the mat "]
     model = trained_model("translator").model
     assert isinstance(model, EncoderDecoder)
@@ -325,7 +325,7 @@ def test_a_text_of_several_lines_is_translated_line_by_line(asking: TestClient) 
     assert len(two[0]["translations"]) == 2
 
 
-def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:
+def test_filled_masks_equal_those_of_fill(asking: TestClient) -> None:
     texts = ["the [MASK] sat", "a <mask> [MASK]"]
     for how in ({}, {"top": 3}, {"only": ["cat", "dog"]}, {"only": ["cat", "dog"], "top": 1}):
         want = Run(trained_model=trained_model("bert")).fill(texts, **how)
@@ -339,7 +339,7 @@ def test_masks_are_filled_as_fill_does(asking: TestClient) -> None:
                 assert [c["text"] for c in mask] == [c.text for c in wanted]
 
 
-def test_labels_are_those_of_classify(asking: TestClient) -> None:
+def test_labels_equal_those_of_classify(asking: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran " * 20]
     want = Run(trained_model=trained_model("texts")).classify(texts)
     told = asked(asking, "/classify", model="texts", text=texts)["answers"]
@@ -356,7 +356,7 @@ def test_labels_are_those_of_classify(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_everybody_at_once_gets_their_own_answer(asking: TestClient) -> None:
+def test_concurrent_requests_get_their_own_answers(asking: TestClient) -> None:
     """Requests of every kind from many threads each get the answer of the same request without others."""
     questions: list[tuple[str, dict[str, Any]]] = [
         *(("/v1/completions", {"model": "gpt", "prompt": one, "seed": 3, "max_tokens": 9}) for one in PROMPTS),
@@ -395,7 +395,7 @@ def read_with_logprobs(ids: list[int], stop: list[str], echo: int) -> tuple[Text
     st.lists(st.sampled_from(["the", "e", " c", "é", "\ufffd"]), max_size=3),
     st.integers(0, 5),
 )
-def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], echo: int) -> None:
+def test_token_offsets_lie_within_the_text(ids: list[int], stop: list[str], echo: int) -> None:
     """For any split into pieces, offsets never decrease and lie within the text. Without a cut, all tokens are sent."""
     text, tokens = read_with_logprobs(ids, stop, echo)
     whole = "".join(text.pieces)
@@ -408,13 +408,13 @@ def test_tokens_are_told_where_their_text_is(ids: list[int], stop: list[str], ec
         assert len(tokens) <= len(text.tokens) - (text.finish == "eos")
 
 
-def test_tokens_of_a_stop_text_are_not_sent() -> None:
+def test_tokens_of_a_stop_string_are_not_sent() -> None:
     text, tokens = read_with_logprobs(WRITER.encode("a dog ran until"), [" until"], echo=2)
     assert (text.finish, "".join(text.pieces)) == ("stop", "a dog ran")
     assert "".join(token.token for _, token in tokens) == "a dog ran"
 
 
-def test_what_may_be_asked_is_what_may_be_said() -> None:
+def test_neutral_values_of_other_clients_are_accepted() -> None:
     """Requests that the schema allows can be made, including the neutral values that other clients send."""
     asked_for = CompletionRequest.model_validate(
         {"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "user": "me",

@@ -47,7 +47,7 @@ def test_curl_is_answered(block: str, address: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in [block for block in blocks("python") if "tercet" not in block]:
         exec(compile(block.replace(ADDRESS, address), "serving.md", "exec"), names)
@@ -57,7 +57,7 @@ def test_the_client_runs(address: str, capsys: pytest.CaptureFixture[str]) -> No
     names["client"].close()
 
 
-def test_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained_model("gpt")
     save_model(tmp_path / "runs" / "mine", model.model, model.tokenizer, Card(name="mine"))
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_the_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_the_tables_are_true(address: str) -> None:
+def test_the_documented_tables_match_the_code(address: str) -> None:
     for name in re.findall(r"`(tercet_\w+)\{", TEXT):
         assert f"{name.removesuffix('_total')}" in httpx.get(f"{address}/metrics").text
     limits = Limits()

@@ -28,7 +28,7 @@ def is_refused(address: str) -> bool:
 
 
 @pytest.mark.slow
-def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
+def test_requests_are_accepted_during_the_shutdown_delay() -> None:
     notes = list[str]()
     with (
         registry("gpt") as models,
@@ -53,7 +53,7 @@ def test_requests_are_taken_for_a_while_after_it_stopped_being_ready() -> None:
 
 
 @pytest.mark.slow
-def test_a_request_that_was_taken_is_finished_whole() -> None:
+def test_an_accepted_request_is_finished_completely() -> None:
     """This includes texts of the request that are still waiting, since they are submitted one at a time."""
     paced = Paced(room=2)
     with (
@@ -75,7 +75,7 @@ def test_a_request_that_was_taken_is_finished_whole() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("signals", [1, 2])
-def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
+def test_unfinished_requests_get_an_error(signals: int, stream: bool) -> None:
     """Requests fail after the grace period, or immediately at a second signal."""
     limits = Limits(slots=1, max_new_tokens=10**6)
     grace = 0.1 if signals == 1 else 60
@@ -97,7 +97,7 @@ def test_what_cannot_be_finished_is_told_so(signals: int, stream: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_model_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_worker, "STALLED_SECONDS", 0.1)
     go = threading.Event()
     with client("bert", limits=Limits(seconds=0.05)) as asking:

@@ -39,7 +39,7 @@ def error(answer: Any, status: int) -> dict[str, Any]:
     return answer.json()["error"]
 
 
-def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
+def test_a_full_queue_is_a_429_with_a_retry_time() -> None:
     paced = Paced(room=2)
     with client("gpt", scheduler=paced) as asking, ThreadPoolExecutor(2) as pool:
         served = [pool.submit(asking.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
@@ -67,7 +67,7 @@ def test_a_long_list_goes_through_a_short_queue() -> None:
 
 
 @pytest.mark.slow
-def test_time_is_a_504_and_frees_the_place() -> None:
+def test_a_timeout_is_a_504_and_frees_the_slot() -> None:
     paced = Paced()
     with client("gpt", scheduler=paced, limits=SHORT) as asking:
         for stream in (False, True):
@@ -82,7 +82,7 @@ def test_time_is_a_504_and_frees_the_place() -> None:
 
 
 @pytest.mark.slow
-def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
+def test_a_timeout_during_a_stream_is_an_event() -> None:
     paced = Paced(pause=0.05)
     paced.go.set()
     with registry("gpt", scheduler=paced, limits=SHORT) as models, on_a_socket(models) as address:
@@ -110,7 +110,7 @@ def test_time_that_runs_out_in_a_stream_is_told_in_it() -> None:
         ("translator", "/translate", {"text": "a", "sample": True}),
     ],
 )
-def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[str, Any]) -> None:
+def test_nan_weights_are_an_error_for_every_route(kind: str, path: str, body: dict[str, Any]) -> None:
     with client(models={kind: broken(trained_model(kind))}) as asking:
         told = error(asking.post(path, json=body), 500)
         assert told["message"] == DIVERGENCE_MESSAGE
@@ -118,7 +118,7 @@ def test_weights_that_are_not_numbers_are_told(kind: str, path: str, body: dict[
         assert asking.get("/health").status_code == 200
 
 
-def test_a_fault_of_ours_is_told_without_its_insides() -> None:
+def test_an_internal_error_hides_its_details() -> None:
     paced = Paced(fails=ZeroDivisionError("secret insides"))
     paced.go.set()
     with client("gpt", scheduler=paced) as asking:
@@ -128,7 +128,7 @@ def test_a_fault_of_ours_is_told_without_its_insides() -> None:
 
 
 @pytest.mark.slow
-def test_one_bad_text_hurts_nobody_beside_it() -> None:
+def test_an_invalid_text_does_not_affect_concurrent_requests() -> None:
     with client("bert") as asking, ThreadPoolExecutor(8) as pool:
         bodies = [
             {"text": text, "only": ["cat"]} for text in ("[MASK]", "no gap", "the [MASK]", "mat " * 99 + "[MASK]")
@@ -138,7 +138,7 @@ def test_one_bad_text_hurts_nobody_beside_it() -> None:
 
 
 @pytest.mark.slow
-def test_who_asks_while_it_closes_is_sent_on() -> None:
+def test_requests_during_shutdown_are_rejected() -> None:
     with registry("gpt", "bert") as models:
         models.close(seconds=0)
         with on_a_socket(models) as address:
@@ -151,7 +151,7 @@ def test_who_asks_while_it_closes_is_sent_on() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_its_place_at_once(stream: bool) -> None:
+def test_a_disconnecting_client_frees_its_slot(stream: bool) -> None:
     paced = Paced(room=3)
     with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address:
         for _ in range(5):
@@ -220,7 +220,7 @@ def _read_until(one: socket.socket, end: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_reader_that_stalls_holds_up_nobody() -> None:
+def test_a_stalled_reader_does_not_delay_others() -> None:
     """The worker keeps serving others, and the stalled request is dropped at its timeout."""
     limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)
     with registry("gpt", limits=limits) as models, on_a_socket(models) as address:
@@ -238,7 +238,7 @@ def test_a_reader_that_stalls_holds_up_nobody() -> None:
 
 
 @pytest.mark.slow
-def test_a_sender_that_stalls_is_cut_off() -> None:
+def test_a_stalled_sender_is_disconnected() -> None:
     with (
         registry("bert") as models,
         on_a_socket(models, AccessRules(body_seconds=0.2)) as address,
@@ -253,7 +253,7 @@ def test_a_sender_that_stalls_is_cut_off() -> None:
 
 
 @pytest.mark.slow
-def test_a_sender_without_end_is_cut_off() -> None:
+def test_an_endless_sender_is_disconnected() -> None:
     sent = 0
     with registry("bert") as models, on_a_socket(models, AccessRules(max_body=10_000)) as address:
         with _connected(address) as one:
@@ -272,7 +272,7 @@ def test_a_sender_without_end_is_cut_off() -> None:
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000, b"\r\n\r\n\r\n"]
 )
-def test_what_is_not_http_hurts_nobody(garbage: bytes) -> None:
+def test_invalid_http_does_not_affect_others(garbage: bytes) -> None:
     with registry("bert") as models, on_a_socket(models) as address:
         with _connected(address) as one:
             one.sendall(garbage)

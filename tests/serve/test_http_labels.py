@@ -25,7 +25,7 @@ def answers(asking: TestClient, model: str, **body: Any) -> Any:
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 0.9, 1.0])
-def test_sets_are_those_of_classify(asking: TestClient, threshold: float | None) -> None:
+def test_label_sets_equal_those_of_classify(asking: TestClient, threshold: float | None) -> None:
     given = {} if threshold is None else {"threshold": threshold}
     wanted = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, **given)
     told, limit = answers(asking, "sets", **given), 0.5 if threshold is None else threshold
@@ -37,7 +37,7 @@ def test_sets_are_those_of_classify(asking: TestClient, threshold: float | None)
     assert told[2]["truncated"]
 
 
-def test_numbers_are_those_of_classify(asking: TestClient) -> None:
+def test_numbers_equal_those_of_classify(asking: TestClient) -> None:
     wanted = Run(trained_model=trained_model("numbers")).regress(TEXTS)
     told = answers(asking, "numbers")
     assert [answer["value"] for answer in told] == pytest.approx([one.value for one in wanted], rel=1e-6)
@@ -54,13 +54,15 @@ def test_numbers_are_those_of_classify(asking: TestClient) -> None:
         ("broken", {}, "training diverged"),
     ],
 )
-def test_what_does_not_fit_is_refused(asking: TestClient, model: str, body: dict[str, Any], words: str) -> None:
+def test_unsuitable_thresholds_and_models_are_rejected(
+    asking: TestClient, model: str, body: dict[str, Any], words: str
+) -> None:
     answer = asking.post("/classify", json={"model": model, "text": "a dog", **body})
     assert answer.status_code in (400, 422, 500)
     assert words in answer.json()["error"]["message"]
 
 
-def test_the_document_describes_them(asking: TestClient) -> None:
+def test_the_openapi_document_describes_the_answers(asking: TestClient) -> None:
     schemas = asking.get("/openapi.json").json()["components"]["schemas"]
     assert set(schemas["MultiLabelledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
     assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated"}

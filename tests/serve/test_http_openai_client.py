@@ -47,7 +47,7 @@ def test_completions(ours: Any) -> None:
     assert len(pieces) > 3
 
 
-def test_everything_that_can_be_set(ours: Any) -> None:
+def test_all_settings_are_accepted(ours: Any) -> None:
     told = ours.completions.create(
         model="gpt", prompt=["the cat", "a"], max_tokens=9, temperature=0.8, top_p=0.9, n=2, seed=5, stop=["zz"],
         logprobs=2, echo=True, user="somebody", frequency_penalty=0, presence_penalty=0, best_of=1,
@@ -94,7 +94,7 @@ def test_embeddings(ours: Any) -> None:
     assert told.usage.total_tokens > 0
 
 
-def test_errors_have_their_classes(ours: Any) -> None:
+def test_client_errors_have_their_exception_classes(ours: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="no model 'gtp' on this server") as missing:
         ours.completions.create(model="gtp", prompt="a")
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
@@ -109,7 +109,7 @@ def test_errors_have_their_classes(ours: Any) -> None:
 
 
 @pytest.mark.slow
-def test_trouble_has_its_classes() -> None:
+def test_server_errors_have_their_exception_classes() -> None:
     paced = Paced(room=0)
     with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as ours:
         with pytest.raises(openai.RateLimitError, match="the queue is full") as full:
@@ -130,7 +130,7 @@ def test_trouble_has_its_classes() -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_half_way_is_an_error_of_the_stream() -> None:
+def test_a_failure_during_a_stream_raises_an_error() -> None:
     paced = Paced(pause=0.02)
     paced.go.set()
     with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as ours:

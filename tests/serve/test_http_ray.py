@@ -37,7 +37,7 @@ def python_with_ray() -> str | None:
 
 
 @pytest.mark.slow
-def test_ray_serve_answers_as_we_do(tmp_path: Path) -> None:
+def test_ray_serve_answers_equal_those_of_the_server(tmp_path: Path) -> None:
     python = python_with_ray()
     if python is None:
         pytest.skip(
@@ -112,7 +112,7 @@ def wait_for(
     raise AssertionError(log.read_text()[-3000:])
 
 
-def test_the_example_and_its_settings_belong_together() -> None:
+def test_the_example_matches_its_settings() -> None:
     settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
     (one,) = settings["applications"]
     module, _, name = one["import_path"].partition(":")
@@ -122,7 +122,7 @@ def test_the_example_and_its_settings_belong_together() -> None:
     assert all(f'"{variable}"' in source for variable in one["runtime_env"]["env_vars"])
 
 
-def test_a_replica_whose_model_hangs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_with_a_hanging_model_fails_its_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example runs without Ray: its decorators are replaced by ones that record their arguments."""
     deployed = dict[str, Any]()
 

@@ -98,7 +98,7 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
         ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not support"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_a_400_with_the_remedy(
+def test_an_invalid_request_gets_a_400_with_a_remedy(
     asking: TestClient, path: str, body: dict[str, Any], param: str | None, told: str
 ) -> None:
     if path == COMPLETE and "model" not in body:
@@ -126,25 +126,25 @@ def test_a_mistake_is_a_400_with_the_remedy(
         (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "the body is not valid JSON: number out of range"),
     ],
 )
-def test_a_body_that_is_no_request(asking: TestClient, body: bytes, told: str) -> None:
+def test_an_invalid_body_is_rejected(asking: TestClient, body: bytes, told: str) -> None:
     error = refused(asking.post(COMPLETE, content=body, headers=JSON), 400)
     assert told in error["message"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
-def test_a_form_of_another_page_is_refused(asking: TestClient, kind: str | None) -> None:
+def test_a_form_of_another_page_is_rejected(asking: TestClient, kind: str | None) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
     error = refused(asking.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415)
     assert "Content-Type: application/json" in error["message"]
 
 
-def test_json_by_its_longer_name_is_understood(asking: TestClient) -> None:
+def test_a_json_content_type_with_a_charset_is_accepted(asking: TestClient) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     body = b'{"model": "gpt", "prompt": "a", "max_tokens": 1}'
     assert asking.post(COMPLETE, content=body, headers=headers).status_code == 200
 
 
-def test_a_body_may_not_be_endless(asking: TestClient) -> None:
+def test_the_size_of_a_body_is_limited(asking: TestClient) -> None:
     """With and without a Content-Length."""
     whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
     error = refused(asking.post(COMPLETE, content=whole, headers=JSON), 413)
@@ -157,7 +157,7 @@ def test_a_body_may_not_be_endless(asking: TestClient) -> None:
     assert asking.post(COMPLETE, content=fits, headers=JSON).status_code == 200
 
 
-def test_what_there_is_not(asking: TestClient) -> None:
+def test_unknown_models_and_paths_get_a_404(asking: TestClient) -> None:
     error = refused(asking.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
     assert error["message"] == "no model 'gtp' on this server; did you mean 'gpt'?"
     assert (error["param"], error["code"]) == ("model", "model_not_found")
@@ -168,7 +168,7 @@ def test_what_there_is_not(asking: TestClient) -> None:
         assert "available paths: /, /docs, /health" in refused(asking.get(path), 404)["message"]
 
 
-def test_other_methods(asking: TestClient) -> None:
+def test_other_methods_are_rejected(asking: TestClient) -> None:
     answer = asking.get(COMPLETE)
     assert refused(answer, 405)["message"] == "method not allowed: GET; use POST"
     assert answer.headers["allow"] == "POST"
@@ -184,7 +184,7 @@ def test_the_models_are_listed(asking: TestClient) -> None:
     assert told["data"][2]["context"] == ROOM
 
 
-def test_one_model_of_its_kind_need_not_be_named(asking: TestClient) -> None:
+def test_the_only_model_of_a_kind_needs_no_name(asking: TestClient) -> None:
     assert asking.post("/translate", json={"text": "a"}).json()["model"] == "translator"
     assert asking.post("/classify", json={"text": "a"}).json()["model"] == "texts"
 
@@ -192,14 +192,14 @@ def test_one_model_of_its_kind_need_not_be_named(asking: TestClient) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "192.168.1.5", "127.0.0.1.evil.example", "", "[::2]"]
 )
-def test_another_name_for_this_machine_is_refused(asking: TestClient, host: str) -> None:
+def test_another_host_name_is_rejected(asking: TestClient, host: str) -> None:
     for path in ("/", "/health", "/ready", "/v1/models"):
         error = refused(asking.get(path, headers={"Host": host}), 403)
         assert "is not a name of this machine" in error["message"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.5:80", "[::1]:8000", "LOCALHOST"])
-def test_the_names_of_this_machine(asking: TestClient, host: str) -> None:
+def test_the_host_names_of_this_machine_are_accepted(asking: TestClient, host: str) -> None:
     assert asking.get("/health", headers={"Host": host}).status_code == 200
 
 
@@ -207,7 +207,7 @@ OPEN_PATHS = AllowedNames(local=False, hosts=("box.example",))
 
 
 @pytest.mark.slow
-def test_the_key() -> None:
+def test_the_api_key_is_required() -> None:
     with client("bert", rules=AccessRules(key="a key of mine", names=OPEN_PATHS)) as asking:
         assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
         assert asking.get("/ready", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
@@ -244,12 +244,12 @@ def test_the_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "k\u00e9", "a\nb", " k", "k "])
-def test_a_key_is_something_that_a_header_can_hold(key: str) -> None:
+def test_a_key_must_be_valid_in_a_header(key: str) -> None:
     with pytest.raises(ValueError, match="the key must be printable ASCII, not empty, without leading"):
         AccessRules(key=key)
 
 
-def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClient) -> None:
+def test_other_origins_are_rejected_unless_allowed(asking: TestClient) -> None:
     origin = {"Origin": "https://a.example"}
     for foreign in ("https://a.example", "null", "http://127.0.0.1:81", "http://127.0.0.1.a.example", "x" * 9999):
         for answer in (
@@ -272,7 +272,7 @@ def test_pages_of_others_may_not_read_answers_unless_it_is_said(asking: TestClie
         assert (answer.status_code, answer.headers["access-control-allow-headers"]) == (200, openai)
 
 
-def test_every_answer_tells_browsers_to_keep_to_it(asking: TestClient) -> None:
+def test_every_answer_has_security_headers(asking: TestClient) -> None:
     for answer in (
         asking.get("/"),
         asking.get("/v1/models"),
@@ -284,7 +284,7 @@ def test_every_answer_tells_browsers_to_keep_to_it(asking: TestClient) -> None:
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
+def test_the_openapi_document_has_models_and_limits(asking: TestClient) -> None:
     told = asking.get("/openapi.json").json()
     fields = told["components"]["schemas"]["CompletionRequest"]["properties"]
     assert fields["model"]["anyOf"][0]["enum"] == ["gpt", "chat"]
@@ -298,14 +298,14 @@ def test_the_openapi_page_says_what_may_be_asked(asking: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_the_openapi_page_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_openapi_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with client("bert") as asking:
         first = asking.get("/openapi.json")
         monkeypatch.setattr(asking.app, "openapi", lambda: pytest.fail("the document is built again"))
         assert asking.get("/openapi.json").content == first.content
 
 
-def test_short_texts_need_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_texts_are_encoded_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[str]()
     encode = Tokenizer.encode_batch
 
@@ -322,7 +322,7 @@ def test_short_texts_need_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> No
     assert "AnyIO" in long
 
 
-def test_the_metrics_count(asking: TestClient) -> None:
+def test_metrics_count_requests_and_tokens(asking: TestClient) -> None:
     def number(name: str) -> float:
         lines = asking.get("/metrics").text.splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), 0.0)
@@ -388,7 +388,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     st.sampled_from([COMPLETE, CHAT, EMBED, "/translate", "/fill-mask", "/classify"]),
     st.fixed_dictionaries({}, optional={name: field | ANY for name, field in FIELDS.items()}),
 )
-def test_whatever_is_asked_is_answered_or_refused(asking: TestClient, path: str, body: dict[str, Any]) -> None:
+def test_any_request_is_answered_or_rejected(asking: TestClient, path: str, body: dict[str, Any]) -> None:
     known = {
         COMPLETE: f"prompt {HOW}", CHAT: f"messages {HOW}", EMBED: "input", "/fill-mask": "text top only",
         "/classify": "text threshold", "/translate": f"text prefix sample beam n_best {HOW}",

@@ -38,7 +38,7 @@ def test_a_pod_has_the_time_to_drain(flags: Any) -> None:
     assert "lifecycle" not in CONTAINER
 
 
-def test_a_pod_goes_once_another_is_ready() -> None:
+def test_a_pod_stops_only_when_another_is_ready() -> None:
     assert DEPLOYMENT["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert DEPLOYMENT["strategy"]["rollingUpdate"]["maxSurge"] > 0
     assert 0 < BUDGET["minAvailable"] < DEPLOYMENT["replicas"]
@@ -63,7 +63,7 @@ def test_the_service_leads_to_the_pods(flags: Any) -> None:
     assert flags.host == "0.0.0.0"
 
 
-def test_what_a_pod_is_given(flags: Any) -> None:
+def test_the_environment_of_a_pod(flags: Any) -> None:
     environment = {one["name"]: one for one in CONTAINER["env"]}
     assert "secretKeyRef" in environment[KEY]["valueFrom"]
     assert not flags.no_key

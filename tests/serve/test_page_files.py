@@ -19,7 +19,7 @@ from page_source import faults_of_source
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 
-def test_the_pages_are_for_whoever_may_reach_the_server_and_say_nothing_of_the_models() -> None:
+def test_pages_need_no_key_and_do_not_name_models() -> None:
     with client("bert", rules=AccessRules(key="k")) as asking:
         for path in page_paths():
             answer = asking.get(path)
@@ -53,13 +53,13 @@ def test_a_browser_runs_only_the_pages_own_files(path: str) -> None:
     assert {name for name in page_files() if name.endswith(".js")} >= {name for name in wanted if name.endswith(".js")}
 
 
-def test_the_files_name_no_place_elsewhere_and_keep_nothing() -> None:
+def test_page_files_have_no_other_addresses_and_store_nothing() -> None:
     assert faults_of_source(page_files()) == []
     assert [name for name, text in page_files().items() if "Storage" in text or "cookie" in text] == []
     assert faults_of_source({"x.js": 'fetch("https://cdn.example/x.js")'}) == ["x.js: https://cdn.example/x.js"]
 
 
-def test_a_models_folder_is_for_this_machine_alone() -> None:
+def test_model_folders_are_shown_to_local_clients_only() -> None:
     everyone = AccessRules(names=AllowedNames(local=False))
     for rules, folder in (
         (AccessRules(), "bert"),

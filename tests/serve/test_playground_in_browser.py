@@ -148,7 +148,7 @@ def test_every_task_is_answered(browser: Any, address: str) -> None:
         assert "and the dog" in one.page.locator(".conversation li").first.text_content()
 
 
-def test_the_key_is_asked_for_and_kept_nowhere(browser: Any) -> None:
+def test_the_key_is_requested_and_not_stored(browser: Any) -> None:
     with registry("gpt") as models, on_a_socket(models, AccessRules(key=KEY)) as url, opened(browser, url) as one:
         key(one, "key").fill("another")
         key(one, "key").press("Enter")
@@ -167,7 +167,9 @@ def test_the_key_is_asked_for_and_kept_nowhere(browser: Any) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)])
-def test_it_can_be_read_and_used_by_keys(browser: Any, address: str, scheme: str, size: dict[str, int]) -> None:
+def test_the_page_is_readable_and_usable_by_keyboard(
+    browser: Any, address: str, scheme: str, size: dict[str, int]
+) -> None:
     with opened(browser, f"{address}#bert/fill", size, color_scheme=scheme, reduced_motion="reduce") as one:
         page = one.page
         key(one, "masked").wait_for()
@@ -199,7 +201,7 @@ def test_it_can_be_read_and_used_by_keys(browser: Any, address: str, scheme: str
         one.assert_well()
 
 
-def test_the_api_is_read_from_what_the_server_says(browser: Any, address: str) -> None:
+def test_the_api_page_shows_the_openapi_document(browser: Any, address: str) -> None:
     with opened(browser, f"{address}docs") as one:
         one.page.locator("section.card").first.wait_for()
         root = one.page.evaluate("fetch('openapi.json').then((answer) => answer.json())")

@@ -230,7 +230,7 @@ def test_without_a_drain_requests_are_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
-def test_haproxy_understands_the_example() -> None:
+def test_haproxy_accepts_the_example() -> None:
     assert HAPROXY is not None
     subprocess.run([HAPROXY, "-c", "-f", str(EXAMPLE)], check=True, capture_output=True)
     assert EXAMPLE.read_text().count(" ".join(FLAGS[:2])) == 3

@@ -130,7 +130,7 @@ def check_a_schedule(name: str, data: Any) -> None:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=7)
 @given(name=st.sampled_from(sorted(KINDS)), data=st.data())
-def test_each_gets_what_it_gets_alone_whoever_comes_and_goes(name: str, data: Any) -> None:
+def test_results_do_not_depend_on_other_requests(name: str, data: Any) -> None:
     check_a_schedule(name, data)
 
 
@@ -138,12 +138,12 @@ def test_each_gets_what_it_gets_alone_whoever_comes_and_goes(name: str, data: An
 @pytest.mark.parametrize("name", KINDS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_each_gets_what_it_gets_alone_in_many_more_schedules(name: str, data: Any) -> None:
+def test_results_do_not_depend_on_other_requests_in_many_schedules(name: str, data: Any) -> None:
     check_a_schedule(name, data)
 
 
 @pytest.mark.slow
-def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
+def test_concurrent_requests_share_steps_without_changing_results() -> None:
     prompts = [
         "the cat",
         "",
@@ -164,7 +164,7 @@ def test_many_at_once_get_what_they_get_alone_and_do_run_together() -> None:
 
 
 @pytest.mark.slow
-def test_each_of_several_at_once_has_its_own_settings() -> None:
+def test_concurrent_requests_have_their_own_settings() -> None:
     settings: list[dict[str, Any]] = [{}, {"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 2.0}]
     drawn = [Sampling(max_new_tokens=9, temperature=1.5, seed=3, **one) for one in settings]
     with scheduler() as made:
@@ -175,7 +175,7 @@ def test_each_of_several_at_once_has_its_own_settings() -> None:
 
 
 @pytest.mark.slow
-def test_the_likeliest_tokens_are_the_models_own() -> None:
+def test_top_logprobs_are_those_of_the_model() -> None:
     sampling = Sampling(max_new_tokens=2 * MAX_LEN, temperature=2.0, top_k=9, repetition_penalty=1.5, seed=4)
     first, second = Heard(), Heard()
     with scheduler() as made:
@@ -198,7 +198,7 @@ def test_the_likeliest_tokens_are_the_models_own() -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
+def test_a_stop_string_is_never_sent_in_part_and_ends_the_row() -> None:
     free = Sampling(max_new_tokens=24, seed=1, temperature=1.2)
     text = alone(MODEL, "the", free).text
     stop = text[3:8]
@@ -210,7 +210,7 @@ def test_a_stop_text_is_never_shown_in_part_and_ends_the_row_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
+def test_a_long_prompt_is_prefilled_in_chunks_between_decode_steps() -> None:
     """Between two tokens of a running row the model prefills at most one chunk, so the row is not delayed."""
     model = writer(max_len=601, position=Rotary())
     calls: list[tuple[int, int]] = []
@@ -241,7 +241,7 @@ def test_a_long_prompt_is_read_bit_by_bit_while_the_others_go_on() -> None:
 
 
 @pytest.mark.slow
-def test_samples_of_one_prompt_are_read_once() -> None:
+def test_samples_of_one_prompt_share_one_prefill() -> None:
     shapes: list[tuple[int, int]] = []
     model = writer(position=Rotary())
     start = model.start
@@ -276,7 +276,7 @@ BAD = TOKENIZER.encode("z")[0]
 
 
 @pytest.mark.slow
-def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
+def test_a_row_with_nan_fails_without_affecting_others() -> None:
     model, held = broken(BAD), Held()
     drawn = Sampling(max_new_tokens=20, seed=2)
     with scheduler(model, slots=3) as made:
@@ -295,7 +295,7 @@ def test_a_row_that_is_no_number_ends_alone_and_leaves_nothing_behind() -> None:
     assert "not numbers (NaN): its training diverged" in str(error)
 
 
-def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_stale_cache_values_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a planted fault, the check of the test above fails: columns right of the copied row keep old values."""
 
     def careless(self: StackCache, slot: int, source: StackCache, row: int, *, columns: int) -> None:
@@ -311,7 +311,7 @@ def test_what_an_earlier_row_left_would_be_noticed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_missing_row_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another planted fault, the check fails: the last row gets a free slot but is not copied there."""
     honest = StackCache.write_rows
 
@@ -334,7 +334,7 @@ def test_a_row_that_keeps_a_gone_neighbours_place_would_be_noticed(monkeypatch: 
         assert_is(told, alone(MODEL, "né ", long))
 
 
-def test_a_model_of_nothing_but_nan_ends_every_request_with_words() -> None:
+def test_a_model_with_only_nan_fails_every_request() -> None:
     model = writer()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -347,7 +347,7 @@ def test_a_model_of_nothing_but_nan_ends_every_request_with_words() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["start", "step"])
-def test_an_error_of_the_model_ends_the_rows_of_that_pass_and_the_engine_lives_on(method: str) -> None:
+def test_an_error_of_the_model_fails_only_the_rows_of_that_pass(method: str) -> None:
     model = writer(position=Rotary())
     honest = getattr(model, method)
 
@@ -371,7 +371,7 @@ def test_an_error_of_the_model_ends_the_rows_of_that_pass_and_the_engine_lives_o
         assert_is(held.events, alone(model, "the dog", GREEDY))
 
 
-def test_a_listener_that_fails_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_is_logged_and_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     told: list[object] = []
 
     def fails(event: object) -> None:

@@ -22,7 +22,7 @@ from tercet.serve.engine import (
 
 
 @pytest.mark.slow
-def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
+def test_requests_beyond_the_queue_are_rejected_with_a_retry_time() -> None:
     with scheduler(slots=1, waiting=2) as made:
         held = Held()
         asked(made, heard=held)
@@ -39,13 +39,13 @@ def test_those_that_find_no_room_are_told_when_to_come_again() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_waiting_line_a_free_slot_is_still_given() -> None:
+def test_without_a_queue_free_slots_are_used() -> None:
     with scheduler(slots=1, waiting=0) as made:
         for _ in range(5):
             asked(made).wait()
 
 
-def test_asks_that_cannot_be_read_are_refused_at_once() -> None:
+def test_invalid_requests_are_rejected_immediately() -> None:
     with scheduler(max_new_tokens=10) as made:
         for wrong, words in (
             (GenerationRequest(ids=(), sampling=GREEDY), "at least one token"),
@@ -64,7 +64,7 @@ def test_asks_that_cannot_be_read_are_refused_at_once() -> None:
                 made.submit(wrong, Heard())
 
 
-def test_time_runs_out_in_line_and_at_work() -> None:
+def test_requests_time_out_while_waiting_and_running() -> None:
     with scheduler(slots=1) as made:
         held, waiting = Held(), Heard()
         jobs = [
@@ -83,7 +83,7 @@ def test_time_runs_out_in_line_and_at_work() -> None:
         assert_is(last.wait(), alone(MODEL, "the cat", GREEDY))
 
 
-def test_what_was_held_back_is_said_when_time_runs_out() -> None:
+def test_withheld_text_is_sent_at_a_timeout() -> None:
     said = alone(MODEL, "the", GREEDY).text
     with scheduler() as made:
         held = Held()
@@ -97,7 +97,7 @@ def test_what_was_held_back_is_said_when_time_runs_out() -> None:
 
 
 @pytest.mark.slow
-def test_closing_finishes_what_runs_and_waits() -> None:
+def test_closing_finishes_running_and_waiting_requests() -> None:
     made = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
     heard = [asked(made) for _ in range(7)]
     made.close()
@@ -110,7 +110,7 @@ def test_closing_finishes_what_runs_and_waits() -> None:
 
 
 @pytest.mark.slow
-def test_closing_waits_no_longer_than_it_was_told_to() -> None:
+def test_closing_respects_its_timeout() -> None:
     made = Scheduler(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
     heard = [asked(made, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]
     until(lambda: heard[0].events)
@@ -134,7 +134,7 @@ def test_a_listener_may_close_the_engine() -> None:
     made.close()
 
 
-def test_cancelled_while_waiting_reading_and_running() -> None:
+def test_requests_are_cancelled_while_waiting_prefilling_and_running() -> None:
     model = writer(max_len=601, position=Rotary())
     with scheduler(model, slots=2, waiting=1) as made:
         held = Held()
@@ -160,7 +160,7 @@ def test_cancelled_while_waiting_reading_and_running() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_that_come_and_go_leave_nothing() -> None:
+def test_a_thousand_cancelled_requests_leave_nothing() -> None:
     with scheduler(slots=3, waiting=5000) as made:
         before = threading.active_count()
         for number in range(1000):
@@ -178,7 +178,7 @@ def test_a_thousand_that_come_and_go_leave_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_an_idle_engine_uses_no_time() -> None:
+def test_an_idle_engine_uses_no_cpu_time() -> None:
     with scheduler() as made:
         asked(made).wait()
         time.sleep(0.05)
@@ -187,7 +187,7 @@ def test_an_idle_engine_uses_no_time() -> None:
         assert time.process_time() - began < 0.1
 
 
-def test_limits_that_make_no_sense_are_refused() -> None:
+def test_invalid_limits_are_rejected() -> None:
     for wrong in ({"slots": 0}, {"waiting": -1}, {"max_new_tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* must be"):
             Limits(**wrong)

@@ -26,7 +26,7 @@ def lines(separator: str, end: str = "\n") -> str:
         (lines(",", "\r"), "line 1 is not CSV"),
     ],
 )
-def test_a_table_of_excel_is_refused_with_its_columns(content: str, why: str, tmp_path: Path) -> None:
+def test_a_table_of_excel_is_rejected_with_its_columns(content: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content.encode())
     with pytest.raises(UserError, match=why):

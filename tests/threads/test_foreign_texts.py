@@ -56,7 +56,7 @@ def test_a_chat_has_the_spaces_of_the_library(scheme: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_chat_is_opened_once() -> None:
+def test_a_chat_has_one_first_token() -> None:
     tokenizer = Tokenizer.train(BPE(vocab_size=270, bos=True), ["hello you yes go on"])
     assert tokenizer.bos_id is not None
     opened = tokenizer.with_opening([tokenizer.bos_id])
@@ -78,7 +78,7 @@ def llama(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_head_beside_tied_embeddings_is_refused(llama: Path) -> None:
+def test_a_head_next_to_tied_embeddings_is_rejected(llama: Path) -> None:
     load_model(llama)
     config = json.loads((llama / "config.json").read_text())
     assert config["tie_word_embeddings"] is False
@@ -90,7 +90,7 @@ def test_a_head_beside_tied_embeddings_is_refused(llama: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.model"])
-def test_a_folder_without_a_tokenizer_is_refused(llama: Path, name: str) -> None:
+def test_a_folder_without_a_tokenizer_is_rejected(llama: Path, name: str) -> None:
     (llama / "manifest.json").unlink()
     (llama / "tokenizer.json").unlink()
     (llama / name).write_text("hello\nyou\n")
@@ -99,7 +99,7 @@ def test_a_folder_without_a_tokenizer_is_refused(llama: Path, name: str) -> None
 
 
 @pytest.mark.slow
-def test_a_space_before_punctuation_comes_back(tmp_path: Path) -> None:
+def test_a_space_before_punctuation_is_restored(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = Tokenizer.train(BPE(vocab_size=270), ["hello you ! do n't , he said"])

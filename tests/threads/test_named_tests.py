@@ -63,7 +63,7 @@ def test_no_thread_is_listed_twice() -> None:
     assert len(TRAPS) >= 60
 
 
-def test_a_test_that_is_gone_is_noticed() -> None:
+def test_a_missing_test_is_detected() -> None:
     here = "threads/test_named_tests.py::"
     tests = [
         f"{here}test_no_thread_is_listed_twice",

@@ -84,7 +84,7 @@ def test_the_recipe_has_the_values(recipe: str) -> None:
         assert found == parse_yaml(f"value: {value}", name="docs")["value"], row.said
 
 
-def test_the_tests_that_it_names_are_there() -> None:
+def test_the_named_tests_exist() -> None:
     assert [row.here for row in TESTS if not callable(globals().get(row.here))] == []
 
 

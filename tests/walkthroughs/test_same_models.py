@@ -207,13 +207,13 @@ def drawn(spec: AnySpec) -> AnyModel:
 
 @pytest.mark.parametrize("odd", ODD_SIZES, ids=["24", "40"])
 @pytest.mark.parametrize("recipe", WRITTEN)
-def test_parameters_logits_and_gradients_are_the_texts(recipe: str, odd: dict[str, int]) -> None:
+def test_parameters_logits_and_gradients_equal_the_second_implementation(recipe: str, odd: dict[str, int]) -> None:
     check_same(recipe, drawn(small(recipe, odd)))
 
 
 @pytest.mark.parametrize("odd", ODD_SIZES, ids=["24", "40"])
 @pytest.mark.parametrize("recipe", WRITTEN)
-def test_dropout_acts_in_the_texts_places(recipe: str, odd: dict[str, int]) -> None:
+def test_dropout_equals_the_second_implementation(recipe: str, odd: dict[str, int]) -> None:
     """With one seed both draw the same masks, if they apply them in the same places and order."""
     ours = drawn(small(recipe, odd, rate=0.4)).train()
     plain = copied(WRITTEN[recipe], ours, rate=0.4).train()
@@ -262,7 +262,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_difference_is_noticed(fault: str) -> None:
+def test_a_planted_difference_is_detected(fault: str) -> None:
     recipe, plant = FAULTS[fault]
     spec = replace(plant(small(recipe, ODD_SIZES[0])), init=Normal())
     check_same(recipe, drawn(replace(small(recipe, ODD_SIZES[0]), init=Normal())))  # the same weights without the fault
@@ -279,12 +279,12 @@ DROPPED_ELSEWHERE = {
 
 
 @pytest.mark.parametrize("fault", DROPPED_ELSEWHERE)
-def test_dropout_in_another_place_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_in_another_place_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, dropout = DROPPED_ELSEWHERE[fault]
     right = resized
     monkeypatch.setitem(globals(), "resized", lambda *given: replace(right(*given), dropout=dropout))
     with pytest.raises(AssertionError):
-        test_dropout_acts_in_the_texts_places(recipe, ODD_SIZES[0])
+        test_dropout_equals_the_second_implementation(recipe, ODD_SIZES[0])
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
-"""Tercet's service as a deployment of Ray Serve: as many replicas as are wanted, on as many machines as there are.
+"""Deploy Tercet's server with Ray Serve, with any number of replicas on any number of machines.
 
     TERCET_RUNS=runs/mine:runs/bert serve run examples.ray_serve:app
 
-Each replica loads the models once and batches what it is given; Ray shares the requests out, and replaces a replica
-that hangs. One that goes is sent no more, and has the time that a request may take to finish what it has.
-TERCET_API_KEY is the key that requests must bring. Without one only this machine's names are answered, as with
-`tercet serve`.
+Each replica loads the models once and batches its requests. Ray distributes the requests and replaces a replica that
+hangs. A replica that shuts down gets no new requests, and has the maximum duration of a request to finish its own.
+Requests must send the key in TERCET_API_KEY. Without a key only local host names are allowed, as in `tercet serve`.
 """
 
 import os
@@ -23,7 +22,7 @@ from tercet.web.access import AllowedNames
 
 
 def service() -> FastAPI:
-    """The application, made in each replica: models and their threads cannot be sent from one to another."""
+    """Return the application. Each replica builds it, because models and their threads cannot be pickled."""
     folders = name_models(os.environ["TERCET_RUNS"].split(os.pathsep))
     key = os.environ.get("TERCET_API_KEY")
     models = (LoadedModel(load(path).trained_model, name=name, limits=Limits()) for name, path in folders.items())
@@ -31,7 +30,7 @@ def service() -> FastAPI:
     return application(ModelRegistry(models), AccessRules(key=key, names=names))
 
 
-# More than the slots of a replica may be under way, so that its batches are full; what waits has a line there.
+# More than the batch slots of a replica, so that its batches are full; the other requests wait in its queue.
 @serve.deployment(
     max_ongoing_requests=100,
     ray_actor_options={"num_cpus": 1},
@@ -42,7 +41,7 @@ def service() -> FastAPI:
 @serve.ingress(service)
 class Tercet:
     def check_health(self) -> None:
-        """As /health. Ray replaces the replica where this fails or does not return, three times in a row."""
+        """Raise if a model hangs. Ray replaces the replica after three failures or timeouts in a row."""
         if not self.app.state.service.registry.is_alive:
             raise RuntimeError("a model hangs")
 

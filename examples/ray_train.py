@@ -1,9 +1,9 @@
-"""Tercet's training under Ray Train: each of Ray's workers is a rank, on as many machines as Ray has.
+"""Train with Ray Train. Each worker is a rank, on any number of machines.
 
     python examples/ray_train.py RECIPE runs/mine --workers 4 --gpu
 
-The run's folder and the recipe's data must be in a file system that all machines see. Where a worker is lost, Ray
-starts all of them anew, `--retries` times, and the run goes on from its last whole checkpoint.
+The run folder and the recipe's data must be on a file system that all machines share. If a worker is lost, Ray restarts
+all of them, up to `--retries` times, and the run resumes from its last complete checkpoint.
 """
 
 import argparse
@@ -14,25 +14,28 @@ from ray.train.torch import TorchTrainer
 
 
 def train_rank(settings: dict[str, str]) -> None:
-    """What each worker runs. Ray has set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
-    as torchrun does; the other two of torchrun's are what tells Tercet and Lightning to go by them."""
+    """Train on one worker.
+
+    Ray sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does. Tercet and
+    Lightning only use them if torchrun's other two variables are set too.
+    """
     context = get_context()
     os.environ["TORCHELASTIC_RUN_ID"] = context.get_experiment_name()
     os.environ["GROUP_RANK"] = str(context.get_node_rank())
-    os.chdir(settings["folder"])  # for Ray's workers have one of their own
+    os.chdir(settings["folder"])  # Ray starts workers in another folder
 
-    import tercet  # here, where it is known which rank this is
+    import tercet  # after the variables of the rank are set
 
     tercet.train(settings["recipe"], out=settings["out"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train as a recipe says, under Ray Train.")
-    parser.add_argument("recipe", help="a packaged recipe's name or a .yaml")
-    parser.add_argument("out", help="the run's folder")
-    parser.add_argument("--workers", type=int, default=2, help="ranks")
-    parser.add_argument("--gpu", action="store_true", help="one GPU for each; otherwise one core")
-    parser.add_argument("--retries", type=int, default=0, help="how often to go on where a worker is lost")
+    parser = argparse.ArgumentParser(description="Train a recipe with Ray Train.")
+    parser.add_argument("recipe", help="name of a packaged recipe, or a .yaml file")
+    parser.add_argument("out", help="run folder")
+    parser.add_argument("--workers", type=int, default=2, help="number of ranks (default: 2)")
+    parser.add_argument("--gpu", action="store_true", help="use one GPU per rank instead of one core")
+    parser.add_argument("--retries", type=int, default=0, help="maximum restarts after lost workers (default: 0)")
     args = parser.parse_args()
     TorchTrainer(
         train_rank,

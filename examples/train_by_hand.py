@@ -1,7 +1,9 @@
-"""Training as a plain loop: what `tercet train` does, without Lightning, checkpoints and figures.
+"""Train with a plain loop: the same computation as `tercet train`, without Lightning, checkpoints and metrics.
 
-Run `python examples/train_by_hand.py` and it trains a small GPT on a dozen facts. A test holds that this loop ends with
-the same weights as `tercet train` on the same recipe, to the last bit.
+    python examples/train_by_hand.py
+
+This trains a small GPT on thirteen facts. A test checks that the weights are bitwise identical to those of
+`tercet train` with the same recipe.
 """
 
 import torch
@@ -19,8 +21,8 @@ from tercet.training.tasks.text_rows import training_rows
 
 
 def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
-    """The model after the recipe's last step, on the CPU in float32."""
-    # Text becomes ids, ids become rows of max_len + 1 tokens: the inputs, and each one's next token as its target.
+    """Return the model after the last step of the recipe, trained on the CPU in float32."""
+    # Tokenize the text and cut it into rows of max_len + 1 tokens: inputs, and the next token of each as its target.
     corpus = prepare(recipe.data)
     recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
     spec = recipe.training
@@ -33,19 +35,19 @@ def train_by_hand(recipe: LanguageRecipe) -> DecoderOnly:
     base = base_rates(optimizer)
 
     for step in range(plan.steps):
-        # The learning rate is a function of the step; a resumed run needs no more.
+        # The learning rate is a function of the step, so a resumed run needs no scheduler state.
         set_rates(optimizer, base, rate_factor(spec.schedule, step=step, warmup=spec.warmup_steps, total=plan.steps))
 
-        # This step's rows, in micro-batches that fit into memory.
+        # The rows of this step, in micro-batches that fit into memory.
         numbers, epochs = plan.rows(step)
         shifts = plan.shifts(epochs, recipe.model.max_len)
         cuts = range(0, len(numbers), size)
         batches = [collate_causal(rows.batch(numbers[i : i + size], shifts[i : i + size])) for i in cuts]
 
-        # Each loss is a sum. Divided by the targets of the whole step, their gradients add up to that of the mean.
+        # Each loss is a sum. Divided by the targets of the whole step, the gradients add up to that of the mean loss.
         targets = torch.stack([(batch.targets >= 0).sum() for batch in batches]).sum().clamp(min=1)
         for place, batch in enumerate(batches):
-            torch.manual_seed(step_seed(spec.seed, step, micro_batch=place))  # all that is random follows from these
+            torch.manual_seed(step_seed(spec.seed, step, micro_batch=place))  # for dropout
             (causal_loss(model, batch).total * (1 / targets)).backward()
 
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm or float("inf"))

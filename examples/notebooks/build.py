@@ -31,7 +31,7 @@ def chapters() -> list[Path]:
 
 
 def notebooks() -> dict[Path, str]:
-    """What each notebook's file has to hold."""
+    """Return the expected text of each notebook file."""
     written = {path.with_suffix(".ipynb"): to_json(to_notebook(path.read_text(encoding="utf-8"))) for path in sources()}
     for path in chapters():
         name = f"learn_{path.stem.replace('-', '_')}.ipynb"
@@ -40,7 +40,7 @@ def notebooks() -> dict[Path, str]:
 
 
 def to_notebook(source: str) -> dict[str, Any]:
-    """The notebook of a file of cells, in the format of Jupyter, version 4.5."""
+    """Return the notebook of a file of cells, in version 4.5 of Jupyter's format."""
     _, *parts = CELL.split(source)
     cells = list[dict[str, Any]]()
     for markdown, text in zip(parts[::2], parts[1::2], strict=True):
@@ -70,7 +70,7 @@ def chapter_to_notebook(page: str) -> dict[str, Any]:
 
 
 def text_cells(text: str, *, folded: bool) -> list[dict[str, Any]]:
-    """The cell of a text, or none if it is empty."""
+    """Return the cell of a text as a list, empty if there is no text."""
     text = text.strip("\n")
     if not text:
         return []

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Classification with scikit-learn
 #
-# A small encoder learns, from nothing, to tell sentences about money from sentences about weather, within a pipeline
-# and under cross-validation. It needs `pip install 'tercet[sklearn]'`.
+# Train a small encoder from scratch to distinguish sentences about money from sentences about weather. Then use it in
+# cross-validation and in a pipeline. You need `pip install 'tercet[sklearn]'`.
 
 # %%
 from itertools import product
@@ -45,7 +45,7 @@ model.set_params(out=None)
 cross_val_score(model, texts, labels, cv=2)
 
 # %% [markdown]
-# The same encoder as a vectoriser, before a classifier of scikit-learn's own.
+# The same encoder as a vectorizer, followed by a classifier of scikit-learn.
 
 # %%
 pipeline = make_pipeline(TercetVectorizer("runs/notebook-classifier"), LogisticRegression())

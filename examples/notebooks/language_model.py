@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A language model
 #
-# A small GPT learns from the prose that comes with Python, in less than a minute on two cores. Nothing is downloaded.
+# Train a small GPT on Python's built-in help texts, in less than a minute on two cores. Nothing is downloaded.
 
 # %%
 import tercet
@@ -14,7 +14,8 @@ run = tercet.train(
 run
 
 # %% [markdown]
-# What it writes. So short a training gives little more than the look of words; `tercet.More(500)` makes it longer.
+# Generate text. After such a short training, the text looks like words at best; `tercet.More(500)` trains for 500 more
+# steps.
 
 # %%
 run.completions("The ", temperature=0.8, max_new_tokens=40)[0][0]
@@ -24,7 +25,7 @@ for piece in run.stream("A function ", temperature=0.8, max_new_tokens=40):
     print(piece, end="")
 
 # %% [markdown]
-# How good it is, on text that it has not seen, and what was noted on the way.
+# Evaluate the model on held-out text, and look at the metrics of the training.
 
 # %%
 run.evaluate()

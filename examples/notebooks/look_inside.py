@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A look inside
+# # Look inside a model
 #
-# Every tensor of a pass has its module's name, and may be changed on the way. The model is a small one that has just
-# been trained, so what its heads do is still rough.
+# Record the tensors of a forward pass by the names of their modules, and change them during the pass. The model here is
+# small and trained briefly, so its heads do not show clear patterns.
 
 # %%
 import tercet
@@ -24,7 +24,7 @@ reading
 plot_attention(run.trained_model, "The function returns the function", layer=0)
 
 # %% [markdown]
-# One head is switched off: how far do the logits of the last token move?
+# Switch off one head at a time, and measure how much the logits of the last token change.
 
 # %%
 for head in range(4):

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A masked language model
 #
-# A small encoder learns sentences of a few words by filling gaps, in seconds on two cores. Who eats what is a rule of
-# these sentences, so a mask has right and wrong answers. Nothing is downloaded.
+# Train a small encoder on short sentences with masked tokens, in seconds on two cores. Each animal eats certain food,
+# so predictions for a mask are right or wrong. Nothing is downloaded.
 
 # %%
 import random
@@ -42,7 +42,7 @@ run = tercet.train(
 run
 
 # %% [markdown]
-# What may stand behind a mask. Both sides count: the animal tells the food, and the food the animal.
+# Predict masked words. The model uses both sides: it predicts the food from the animal, and the animal from the food.
 
 # %%
 run.fill("the old cow eats [MASK] .", top=4)
@@ -51,7 +51,7 @@ run.fill("the old cow eats [MASK] .", top=4)
 run.fill(["the old [MASK] eats honey .", "the [MASK] bird eats [MASK] ."], top=3)
 
 # %% [markdown]
-# How good it is on sentences that it has not seen, beside counting the words.
+# Evaluate the model on held-out sentences, and compare it with word frequencies.
 
 # %%
 run.evaluate()
@@ -60,13 +60,13 @@ run.evaluate()
 run.plot()
 
 # %% [markdown]
-# Where the heads look when they read a mask.
+# Plot the attention of each head.
 
 # %%
 plot_attention(run.trained_model, "the old cow eats [MASK] .")
 
 # %% [markdown]
-# Vectors of texts: the nearest sentence by meaning, or by what this model takes for it.
+# Compute vectors of texts, and search for the most similar sentences according to this model.
 
 # %%
 texts = ["the small cow eats hay .", "the small cat eats mice .", "the small bird eats seeds ."]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A translator
 #
-# A small encoder-decoder learns to translate sentences of a toy language in seconds on two cores. Its verbs stand at
-# the end, so words change places. Nothing is downloaded.
+# Train a small encoder-decoder to translate a toy language, in seconds on two cores. Its verbs are at the end of the
+# sentence, so the translation reorders words. Nothing is downloaded.
 
 # %%
 import random
@@ -25,9 +25,9 @@ def pair():
 
 
 pairs = list(dict.fromkeys(pair() for _ in range(400)))
-test, learnt = pairs[:30], pairs[30:]
-Path("pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in learnt), encoding="utf-8")
-len(learnt), learnt[0]
+test, train = pairs[:30], pairs[30:]
+Path("pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in train), encoding="utf-8")
+len(train), train[0]
 
 # %%
 side = {"d_model": 48, "n_layers": 2, "n_heads": 2, "d_ff": 96}
@@ -56,8 +56,8 @@ run.translate("gestern , daß der Hund rote Blumen kauft")
 run.translations("jeden Tag , daß eine Frau das Brot sucht", n_best=3)[0]
 
 # %% [markdown]
-# How good it is on sentences that it has not seen: BLEU with the interval of a bootstrap. Beside it what a memory
-# reaches, which answers with the translation of the learnt sentence that shares most words.
+# Compute BLEU on held-out sentences, with a bootstrap interval. The baseline below returns the translation of the
+# training sentence with the most words in common.
 
 # %%
 sources, references = [source for source, _ in test], [target for _, target in test]
@@ -65,17 +65,17 @@ score_translations(run.translate(sources), references)
 
 
 # %%
-def from_memory(text):
-    return max(learnt, key=lambda known: len(set(known[0].split()) & set(text.split())))[1]
+def translate_by_lookup(text):
+    return max(train, key=lambda pair: len(set(pair[0].split()) & set(text.split())))[1]
 
 
-score_translations([from_memory(source) for source in sources], references)
+score_translations([translate_by_lookup(source) for source in sources], references)
 
 # %%
 run.plot()
 
 # %% [markdown]
-# Where the decoder looks as it writes: the verb is found at the end of the source.
+# Plot the decoder's attention. For the verb, it attends to the end of the source.
 
 # %%
 plot_attention(run.trained_model, sources[0], stack="decoder", layer=1)

@@ -1,17 +1,17 @@
-# `tercet serve` on a CPU, for a folder of runs that is mounted at /runs; docs/how-to/serving.md
+# `tercet serve` on a CPU, for run folders mounted at /runs; see docs/how-to/serving.md
 #
 #     docker build -t tercet .
 #     docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/runs:/runs:ro" -e TERCET_API_KEY tercet
 #
-# What is installed comes from the index that pip is set to: of PyTorch's builds the one that the index has. For one that
-# is for CPUs alone, and smaller, name its index: --build-arg PIP_EXTRA_INDEX_URL=...
+# Packages come from pip's configured index, including its build of PyTorch. For the smaller CPU-only build, add
+# its index: --build-arg PIP_EXTRA_INDEX_URL=...
 FROM python:3.13-slim AS build
 ARG PIP_EXTRA_INDEX_URL=""
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/tercet
 COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY src /src/src
-# The hook compiles the kernels for each level of CPUs into the package, so that the image needs no compiler.
+# The hook compiles the kernels for each instruction-set level into the package, so the image needs no compiler.
 RUN HATCH_BUILD_HOOKS_ENABLE=1 /opt/tercet/bin/pip install --no-cache-dir "/src[serve]"
 
 FROM python:3.13-slim
@@ -27,5 +27,5 @@ EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/ready', timeout=4)"]
-# Each folder in /runs is served under its own name. It listens to whoever reaches the container, so it wants a key.
+# Serve each folder in /runs under its name. The server listens on all interfaces, so set TERCET_API_KEY.
 ENTRYPOINT ["sh", "-c", "exec tercet serve --host 0.0.0.0 --port 8000 \"$@\" /runs/*/", "tercet"]

@@ -20,7 +20,7 @@ def low(rank: int, scaling: float) -> LowRank:
     return LowRank(A=torch.randn(rank, 5), B=torch.randn(7, rank), scaling=scaling)
 
 
-def test_adapter_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_adapter_is_read_back_unchanged(tmp_path: Path) -> None:
     layers = {"one": low(4, 0.5), "two": low(4, 0.5), "three": low(2, 3.0), "a.four": low(4, 0.25)}
     whole = {"head.weight": torch.randn(3, 2)}
     write_adapter(tmp_path, Adapter(base="../base", layers=layers, full_weights=whole))
@@ -54,7 +54,7 @@ def test_scaling_is_that_of_the_config(change: dict[str, Any], scalings: tuple[f
     assert tuple(one.scaling for one in read_adapter(tmp_path).layers.values()) == scalings
 
 
-def test_adapter_of_model_is_what_learns() -> None:
+def test_adapter_of_model_has_the_trained_parameters() -> None:
     plain = parse(SPECS["decoder-only"], {**MODELS["gpt2"], "vocab_size": 13})
     model, merged = (randomized(build(plain, seed=1), 2) for _ in range(2))
     add_lora(model, LoRA(rank=3, alpha=6.0, targets=("query", "down")))

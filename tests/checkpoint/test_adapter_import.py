@@ -25,7 +25,7 @@ NOT_ADAPTED = ("embed", "wte", "wpe", "shared", "lm_head", "relative_attention_b
 @pytest.mark.parametrize(
     "plain", [*MODELS.values(), DISTILBERT, GEMMA, UMT5], ids=[*MODELS, "distilbert", "gemma", "umt5"]
 )
-def test_imported_adapter_is_the_change_of_their_weights(plain: dict[str, Any]) -> None:
+def test_imported_adapter_equals_the_change_of_the_original_weights(plain: dict[str, Any]) -> None:
     model = randomized(build(parse(SPECS[plain["family"]], {**plain, "vocab_size": 13}), seed=1), 2)
     config, state = to_transformers(model)
     transposed = config["model_type"] == "gpt2"

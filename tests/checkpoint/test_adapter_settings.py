@@ -22,7 +22,7 @@ def test_every_key_of_the_library_has_one_decision() -> None:
     assert all(len(reason) > 5 for reason in (*USED.values(), *IRRELEVANT.values()))
 
 
-def test_what_the_library_writes_by_default_is_read() -> None:
+def test_default_config_of_the_library_is_read() -> None:
     check_settings(PLAIN, PATH)
     check_settings({"peft_type": "LORA"}, PATH)
     for name in (True, False, "gaussian", "orthogonal", "eva", None):
@@ -49,14 +49,14 @@ def test_other_formulas_are_rejected_by_their_key(key: str, value: Any) -> None:
         check_settings(PLAIN | {key: value}, PATH)
 
 
-def test_an_unknown_key_is_rejected_unless_it_is_off() -> None:
+def test_unknown_key_is_rejected_unless_it_is_off() -> None:
     check_settings(PLAIN | {"use_next": False, "next_config": None, "next_list": []}, PATH)
     with pytest.raises(UserError, match=r"'use_dorra' is True, an unknown key; did you mean"):
         check_settings(PLAIN | {"use_dorra": True}, PATH)
 
 
 @pytest.mark.parametrize("name", ["transformer.wte.weight", "lm_head.weight"])
-def test_a_saved_module_of_a_tied_model_is_rejected(name: str) -> None:
+def test_saved_module_of_a_tied_model_is_rejected(name: str) -> None:
     """The library gives the new weight to one of the two modules that share it."""
     from adapted_models import MODELS
 

@@ -103,11 +103,11 @@ def batch(vocab_size: int = 31, types: int = 3, length: int = 11) -> tuple[Tenso
 class TestSmallOnes:
     @pytest.mark.parametrize("kind", CLASSES)
     @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu", "silu"])
-    def test_each_class_answers_alike(self, kind: Any, act: str) -> None:
+    def test_each_class_has_the_same_outputs(self, kind: Any, act: str) -> None:
         model = theirs(kind, hidden_act=act)
         assert furthest(ours(model), model, *batch()) < 1e-5
 
-    def test_a_head_of_its_own_matrix(self) -> None:
+    def test_untied_head_is_read(self) -> None:
         model = theirs(tie_word_embeddings=False)
         mine = ours(model)
         assert mine.unembedding.weight is not mine.embedding.weight
@@ -123,7 +123,7 @@ class TestSmallOnes:
         assert (spec.classifier.dropout, spec.stack.dropout.attention, spec.stack.dropout.residual) == (0.4, 0.3, 0.2)
 
     @pytest.mark.parametrize("change", ["no prefix", "old norms", "no decoder", "twins", "position ids", "half"])
-    def test_what_old_files_do_differently_changes_nothing(self, change: str) -> None:
+    def test_older_file_formats_change_nothing(self, change: str) -> None:
         model = theirs()
         state = dict(model.state_dict())
         want, tolerance = ours(model).state_dict(), 0.0
@@ -164,7 +164,7 @@ class TestSmallOnes:
             ({"pooler.dense.weight": torch.ones(24, 24)}, r"pooler\.dense\.weight occurs twice in the weights"),
         ],
     )
-    def test_names_and_shapes_that_do_not_fit_are_named(self, change: dict[str, Tensor | None], message: str) -> None:
+    def test_wrong_names_and_shapes_are_reported(self, change: dict[str, Tensor | None], message: str) -> None:
         model = theirs()
         state = {name: t for name, t in (model.state_dict() | change).items() if t is not None}
         with pytest.raises(UserError, match=message) as told:
@@ -172,7 +172,7 @@ class TestSmallOnes:
         assert "\n" not in str(told.value)
 
     @pytest.mark.parametrize("key", ["hidden_act", "layer_norm_eps", "type_vocab_size", "hidden_size"])
-    def test_a_config_that_leaves_something_out_is_refused(self, key: str) -> None:
+    def test_incomplete_config_is_rejected(self, key: str) -> None:
         model = theirs()
         config = model.config.to_dict()
         config.pop(key)
@@ -195,11 +195,11 @@ class TestSmallOnes:
             ({"hidden_dropout_prob": 1.5}, "is inconsistent: embedding=1.5 must be at least 0"),
         ],
     )
-    def test_a_config_that_tercet_cannot_follow_is_refused(self, change: dict[str, Any], message: str) -> None:
+    def test_unsupported_config_is_rejected(self, change: dict[str, Any], message: str) -> None:
         with pytest.raises(UserError, match=message):
             ours(theirs(), **change)
 
-    def test_a_classifier_needs_its_labels(self) -> None:
+    def test_classifier_needs_its_labels(self) -> None:
         model = theirs(transformers.BertForSequenceClassification)
         with pytest.raises(UserError, match="the classifier has 5 labels, but id2label has 2 names; name all"):
             ours(model, id2label={"0": "no", "1": "yes"})
@@ -208,7 +208,7 @@ class TestSmallOnes:
         assert classifier is not None
         assert classifier.labels == tuple(f"LABEL_{n}" for n in range(5))
 
-    def test_loading_moves_no_global_random_state(self) -> None:
+    def test_loading_does_not_change_global_random_state(self) -> None:
         model = theirs()
         before = torch.get_rng_state()
         ours(model)
@@ -229,7 +229,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class TestFolders:
-    def test_a_folder_opens_as_it_is_and_is_saved_as_ours(self, folder: Path, tmp_path: Path) -> None:
+    def test_folder_opens_and_is_saved_as_a_tercet_folder(self, folder: Path, tmp_path: Path) -> None:
         trained_model = load_model(folder)
         assert isinstance(trained_model.model, EncoderOnly)
         reference = transformers.BertForPreTraining.from_pretrained(folder).eval()
@@ -241,7 +241,7 @@ class TestFolders:
         for name, tensor in trained_model.model.state_dict().items():
             assert torch.equal(again.state_dict()[name], tensor), name
 
-    def test_an_old_folder_has_its_weights_in_a_pickle_that_runs_nothing(self, folder: Path) -> None:
+    def test_pickled_weights_of_an_old_folder_run_no_code(self, folder: Path) -> None:
         state = safetensors.torch.load_file(folder / "model.safetensors")
         want = load_model(folder).model.state_dict()
         (folder / "model.safetensors").unlink()
@@ -259,7 +259,7 @@ class TestFolders:
         with pytest.raises(UserError, match="is not a complete file of weights"):
             load_model(folder)
 
-    def test_a_broken_folder_says_what_is_wrong(self, folder: Path) -> None:
+    def test_broken_folder_is_reported(self, folder: Path) -> None:
         whole = json.loads((folder / "config.json").read_text())
         cases = [
             (whole | {"vocab_size": 30}, "word_embeddings.weight has shape 31x24, but the config requires 30x24"),
@@ -306,7 +306,7 @@ def cosines(model: EncoderOnly, tokens: Tensor, token_mask: Tensor) -> list[floa
 
 class TestMiniLM:
     @pytest.mark.slow
-    def test_every_layer_is_that_of_transformers(self) -> None:
+    def test_every_layer_matches_transformers(self) -> None:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
         assert tokens[0, :8].tolist() == [101, 1996, 4633, 2003, 8403, 2651, 1012, 102]
@@ -314,13 +314,13 @@ class TestMiniLM:
         assert furthest(model, reference, tokens, token_mask, segments) < 1e-5
         assert furthest(model, reference, *batch(30_522, 2, 97)) < 1e-5
 
-    def test_three_sentences_are_as_alike_as_published(self) -> None:
+    def test_similarities_of_three_sentences_match_published_values(self) -> None:
         model, tokenizer, _ = _minilm()
         tokens, token_mask, _ = sentences(tokenizer)
         assert cosines(model, tokens, token_mask) == pytest.approx([0.6660, 0.1046, 0.1411], abs=5e-5)
 
     @pytest.mark.slow
-    def test_the_vectors_are_the_same_padded_left_or_right_to_any_length(self) -> None:
+    def test_vectors_do_not_depend_on_padding(self) -> None:
         model, tokenizer, _ = _minilm()
         tokens, token_mask, _ = sentences(tokenizer)
         want = cosines(model, tokens, token_mask)
@@ -330,7 +330,7 @@ class TestMiniLM:
             assert cosines(model, wide, real) == pytest.approx(want, abs=1e-5)
 
     @pytest.mark.slow
-    def test_gelu_by_tanh_another_eps_and_other_types_are_seen(self) -> None:
+    def test_wrong_gelu_eps_and_types_are_detected(self) -> None:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
         for change in ({"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-5}):
@@ -406,14 +406,14 @@ class TestReactions:
     """rxnfp: a BERT of reaction SMILES with all heads, and one with a classifier."""
 
     @pytest.mark.slow
-    def test_masked_words_next_sentences_and_the_pooler(self) -> None:
+    def test_masked_words_next_sentences_and_pooler_match(self) -> None:
         model = _altered(rxnfp("bert_pretrained"), {})
         assert model.spec.masked_head is not None
         assert (model.spec.pooler, model.spec.next_sentence, model.spec.classifier) == (True, True, None)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) < 1e-4
 
     @pytest.mark.slow
-    def test_a_classifier_of_fifty_labels(self) -> None:
+    def test_classifier_with_fifty_labels_matches(self) -> None:
         model = _altered(rxnfp("bert_ft_10k_25s"), {})
         assert model.spec.classifier is not None
         assert (len(model.spec.classifier.labels), model.spec.classifier.pooling) == (50, "pooler")
@@ -432,12 +432,12 @@ class TestReactions:
             ({}, no_bias),
         ],
     )
-    def test_each_fault_is_seen(self, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None) -> None:
+    def test_each_fault_is_detected(self, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None) -> None:
         model = _altered(rxnfp("bert_pretrained"), config, fault)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) > 1e-4
 
 
-def test_a_folder_that_was_loaded_is_not_touched(folder: Path, tmp_path: Path) -> None:
+def test_loading_does_not_modify_the_folder(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     load_model(folder)
     for path in folder.iterdir():

@@ -37,11 +37,11 @@ def theirs(folder: Path, **settings: object) -> Path:
 @pytest.mark.slow
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(template=st.text())
-def test_kept_to_the_last_byte(template: str, tmp_path: Path) -> None:
+def test_template_is_kept_byte_for_byte(template: str, tmp_path: Path) -> None:
     assert load_model(ours(tmp_path / "ours", template)).chat_template == template
 
 
-def test_out_to_theirs_and_in_again(tmp_path: Path) -> None:
+def test_template_survives_export_and_import(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", TEMPLATE)
     out = convert(source, tmp_path / "out", "hf")
     assert (out / "chat_template.jinja").read_bytes() == TEMPLATE.encode()
@@ -53,7 +53,7 @@ def test_out_to_theirs_and_in_again(tmp_path: Path) -> None:
     )  # Jinja omits the last newline
 
 
-def test_as_transformers_writes_it(tmp_path: Path) -> None:
+def test_template_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs")
     tokenizer = auto_tokenizer(folder)
     tokenizer.chat_template = TEMPLATE.replace("\r\n", "\n")
@@ -72,7 +72,7 @@ def test_as_transformers_writes_it(tmp_path: Path) -> None:
         ([], None),
     ],
 )
-def test_as_older_folders_have_it(told: object, expected: str | None, tmp_path: Path) -> None:
+def test_template_is_read_from_older_folders(told: object, expected: str | None, tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs", chat_template=told)
     assert load_model(folder).chat_template == expected
     (folder / "chat_template.jinja").write_text("first")
@@ -80,7 +80,7 @@ def test_as_older_folders_have_it(told: object, expected: str | None, tmp_path: 
 
 
 @pytest.mark.slow
-def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -> None:
+def test_missing_template_replaces_that_of_an_earlier_model(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", None)
     assert load_model(source).chat_template is None
     taken = ours(tmp_path / "taken", TEMPLATE)
@@ -93,7 +93,7 @@ def test_none_where_there_is_none_and_none_of_an_earlier_model(tmp_path: Path) -
     assert load_model(taken).chat_template is None
 
 
-def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_template_is_rejected_in_one_line(tmp_path: Path) -> None:
     folder = ours(tmp_path / "ours", TEMPLATE)
     (folder / "manifest.json").unlink()  # which would report any other template as damaged
     for data, message in (
@@ -114,7 +114,7 @@ def test_what_is_no_template_is_refused_in_one_line(tmp_path: Path) -> None:
             load_model(folder)
 
 
-def test_a_template_is_never_run(tmp_path: Path) -> None:
+def test_template_is_never_executed_on_conversion(tmp_path: Path) -> None:
     planted = "{{ cycler.__init__.__globals__.os.system('touch " + str(tmp_path / "ran") + "') }}"
     out = convert(ours(tmp_path / "ours", planted), tmp_path / "out", "hf")
     assert load_model(out).chat_template == planted

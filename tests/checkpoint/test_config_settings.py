@@ -93,7 +93,7 @@ def test_every_key_of_generation_is_decided() -> None:
 
 
 @pytest.mark.slow
-def test_another_name_of_a_key_wins_as_in_transformers() -> None:
+def test_another_name_of_a_key_takes_precedence_as_in_transformers() -> None:
     from transformers import CONFIG_MAPPING
 
     for kind, names in ALIASES.items():
@@ -120,7 +120,7 @@ def folder_with(folder: Path, generation: dict[str, Any] | None = None) -> Path:
         ({}, {"guidance_scale": 1.5}, "generation_config.json: guidance_scale is 1.5"),
     ],
 )
-def test_what_makes_another_answer_is_rejected(
+def test_setting_that_changes_outputs_is_rejected(
     config: dict[str, Any], generation: dict[str, Any] | None, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
@@ -141,7 +141,7 @@ def test_what_makes_another_answer_is_rejected(
         ({"guidance_scale": 1, "max_length": 20, "hidden_activation": "gelu_pytorch_tanh"}, {"num_beams": 4}, ""),
     ],
 )
-def test_what_is_not_followed_is_reported(
+def test_ignored_setting_is_reported(
     config: dict[str, Any],
     generation: dict[str, Any] | None,
     reported: str,
@@ -162,7 +162,7 @@ def test_what_is_not_followed_is_reported(
         ({"is_gated_act": False}, False),
     ],
 )
-def test_a_t5_whose_network_is_told_in_two_ways(written: dict[str, Any], is_read: bool) -> None:
+def test_t5_network_may_be_defined_in_two_ways(written: dict[str, Any], is_read: bool) -> None:
     from tercet.checkpoint.foreign.t5 import t5_spec
 
     sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}

@@ -89,7 +89,7 @@ def test_base_of_rotation_is_read_in_every_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Roberta", "XLMRoberta", "Camembert"])
 @torch.no_grad()
-def test_positions_begin_after_the_padding_id(name: str) -> None:
+def test_positions_start_after_the_padding_id(name: str) -> None:
     """A table has one more row for each id up to that of the padding; one row of the batch is padded."""
     length, n_padding = 6, 2
     for pad_id in (0, 1, 4):

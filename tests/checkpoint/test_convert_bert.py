@@ -100,14 +100,14 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
-def test_every_head_answers_as_ours(seed: int, tmp_path: Path) -> None:
+def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     kind, model = drawn(seed)
     theirs = opened_by_theirs(taken_out(tmp_path, model), CLASSES[kind])
     assert furthest(model, theirs) < 1e-4
 
 
 @pytest.mark.parametrize("kind", list(HEADS))
-def test_the_class_that_is_named_has_the_heads(kind: str, tmp_path: Path) -> None:
+def test_class_named_in_the_config_has_the_heads(kind: str, tmp_path: Path) -> None:
     config, state = to_bert(ours(**HEADS[kind]))
     theirs = getattr(transformers, config["architectures"][0])
     made = theirs(transformers.BertConfig(**config), **({"add_pooling_layer": False} if kind == "bare" else {}))
@@ -117,7 +117,7 @@ def test_the_class_that_is_named_has_the_heads(kind: str, tmp_path: Path) -> Non
     assert furthest(ours(**HEADS[kind]), made.eval()) < 1e-5
 
 
-def test_labels_are_told(tmp_path: Path) -> None:
+def test_labels_are_exported(tmp_path: Path) -> None:
     theirs = opened_by_theirs(taken_out(tmp_path, ours(**HEADS["tokens"])), CLASSES["tokens"])
     assert [theirs.config.id2label[number] for number in range(3)] == list(LABELS)
     assert theirs.config.classifier_dropout == 0.3
@@ -127,7 +127,7 @@ def test_labels_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     kind = [
@@ -150,7 +150,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     assert {key for key in like if after[key] != before[key]} <= {"classifier_dropout"}
 
 
-def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(**HEADS["pre-training"])
     found = tensors(taken_out(tmp_path, model))
     assert not [name for name in found if "decoder" in name]
@@ -187,7 +187,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_no_bert_has_is_refused_by_name(
+def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "ours", ours(0, stack, **spec))
@@ -198,7 +198,7 @@ def test_what_no_bert_has_is_refused_by_name(
 
 
 @pytest.mark.parametrize("one", ["self_attention.query", "self_residual.after", "transform.norm"])
-def test_weights_in_each_others_place_are_seen(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapped_weights_are_detected(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {
         "self_attention.query": "stack.blocks.N.self_attention.key",
         "self_residual.after": "stack.blocks.N.feedforward_residual.after",
@@ -214,7 +214,7 @@ def test_weights_in_each_others_place_are_seen(one: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.exhaustive
-def test_real_weights_go_in_and_out_again(tmp_path: Path) -> None:
+def test_round_trip_keeps_real_weights(tmp_path: Path) -> None:
     """MiniLM: every tensor is bitwise identical, and so are the hidden states of sentences."""
     original = minilm()
     before, after = there_and_back(tmp_path, original, unread=("embeddings.position_ids",))

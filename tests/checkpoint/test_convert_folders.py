@@ -41,7 +41,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_from_python(tmp_path: Path) -> None:
+def test_conversion_from_python(tmp_path: Path) -> None:
     folder = tercet.convert(ours(tmp_path / "ours"), tmp_path / "theirs", to="hf")
     assert folder == tmp_path / "theirs"
     assert {path.name for path in folder.iterdir()} == {
@@ -52,7 +52,7 @@ def test_from_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_theirs_becomes_ours(tmp_path: Path) -> None:
+def test_transformers_folder_becomes_a_tercet_folder(tmp_path: Path) -> None:
     source = theirs(tmp_path / "theirs")
     folder = convert(source, tmp_path / "ours")
     assert json.loads((folder / "config.json").read_text())["family"] == "decoder-only"
@@ -64,7 +64,7 @@ def test_a_folder_of_theirs_becomes_ours(tmp_path: Path) -> None:
     assert after.card.name == "theirs"
 
 
-def test_a_run_is_its_best_model_and_the_card_passes_along(tmp_path: Path) -> None:
+def test_run_is_converted_as_its_best_model_with_its_card(tmp_path: Path) -> None:
     trained_model = load_model(ours(tmp_path / "made"))
     card = Card(name="mine", step=7, metrics={"validation_loss": 1.25})
     save_model(tmp_path / "run" / "best", trained_model.model, trained_model.tokenizer, card)
@@ -79,13 +79,13 @@ def test_a_run_is_its_best_model_and_the_card_passes_along(tmp_path: Path) -> No
     assert everything(twice) == everything(tmp_path / "out")
 
 
-def test_the_same_model_is_the_same_folder_to_the_last_byte(tmp_path: Path) -> None:
+def test_same_model_gives_bytewise_equal_folders(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours")
     one, other = (everything(convert(source, tmp_path / name, "hf")) for name in ("one", "other"))
     assert one == other
 
 
-def test_what_is_written_stops_where_the_context_ends(tmp_path: Path) -> None:
+def test_generation_stops_at_the_end_of_the_context(tmp_path: Path) -> None:
     folder = convert(ours(tmp_path / "ours"), tmp_path / "theirs", "hf")
     model = opened_by_theirs(folder, transformers.AutoModelForCausalLM)
     model.generation_config.eos_token_id = None
@@ -96,7 +96,7 @@ def test_what_is_written_stops_where_the_context_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool, tmp_path: Path) -> None:
+def test_nonempty_folder_is_overwritten_only_with_force(force: bool, tmp_path: Path) -> None:
     source, taken = ours(tmp_path / "ours"), tmp_path / "taken"
     taken.mkdir()
     for name in ("notes.txt", "source_tokenizer.json", "pytorch_model.bin", "config.json"):
@@ -112,7 +112,7 @@ def test_a_folder_with_something_in_it_is_written_over_only_by_force(force: bool
     assert load_model(taken)
 
 
-def test_a_conversion_leaves_subfolders_and_open_files_alone(tmp_path: Path) -> None:
+def test_conversion_keeps_subfolders_and_open_files(tmp_path: Path) -> None:
     source, taken = ours(tmp_path / "ours"), ours(tmp_path / "taken")
     for name in ("logs", "model.gguf"):  # the second is also the name of a model file
         (taken / name).mkdir()
@@ -128,7 +128,7 @@ def test_a_conversion_leaves_subfolders_and_open_files_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dst", ["run", "run/last"])
-def test_a_run_that_trains_is_not_written_to(dst: str, tmp_path: Path) -> None:
+def test_running_training_folder_is_not_overwritten(dst: str, tmp_path: Path) -> None:
     source, run = ours(tmp_path / "ours"), tmp_path / "run"
     ours(run / "last")
     (run / "run.json").write_text("")
@@ -142,7 +142,7 @@ def test_a_run_that_trains_is_not_written_to(dst: str, tmp_path: Path) -> None:
     assert (run / "run.json").exists()
 
 
-def test_an_empty_folder_is_free_and_deep_ones_are_made(tmp_path: Path) -> None:
+def test_empty_folder_is_used_and_parents_are_created(tmp_path: Path) -> None:
     source, empty = ours(tmp_path / "ours"), tmp_path / "empty"
     empty.mkdir()
     inode = empty.stat().st_ino
@@ -151,7 +151,7 @@ def test_an_empty_folder_is_free_and_deep_ones_are_made(tmp_path: Path) -> None:
     assert load_model(convert(source, tmp_path / "a" / "b" / "c", "hf")).model.vocab_size == 11
 
 
-def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_unwritable_places_are_rejected(tmp_path: Path) -> None:
     source = ours(tmp_path / "run" / "best")
     (tmp_path / "file").write_text("")
     before = everything(tmp_path)
@@ -172,7 +172,7 @@ def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", [None, "hf"])
 @pytest.mark.parametrize("empty", [True, False])
-def test_an_error_while_writing_leaves_nothing(
+def test_error_while_writing_leaves_nothing(
     to: str | None, empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ours(tmp_path / "ours")
@@ -193,7 +193,7 @@ def test_an_error_while_writing_leaves_nothing(
     assert not any((tmp_path / "new").iterdir()) if empty else True
 
 
-def test_being_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(path: Path, tensors: object) -> None:
         raise KeyboardInterrupt
 
@@ -204,7 +204,7 @@ def test_being_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_a_refusal_leaves_what_was_there(tmp_path: Path) -> None:
+def test_rejected_conversion_keeps_existing_files(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", StackSpec(d_model=8, n_layers=1, n_heads=2, position=ALiBi()))
     taken = convert(ours(tmp_path / "other"), tmp_path / "taken", "hf")
     before = everything(taken)
@@ -213,7 +213,7 @@ def test_a_refusal_leaves_what_was_there(tmp_path: Path) -> None:
     assert everything(taken) == before
 
 
-def test_a_translator_without_a_beginning_is_refused(tmp_path: Path) -> None:
+def test_translator_without_bos_is_rejected(tmp_path: Path) -> None:
     stack = StackSpec(d_model=8, n_layers=1, n_heads=2, placement="post", position=Sinusoidal())
     model = EncoderDecoder(EncoderDecoderSpec(vocab_size=11, max_len=7, encoder=stack, decoder=stack))
     save_model(tmp_path / "ours", model, Tokenizer(words(11, ("<pad>", "<eos>"))), Card())

@@ -53,7 +53,7 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     model = drawn(seed)
     theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
     assert type(theirs).__name__ == "GPT2LMHeadModel"
@@ -67,7 +67,7 @@ def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     heads = draw.choice([1, 2, 3])
@@ -85,7 +85,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     assert unlike <= {"n_inner"}  # our config contains the default that follows from n_embd
 
 
-def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours()
     found = tensors(taken_out(tmp_path, model))
     assert "lm_head.weight" not in found
@@ -93,7 +93,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
     assert torch.equal(found["transformer.wte.weight"], model.embedding.weight)
 
 
-def test_the_rates_of_dropout_and_the_ids_are_told(tmp_path: Path) -> None:
+def test_dropout_rates_and_special_ids_are_exported(tmp_path: Path) -> None:
     model = ours(stack={"dropout": Dropout(embedding=0.1, attention=0.2, residual=0.3)})
     config = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM).config
     assert (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop) == (0.1, 0.2, 0.3)
@@ -101,7 +101,7 @@ def test_the_rates_of_dropout_and_the_ids_are_told(tmp_path: Path) -> None:
     assert config.dtype == torch.float32
 
 
-def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
+def test_vocabulary_padding_rows_are_left_out(tmp_path: Path) -> None:
     model = ours(pad_vocab_to=8)
     assert len(model.embedding.weight) == 24
     theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
@@ -132,7 +132,7 @@ def test_rows_without_an_id_are_left_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_no_gpt2_has_is_refused_by_name(
+def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "ours", ours(0, stack, **spec))
@@ -143,7 +143,7 @@ def test_what_no_gpt2_has_is_refused_by_name(
 
 
 @pytest.mark.parametrize("fault", ["queries and keys", "norms", "none"])
-def test_weights_in_each_others_place_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapped_weights_are_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     norms = [name for name in NAMES if name.endswith(".before")]
     if fault == "queries and keys":
         monkeypatch.setattr(gpt2, "FUSED_PARTS", ("key", "query", "value"))
@@ -156,7 +156,7 @@ def test_weights_in_each_others_place_are_seen(fault: str, monkeypatch: pytest.M
     assert (furthest(model, theirs) > 1e-2) == (fault != "none")
 
 
-def test_the_model_itself_is_not_changed(tmp_path: Path) -> None:
+def test_model_is_not_changed(tmp_path: Path) -> None:
     model = ours(tie_embeddings=False, scale_embedding=True, pad_vocab_to=8)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random_state = torch.get_rng_state()

@@ -50,7 +50,7 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     model = drawn(seed)
     theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
     assert type(theirs).__name__ == "LlamaForCausalLM"
@@ -64,7 +64,7 @@ def test_logits_and_greedy_tokens_are_ours(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
@@ -81,14 +81,14 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     assert {key for key in after if key in before and after[key] != before[key]} == set()
 
 
-def test_biases_that_are_new_stay(tmp_path: Path) -> None:
+def test_new_zero_biases_survive(tmp_path: Path) -> None:
     model = DecoderOnly(replace(SPEC, stack=replace(STACK, bias=True))).eval()
     assert not model.stack.blocks[0].self_attention.query.bias.any()
     found = tensors(taken_out(tmp_path, model))
     assert {"model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.gate_proj.bias"} <= set(found)
 
 
-def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(tie_embeddings=True)
     found = tensors(taken_out(tmp_path, model))
     assert "lm_head.weight" not in found
@@ -118,7 +118,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_no_llama_has_is_refused_by_name(
+def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "ours", ours(0, stack, **spec))
@@ -129,7 +129,7 @@ def test_what_no_llama_has_is_refused_by_name(
 
 
 @pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": None}, {}])
-def test_another_config_is_seen(change: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_config_changes_outputs(change: dict[str, Any], tmp_path: Path) -> None:
     model = ours()
     folder = taken_out(tmp_path, model)
     config = transformers.AutoConfig.from_pretrained(folder).to_dict() | change

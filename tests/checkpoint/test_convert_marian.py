@@ -66,7 +66,7 @@ def furthest(model: EncoderDecoder, theirs: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
-def test_logits_and_greedy_translations_are_ours(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_translations_match(seed: int, tmp_path: Path) -> None:
     model = drawn(seed)
     folder = taken_out(tmp_path, model, model.spec.source_vocab_size)
     theirs = opened_by_theirs(folder, transformers.AutoModelForSeq2SeqLM)
@@ -86,7 +86,7 @@ def test_logits_and_greedy_translations_are_ours(seed: int, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> None:
+def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     share, tied = draw.random() < 0.6, draw.random() < 0.7
@@ -109,7 +109,7 @@ def test_there_and_back_every_tensor_is_the_same(seed: int, tmp_path: Path) -> N
     assert {key for key in like if after[key] != before[key]} == set()
 
 
-def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(logit_bias=True)
     found = tensors(taken_out(tmp_path, model))
     assert [name for name in found if len(found[name]) == 23] == ["model.shared.weight"]
@@ -118,7 +118,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("share", [True, False])
-def test_embeddings_shared_or_not(share: bool, tied: bool, tmp_path: Path) -> None:
+def test_embeddings_may_be_shared_or_separate(share: bool, tied: bool, tmp_path: Path) -> None:
     model = ours(share_embeddings=share, tie_embeddings=tied)
     theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
     assert furthest(model, theirs) < 1e-5
@@ -128,7 +128,7 @@ def test_embeddings_shared_or_not(share: bool, tied: bool, tmp_path: Path) -> No
     assert (source.data_ptr() == target.data_ptr()) == (share and tied)
 
 
-def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+def test_separate_source_vocabulary_is_exported(tmp_path: Path) -> None:
     model = ours(share_embeddings=False, source_vocab_size=29)
     folder = taken_out(tmp_path, model, 29)
     assert auto_tokenizer(folder).vocab_size == 23
@@ -157,7 +157,7 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
         ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0"),
     ],
 )
-def test_what_no_marian_has_is_refused_by_name(
+def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "ours", ours(0, stack, **spec))
@@ -168,7 +168,7 @@ def test_what_no_marian_has_is_refused_by_name(
 
 
 @pytest.mark.parametrize("part", [*writer.INPUT_WEIGHTS, *writer.OUTPUT_WEIGHTS, None])
-def test_a_permutation_forgotten_in_one_part_is_seen(part: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permutation_in_one_part_is_detected(part: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
         monkeypatch.setattr(writer, table, tuple(name for name in getattr(writer, table) if name != part))
     model = ours(tie_embeddings=False, share_embeddings=False)

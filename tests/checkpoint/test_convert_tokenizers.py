@@ -100,7 +100,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "family"), CASES)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_ids_and_text_are_ours(kind: str, family: str, data: st.DataObject) -> None:
+def test_ids_and_text_match(kind: str, family: str, data: st.DataObject) -> None:
     text = data.draw(KNOWN if kind == "characters" else st.one_of(ANY, KNOWN))
     theirs = opened(kind, family)
     assume(not any(name in text for name in theirs.all_special_tokens))  # they read such names as special tokens
@@ -110,7 +110,7 @@ def test_ids_and_text_are_ours(kind: str, family: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize(("kind", "family"), CASES)
-def test_the_text_that_it_learnt_from(kind: str, family: str) -> None:
+def test_training_text_matches(kind: str, family: str) -> None:
     """The text contains "<eos>" and "</s>" as text, except for masked models."""
     theirs, text = opened(kind, family), TEXT if family != "masked" else TEXT.partition("<eos>")[0]
     ids = read(kind, family, text)
@@ -119,7 +119,7 @@ def test_the_text_that_it_learnt_from(kind: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, spec in SPECS.items() if getattr(spec, "mask", kind == "wordpiece")])
-def test_a_mask_in_a_text_is_the_mask(kind: str) -> None:
+def test_mask_in_a_text_is_the_mask_token(kind: str) -> None:
     theirs, ours = opened(kind, "masked"), learnt(kind)
     text = f"To be, {ours.mask_token} not to be"
     masked = ours.encode_masked(text).tolist()
@@ -130,7 +130,7 @@ def test_a_mask_in_a_text_is_the_mask(kind: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_a_model_is_given(family: str) -> None:
+def test_model_inputs_match(family: str) -> None:
     theirs = opened("wordpiece", family)
     batch = theirs(["be", "to be"], padding=True)
     assert ("token_type_ids" in batch) == (family in ("encoder", "masked"))
@@ -145,7 +145,7 @@ def test_what_a_model_is_given(family: str) -> None:
         assert theirs.cls_token is None
 
 
-def test_an_unknown_word_is_shown_as_ours_shows_it() -> None:
+def test_unknown_word_is_shown_the_same() -> None:
     theirs, ours = opened("words", "decoder"), learnt("words")
     ids = ours.encode("To zzz be")
     assert ours.unk_id in ids
@@ -172,7 +172,7 @@ def marians() -> tuple[Tokenizer, Any]:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(text=st.text(st.sampled_from("tobe,</s> \n東!"), max_size=20))
-def test_marians_pieces_too(text: str) -> None:
+def test_marian_pieces_match(text: str) -> None:
     ours, theirs = marians()
     for line in (text, f">>fr<< {text}</s>"):
         ids = ours.encode(line)
@@ -181,7 +181,7 @@ def test_marians_pieces_too(text: str) -> None:
     assert (theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id) == (0, len(IDS) - 1, len(IDS) - 1)
 
 
-def test_a_source_that_begins_with_bos_does_so_there_too() -> None:
+def test_source_with_bos_keeps_bos() -> None:
     from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
 
     ours = learnt("words after a space")

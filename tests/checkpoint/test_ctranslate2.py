@@ -114,7 +114,7 @@ def furthest(model: DecoderOnly, folder: str) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "any"])
-def test_generators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None:
+def test_generators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     stack = {"gpt2": GPT2, "llama": LLAMA, "any": GPT2}[kind]
     if kind == "any":
@@ -139,7 +139,7 @@ def test_generators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_text_without_an_end_goes_on(tmp_path: Path) -> None:
+def test_text_continues_without_an_end_token(tmp_path: Path) -> None:
     """A vocabulary of characters has no special tokens, and none of its tokens becomes one."""
     characters = Tokenizer(words(5, ()))
     characters.unk_id = None
@@ -190,7 +190,7 @@ def furthest_scores(model: EncoderDecoder, folder: str) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=1))
 @pytest.mark.parametrize("kind", ["marian", "any"])
-def test_translators_write_the_same(kind: str, seed: int, tmp_path: Path) -> None:
+def test_translators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     if kind == "any":
         both = {key: value for key, value in variant(draw, FIXED).items() if key in ("d_model", "n_heads", "norm_eps")}
@@ -246,7 +246,7 @@ def furthest_states(model: EncoderOnly, folder: str) -> float:
 
 @pytest.mark.parametrize("seed", seeds(20, fast=1))
 @pytest.mark.parametrize("kind", ["bert", "any"])
-def test_encoders_have_the_same_states(kind: str, seed: int, tmp_path: Path) -> None:
+def test_encoders_give_the_same_states(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     chosen = variant(draw, [*FIXED, Rotary(), Rotary(base=37.0, share=0.5)])
     keys = chosen if kind == "any" else ("n_layers", "bias", "activation", "d_ff")
@@ -259,7 +259,7 @@ def test_encoders_have_the_same_states(kind: str, seed: int, tmp_path: Path) -> 
     assert furthest_states(model, taken_out(tmp_path, model)) < 1e-4
 
 
-def test_two_vocabularies_or_one(tmp_path: Path) -> None:
+def test_one_or_two_vocabularies_are_written(tmp_path: Path) -> None:
     one = Path(taken_out(tmp_path / "one", translator()))
     assert {path.name for path in one.iterdir()} == {
         "README.md", "config.json", "manifest.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"
@@ -272,7 +272,7 @@ def test_two_vocabularies_or_one(tmp_path: Path) -> None:
     assert (config["decoder_start_token"], config["eos_token"]) == ("<bos>", "<eos>")
 
 
-def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     tied, untied = (
         (Path(taken_out(tmp_path / name, generator(tie_embeddings=name == "tied"))) / "model.bin").stat().st_size
         for name in ("tied", "untied")
@@ -280,7 +280,7 @@ def test_one_copy_of_a_tied_tensor(tmp_path: Path) -> None:
     assert abs(untied - tied - 4 * 23 * 12) < 40  # apart from the length of names
 
 
-def test_eight_bits_are_near(tmp_path: Path) -> None:
+def test_int8_outputs_are_close(tmp_path: Path) -> None:
     model = generator(tie_embeddings=False)
     folder = taken_out(tmp_path, model)
     rows = [names(torch.randint(23, (31,)))]
@@ -322,7 +322,7 @@ def test_eight_bits_are_near(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_it_does_not_have_is_refused_by_name(model: AnyModel, message: str, tmp_path: Path) -> None:
+def test_unsupported_options_are_rejected_by_name(model: AnyModel, message: str, tmp_path: Path) -> None:
     folder = saved(tmp_path / "ours", model)
     with pytest.raises(UserError, match=message) as told:
         convert(folder, tmp_path / "theirs", "ctranslate2")
@@ -330,7 +330,7 @@ def test_what_it_does_not_have_is_refused_by_name(model: AnyModel, message: str,
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def missing(name: str, *more: Any) -> Any:
@@ -345,7 +345,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "theirs").exists()
 
 
-def test_an_old_folder_is_written_over_whole(tmp_path: Path) -> None:
+def test_older_export_is_replaced_completely(tmp_path: Path) -> None:
     folder = Path(taken_out(tmp_path / "a", translator(share_embeddings=False, source_vocab_size=29), 29))
     convert(saved(tmp_path / "b", generator()), folder, "ctranslate2", force=True)
     assert {path.name for path in folder.iterdir()} == {
@@ -358,7 +358,7 @@ def test_an_old_folder_is_written_over_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model", [generator(), translator(), encoder(), translator(share_embeddings=False, source_vocab_size=29)]
 )
-def test_what_the_readme_says_runs(
+def test_code_in_the_readme_runs(
     model: AnyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(taken_out(tmp_path, model, getattr(model.spec, "source_vocab_size", None)))
@@ -377,7 +377,7 @@ def test_what_the_readme_says_runs(
 
 
 @pytest.mark.parametrize("part", ["attention", "feedforward", "norms"])
-def test_a_fault_is_seen(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_is_detected(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if part == "attention":
         real = writer._attention
         monkeypatch.setattr(
@@ -395,7 +395,7 @@ def _ones(layer: Any) -> None:
     layer.layer_norm.gamma = torch.ones(20)
 
 
-def test_what_was_read_from_elsewhere_can_go_there(tmp_path: Path) -> None:
+def test_imported_model_can_be_exported(tmp_path: Path) -> None:
     """The model is read from a `transformers` folder."""
     model = generator()
     theirs = convert(saved(tmp_path / "ours", model), tmp_path / "hf", "hf")
@@ -424,7 +424,7 @@ def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
         assert (torch.from_numpy(states[: len(row)]) - wanted).abs().max() < 1e-4
 
 
-def test_everything_is_worked_out_before_anything_is_written(tmp_path: Path) -> None:
+def test_unsupported_options_are_detected_before_writing(tmp_path: Path) -> None:
     write = ctranslate2_writer(load_model(saved(tmp_path / "ours", generator())))
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
     (tmp_path / "new").mkdir()
@@ -445,7 +445,7 @@ def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -
     ("changes", "key"),
     [({"parallel": True}, "parallel"), ({"final_norm": False}, "final_norm"), ({"norm": "layer_std"}, "norm")],
 )
-def test_blocks_that_it_cannot_say_are_refused(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
+def test_unsupported_blocks_are_rejected(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"stack.{key} is "):
         taken_out(tmp_path, generator(3, replace(GPT2, **changes)))
     assert not (tmp_path / "theirs").exists()

@@ -60,7 +60,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), CASES)
-def test_answers_and_greedy_tokens_are_the_same_in_and_out(name: str, seed: int, tmp_path: Path) -> None:
+def test_answers_and_greedy_tokens_survive_import_and_export(name: str, seed: int, tmp_path: Path) -> None:
     apart = distance(FAMILIES[name], seed, tmp_path)
     assert apart.read < 1e-4
     assert apart.written < 1e-4
@@ -76,12 +76,12 @@ def test_answers_and_greedy_tokens_are_the_same_in_and_out(name: str, seed: int,
         for dtype in (torch.float16, torch.bfloat16)
     ],
 )
-def test_weights_of_half_the_bits_are_read_as_they_are(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_half_precision_weights_are_read_exactly(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     assert distance(FAMILIES[name], 4, tmp_path, dtype=dtype).read < 1e-4
 
 
 @pytest.mark.exhaustive
-def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Print the table; the other tests check the bounds."""
     lines = ["| family | logits in | logits out | written as | the same eight tokens |", "|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
@@ -106,7 +106,7 @@ def reconfigured(folder: Path, change: dict[str, Any]) -> Path:
     return folder
 
 
-def test_the_first_gemmas_say_gelu_and_mean_the_one_by_tanh() -> None:
+def test_gelu_means_gelu_tanh_in_early_gemmas() -> None:
     theirs = FAMILIES["Gemma"].draw(2)
     config = config_of(theirs) | {"hidden_act": "gelu_pytorch_tanh"}
     old = from_llama(config | {"hidden_act": "gelu"}, theirs.state_dict())
@@ -125,7 +125,7 @@ def test_the_first_gemmas_say_gelu_and_mean_the_one_by_tanh() -> None:
         ("Qwen3", {"use_sliding_window": False, "sliding_window": 13}, 31),
     ],
 )
-def test_a_context_ends_with_the_window_and_this_is_said(
+def test_context_ends_with_the_window_with_a_notice(
     name: str, change: dict[str, Any], context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = reconfigured(written(tmp_path / "theirs", FAMILIES[name].draw(5)), change)
@@ -187,7 +187,7 @@ ATTENTION = "model.layers.0.self_attn"
         ("umT5", 0, {"model_type": "t5"}, {}, r"T5: .*block\.1\.layer\.0\.SelfAttention\.relative_.* unknown"),
     ],
 )
-def test_a_wrong_folder_is_refused_in_one_line(
+def test_wrong_folder_is_rejected_in_one_line(
     name: str, seed: int, config: dict[str, Any], weights: dict[str, Tensor | None], message: str, tmp_path: Path
 ) -> None:
     folder = reconfigured(edited(written(tmp_path / "theirs", FAMILIES[name].draw(seed)), weights), config)
@@ -203,7 +203,7 @@ def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
-def test_what_is_not_read_is_refused_by_what_it_has(kind: str, any_folder: Path, tmp_path: Path) -> None:
+def test_unsupported_family_is_rejected_by_name(kind: str, any_folder: Path, tmp_path: Path) -> None:
     assert kind in transformers.CONFIG_MAPPING
     assert kind not in READERS
     folder = reconfigured(any_folder, {"model_type": kind})
@@ -231,7 +231,7 @@ ANY_VALUE = st.sampled_from(
 @pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_whatever_a_config_says_it_is_a_model_or_a_user_error(data: st.DataObject) -> None:
+def test_any_config_gives_a_model_or_a_user_error(data: st.DataObject) -> None:
     name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "T5"])), 1
     config, state = whole(name, seed)
     changed = config | data.draw(st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2))
@@ -241,7 +241,7 @@ def test_whatever_a_config_says_it_is_a_model_or_a_user_error(data: st.DataObjec
         assert reader.model(changed, state, n_ids=VOCABULARY).spec == reader.spec(changed, state, n_ids=VOCABULARY)
 
 
-def test_old_robertas_keep_a_pooler_that_their_classifier_does_not_read(tmp_path: Path) -> None:
+def test_unused_pooler_of_old_robertas_is_ignored(tmp_path: Path) -> None:
     theirs = FAMILIES["RoBERTa"].draw(1)
     unread = {
         f"roberta.pooler.dense.{part}": torch.ones(30, 30)[: 30 if part == "weight" else 1]
@@ -253,7 +253,7 @@ def test_old_robertas_keep_a_pooler_that_their_classifier_does_not_read(tmp_path
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.state_dict().items())
 
 
-def test_a_flan_t5_of_older_files_has_its_own_matrix_for_undivided_logits(tmp_path: Path) -> None:
+def test_older_flan_t5_has_an_untied_head_without_scaling(tmp_path: Path) -> None:
     """Such files define it by `tie_word_embeddings` only, and keep a bias that nothing reads."""
     theirs = FAMILIES["T5"].draw(1)
     folder = written(tmp_path / "theirs", theirs)
@@ -282,7 +282,7 @@ def test_a_flan_t5_of_older_files_has_its_own_matrix_for_undivided_logits(tmp_pa
         ({"encoder": {"position": RelativeBias(per_layer=True)}}, r"decoder\.position\.per_layer is false and .* UMT5"),
     ],
 )
-def test_what_no_t5_has_is_not_written_as_one(change: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_rejected_for_t5(change: dict[str, Any], message: str) -> None:
     stack = StackSpec(
         d_model=12, n_layers=1, n_heads=2, d_head=6, d_ff=9, position=RelativeBias(), norm="rms", norm_bias=False,
         bias=False,
@@ -293,7 +293,7 @@ def test_what_no_t5_has_is_not_written_as_one(change: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(("tied", "scaled"), [(True, True), (True, False), (False, True), (False, False)])
-def test_our_own_translator_leaves_as_a_t5(tied: bool, scaled: bool, tmp_path: Path) -> None:
+def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path: Path) -> None:
     stack = StackSpec(
         d_model=12, n_layers=2, n_heads=3, d_ff=9, position=RelativeBias(n_buckets=8, max_distance=9), norm="rms",
         norm_bias=False, bias=False, gated=True, activation="gelu_tanh",
@@ -318,7 +318,7 @@ def test_our_own_translator_leaves_as_a_t5(tied: bool, scaled: bool, tmp_path: P
     assert again.tie_embeddings == tied
 
 
-def test_rates_of_dropout_are_where_distilbert_has_them(tmp_path: Path) -> None:
+def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
     change = {"dropout": 0.2, "attention_dropout": 0.3, "seq_classif_dropout": 0.4}
     folder = reconfigured(written(tmp_path / "theirs", FAMILIES["DistilBERT"].draw(1)), change)
     spec = read_spec(folder)
@@ -344,7 +344,7 @@ def test_rates_of_dropout_are_where_distilbert_has_them(tmp_path: Path) -> None:
         ("T5", 0, "translate"),
     ],
 )
-def test_the_verbs_take_such_folders(
+def test_verbs_accept_these_folders(
     name: str, seed: int, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, texts = tmp_path / "theirs", tmp_path / "texts.txt"

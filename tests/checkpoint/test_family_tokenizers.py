@@ -111,7 +111,7 @@ def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_ends_are_those_of_auto_tokenizer(kind: str, tmp_path: Path) -> None:
+def test_ids_and_special_tokens_match_auto_tokenizer(kind: str, tmp_path: Path) -> None:
     ours, theirs = both(tmp_path, kind)
     for line in LINES:
         # Special tokens that a text spells out are text in our tokenizer.
@@ -128,7 +128,7 @@ def test_ids_and_ends_are_those_of_auto_tokenizer(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["RoBERTa", "XLM-RoBERTa", "DistilBERT"])
-def test_masks_are_where_theirs_are(kind: str, tmp_path: Path) -> None:
+def test_masks_match_auto_tokenizer(kind: str, tmp_path: Path) -> None:
     ours, theirs = both(tmp_path, kind)
     for line in ("The <mask> sat", "<mask> cat", "The cat<mask>.", "the <mask> <mask> mat"):
         ids = theirs(line.replace("<mask>", theirs.mask_token))["input_ids"]
@@ -144,7 +144,7 @@ def two_files(folder: Path, kind: str, **settings: Any) -> Path:
     return folder
 
 
-def test_a_roberta_of_two_files(tmp_path: Path) -> None:
+def test_roberta_with_two_files_is_read(tmp_path: Path) -> None:
     ours, _ = load_tokenizers(two_files(tmp_path, "roberta"), {"model_type": "roberta"})
     theirs = roberta()
     for line in LINES:
@@ -155,6 +155,6 @@ def test_a_roberta_of_two_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "Qwen2Tokenizer"}])
-def test_two_files_that_are_split_otherwise_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_two_files_with_another_split_are_rejected(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no tokenizer\.json, which is required for qwen2; save its"):
         load_tokenizers(two_files(tmp_path, "qwen2", **settings), {"model_type": "qwen2"})

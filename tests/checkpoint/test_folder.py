@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @parametrize_pairs(preset=tuple(PRESETS), tied=(True, False), pad_to=(1, 32))
-def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
+def test_saved_model_is_restored(preset: str, tied: bool, pad_to: int, tmp_path: Path) -> None:
     model = shaken(build(small(preset, tie_embeddings=tied, pad_vocab_to=pad_to), seed=3))
     save_model(tmp_path, model, TOKENIZER, CARD)
     trained_model = load_model(tmp_path)
@@ -94,7 +94,7 @@ def test_what_comes_back_is_what_went_in(preset: str, tied: bool, pad_to: int, t
     assert torch.equal(trained_model.model(*sides), model.eval()(*sides))
 
 
-def test_a_tied_tensor_is_on_disk_once_and_tied_again_after_loading(folder: Path) -> None:
+def test_tied_tensor_is_stored_once_and_tied_after_loading(folder: Path) -> None:
     with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
         names = set(file.keys())
         assert file.metadata() == {"format": "pt"}
@@ -105,7 +105,7 @@ def test_a_tied_tensor_is_on_disk_once_and_tied_again_after_loading(folder: Path
     assert model.embedding.weight.data_ptr() == model.unembedding.weight.data_ptr()
 
 
-def test_a_tied_tensor_under_its_second_name_alone_is_not_accepted(folder: Path) -> None:
+def test_tied_tensor_under_only_its_second_name_is_rejected(folder: Path) -> None:
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     tensors["unembedding.weight"] = tensors.pop("embedding.weight")
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
@@ -113,7 +113,7 @@ def test_a_tied_tensor_under_its_second_name_alone_is_not_accepted(folder: Path)
         load_model(folder)
 
 
-def test_two_saves_are_equal_to_the_last_bit(tmp_path: Path) -> None:
+def test_two_saves_are_bitwise_identical(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         save_model(tmp_path / name, model_of(), TOKENIZER, CARD)
     save_model(tmp_path / "c", model_of(), TOKENIZER, CARD)  # replaces the first save
@@ -132,14 +132,14 @@ def test_no_file_is_a_pickle(folder: Path) -> None:
             list(pickletools.genops(data))
 
 
-def test_loading_moves_no_global_random_state(folder: Path) -> None:
+def test_loading_does_not_change_global_random_state(folder: Path) -> None:
     before = torch.get_rng_state()
     load_model(folder)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("spec", [BPE(vocab_size=300, pad=True), Words(vocab_size=9)])
-def test_other_tokenizers(spec: BPE | Words, tmp_path: Path) -> None:
+def test_other_tokenizers_are_restored(spec: BPE | Words, tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(spec, ["to be or not to be"])
     model = model_of(vocab_size=tokenizer.vocab_size)
     save_model(tmp_path, model, tokenizer, replace(CARD, tokenizer_hash=tokenizer.hash))
@@ -150,7 +150,7 @@ def test_other_tokenizers(spec: BPE | Words, tmp_path: Path) -> None:
     assert settings["max_new_tokens"] > 0
 
 
-def test_a_state_is_written_in_place_of_the_models_own(tmp_path: Path) -> None:
+def test_given_state_replaces_the_models_state(tmp_path: Path) -> None:
     model = model_of()
     state = {f"_orig_mod.{name}": tensor + 1 for name, tensor in model.state_dict().items()}  # copies are not tied
     save_model(tmp_path, model, TOKENIZER, CARD, state=state)
@@ -159,7 +159,7 @@ def test_a_state_is_written_in_place_of_the_models_own(tmp_path: Path) -> None:
     assert loaded.embedding.weight is loaded.unembedding.weight
 
 
-def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_model_is_rejected(tmp_path: Path) -> None:
     model = model_of()
     state = model.state_dict()
     state["another"] = state.pop("embedding.weight")
@@ -168,7 +168,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_that_wrappers_add_never_reach_the_disk(tmp_path: Path) -> None:
+def test_wrapper_prefixes_are_not_saved(tmp_path: Path) -> None:
     model = model_of()
     model.stack.blocks[1] = torch.compile(model.stack.blocks[1], backend="eager")  # pyright: ignore[reportArgumentType]
     save_model(tmp_path, model, TOKENIZER, CARD)
@@ -177,12 +177,12 @@ def test_names_that_wrappers_add_never_reach_the_disk(tmp_path: Path) -> None:
     load_model(tmp_path)
 
 
-def test_metrics_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+def test_metrics_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     save_model(tmp_path, model_of(), TOKENIZER, replace(CARD, metrics={"loss": float("nan"), "best": 2.0}))
     assert load_model(tmp_path).card.metrics == {"best": 2.0}
 
 
-def test_the_readme_is_for_people(folder: Path) -> None:
+def test_readme_describes_the_model(folder: Path) -> None:
     text = (folder / "README.md").read_text()
     n_parameters = sum(parameter.numel() for parameter in model_of().parameters())
     for words in ("# tiny", f"| Parameters | {n_parameters:,} |", "500 steps, 12,345 tokens", "shakespeare", "1.2500"):
@@ -205,13 +205,13 @@ class TestTwoTokenizers:
     def model(self) -> EncoderDecoder:
         return translator_of(source_vocab_size=self.OWN.vocab_size, share_embeddings=False)
 
-    def test_both_come_back(self, folder: Path) -> None:
+    def test_both_tokenizers_are_restored(self, folder: Path) -> None:
         trained_model, model = load_model(folder), self.model().eval()
         assert (trained_model.tokenizer.hash, trained_model.source_tokenizer.hash) == (TOKENIZER.hash, self.OWN.hash)
         source, target = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[3, 1, 2]])
         assert torch.equal(trained_model.model(source, target), model(source, target))
 
-    def test_three_way_tied_weights_are_on_disk_once(self, tmp_path: Path) -> None:
+    def test_three_way_tied_weights_are_stored_once(self, tmp_path: Path) -> None:
         save_model(tmp_path, translator_of(), TOKENIZER, CARD)
         with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
             names = [name for name in file.keys() if "embedding.weight" in name]  # noqa: SIM118 - not a mapping
@@ -220,22 +220,22 @@ class TestTwoTokenizers:
         assert isinstance(loaded, EncoderDecoder)
         assert loaded.source_embedding.weight is loaded.embedding.weight is loaded.unembedding.weight
 
-    def test_one_of_them_missing(self, folder: Path) -> None:
+    def test_missing_source_tokenizer_is_reported(self, folder: Path) -> None:
         (folder / "source_tokenizer.json").unlink()
         with pytest.raises(UserError, match=r"cannot read .*source_tokenizer.json: No such file"):
             load_model(folder)
 
-    def test_one_of_another_size(self, folder: Path) -> None:
+    def test_source_tokenizer_of_another_size_is_rejected(self, folder: Path) -> None:
         Tokenizer.train(Characters(), ["ab"]).save(folder / "source_tokenizer.json")
         with pytest.raises(UserError, match=r"source_tokenizer.json has \d+ ids and config.json vocab_size=\d+; put"):
             load_model(folder)
 
-    def test_another_of_the_same_size(self, folder: Path) -> None:
+    def test_other_source_tokenizer_of_the_same_size_is_rejected(self, folder: Path) -> None:
         Tokenizer.train(Characters(alphabet="ABCDEFG"), []).save(folder / "source_tokenizer.json")
         with pytest.raises(UserError, match=r"is not the one that the model was trained with"):
             load_model(folder)
 
-    def test_a_model_that_shares_takes_none(self, tmp_path: Path) -> None:
+    def test_model_with_shared_vocabulary_has_no_source_tokenizer(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="source_tokenizer"):
             save_model(tmp_path, translator_of(), TOKENIZER, CARD, source_tokenizer=self.OWN)
         with pytest.raises(ValueError, match="source_tokenizer"):
@@ -249,7 +249,7 @@ class TestRunFolders:
         save_model(tmp_path / "best", model_of(seed=2), TOKENIZER, CARD)
         assert load_model(str(tmp_path)).folder == tmp_path / "best"
 
-    def test_the_last_does_not_take_the_place_of_a_broken_best(self, tmp_path: Path) -> None:
+    def test_last_is_not_used_for_a_broken_best(self, tmp_path: Path) -> None:
         save_model(tmp_path / "last", model_of(), TOKENIZER, CARD)
         save_model(tmp_path / "best", model_of(), TOKENIZER, CARD)
         (tmp_path / "best" / "model.safetensors").unlink()
@@ -258,41 +258,41 @@ class TestRunFolders:
 
 
 class TestWords:
-    def test_no_such_folder(self, folder: Path) -> None:
+    def test_missing_folder_is_reported_with_the_nearest(self, folder: Path) -> None:
         with pytest.raises(UserError, match=r"no such folder: .*modle; did you mean '.*/model'\?$"):
             load_model(folder.with_name("modle"))
 
-    def test_no_such_folder_and_none_near(self, tmp_path: Path) -> None:
+    def test_missing_folder_without_a_similar_name_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"^no such folder: nowhere/at/all$"):
             load_model("nowhere/at/all")
 
-    def test_a_file(self, folder: Path) -> None:
+    def test_file_instead_of_a_folder_is_rejected(self, folder: Path) -> None:
         with pytest.raises(UserError, match=r"is a file; pass its folder"):
             load_model(folder / "config.json")
 
-    def test_no_model_in_it(self, tmp_path: Path) -> None:
+    def test_folder_without_a_model_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"no model in .*: it has no config.json, best/ or last/; train one with"):
             load_model(tmp_path)
 
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-    def test_a_part_is_missing(self, folder: Path, name: str) -> None:
+    def test_missing_part_is_reported(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
         with pytest.raises(UserError, match=f"incomplete model in .*: {name} missing; copy the whole folder"):
             load_model(folder)
 
     @pytest.mark.parametrize("name", ["config.json", "card.json"])
-    def test_broken_json(self, folder: Path, name: str) -> None:
+    def test_broken_json_is_reported(self, folder: Path, name: str) -> None:
         (folder / name).write_text('{"family": ')
         with pytest.raises(UserError, match=rf"{name} is not valid JSON \(.*\); restore the saved file"):
             load_model(folder)
 
-    def test_an_unknown_key(self, folder: Path) -> None:
+    def test_unknown_key_is_reported(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"max_length": 7}))
         with pytest.raises(UserError, match=r"config\.json: unknown key 'max_length'; did you mean 'max_len'\?"):
             load_model(folder)
 
-    def test_shapes_that_do_not_fit(self, folder: Path) -> None:
+    def test_wrong_shapes_are_reported(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         config["max_len"] = 7
         (folder / "config.json").write_text(json.dumps(config))
@@ -301,20 +301,20 @@ class TestWords:
         ):
             load_model(folder)
 
-    def test_names_that_do_not_fit(self, folder: Path) -> None:
+    def test_wrong_names_are_reported(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         config["stack"]["n_layers"] = 3
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(UserError, match=r"does not match its config.json: stack.blocks.2.\S+, .* missing"):
             load_model(folder)
 
-    def test_an_untied_config_for_tied_weights(self, folder: Path) -> None:
+    def test_untied_config_for_tied_weights_is_rejected(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"tie_embeddings": False}))
         with pytest.raises(UserError, match=r"unembedding.weight missing"):
             load_model(folder)
 
-    def test_sizes_that_do_not_fit_together(self, folder: Path) -> None:
+    def test_inconsistent_sizes_are_rejected(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         config["stack"]["n_heads"] = 5
         (folder / "config.json").write_text(json.dumps(config))
@@ -322,13 +322,13 @@ class TestWords:
             load_model(folder)
 
     @pytest.mark.parametrize("left", [0, 5, 100, -1])
-    def test_truncated_weights(self, folder: Path, left: int) -> None:
+    def test_truncated_weights_are_rejected(self, folder: Path, left: int) -> None:
         path = folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:left])
         with pytest.raises(UserError, match=r"model.safetensors is not a complete safetensors file"):
             load_model(folder)
 
-    def test_a_tokenizer_of_another_size(self, folder: Path) -> None:
+    def test_tokenizer_of_another_size_is_rejected(self, folder: Path) -> None:
         other = Tokenizer.train(Characters(), ["abc"])
         other.save(folder / "tokenizer.json")
         with pytest.raises(UserError, match=r"tokenizer.json has 4 ids and config.json vocab_size=\d+; put back"):
@@ -336,7 +336,7 @@ class TestWords:
         with pytest.raises(ValueError, match=r"tokenizers have .*'tokenizer.json': 4.* ids, but the model"):
             save_model(folder, model_of(), other, CARD)
 
-    def test_another_tokenizer_of_the_same_size(self, folder: Path) -> None:
+    def test_another_tokenizer_of_the_same_size_is_rejected(self, folder: Path) -> None:
         other = Tokenizer.train(Characters(alphabet="".join(map(chr, range(65, 64 + TOKENIZER.vocab_size)))), [])
         assert other.vocab_size == TOKENIZER.vocab_size
         other.save(folder / "tokenizer.json")
@@ -344,18 +344,18 @@ class TestWords:
             load_model(folder)
 
     @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+    def test_folder_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match=r"cannot write .*file/model: Not a directory; choose another folder"):
             save_model(tmp_path / "file" / "model", model_of(), TOKENIZER, CARD)
 
 
-def test_a_folder_without_a_card_loads(folder: Path) -> None:
+def test_folder_without_a_card_loads(folder: Path) -> None:
     (folder / "card.json").unlink()
     (folder / "README.md").unlink()
     assert load_model(folder).card == Card(name="model")
 
 
-def test_a_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
+def test_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere")
     load_model(tmp_path / "elsewhere")

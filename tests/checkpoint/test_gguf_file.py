@@ -33,7 +33,7 @@ FUZZ = settings(max_examples=50, suppress_health_check=[HealthCheck.function_sco
 
 
 @pytest.mark.slow
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_file_is_read_back(tmp_path: Path) -> None:
     @FUZZ
     @given(
         told=st.dictionaries(TEXTS.filter(lambda key: key != "general.alignment"), VALUES, max_size=5),
@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     check()
 
 
-def test_the_gguf_package_reads_what_is_written(tmp_path: Path) -> None:
+def test_written_file_is_read_by_the_gguf_package(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 5), "b": torch.randn(7)}
     told = {"general.architecture": "x", "n": 7, "t": True, "f": 0.5, "l": ["a", "ä"], "i": [-1, 2], "s": [0.5, -1.5]}
     write_gguf(tmp_path / "a.gguf", told, tensors)
@@ -82,7 +82,7 @@ def written_by_theirs(path: Path, alignment: int | None = None, **packed: Any) -
 
 
 @pytest.mark.parametrize("alignment", [None, 64])
-def test_what_the_gguf_package_writes_is_read(alignment: int | None, tmp_path: Path) -> None:
+def test_file_of_the_gguf_package_is_read(alignment: int | None, tmp_path: Path) -> None:
     types = gguf.GGMLQuantizationType
     drawn = np.random.default_rng(0).standard_normal((3, 256)).astype(np.float32)
     kinds = (types.F16, types.BF16, types.Q4_0, types.Q4_1, types.Q5_0, types.Q5_1, types.Q8_0, types.TQ2_0)
@@ -102,7 +102,7 @@ def test_what_the_gguf_package_writes_is_read(alignment: int | None, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ2_XXS", "MXFP4"])
-def test_any_type_that_the_package_unpacks(kind: str, tmp_path: Path) -> None:
+def test_any_type_of_the_package_is_unpacked(kind: str, tmp_path: Path) -> None:
     its = gguf.GGMLQuantizationType[kind]
     numbers, n_bytes = gguf.GGML_QUANT_SIZES[its]
     data = np.random.default_rng(0).integers(0, 60, (3, 2 * 256 // numbers * n_bytes), dtype=np.uint8)
@@ -111,14 +111,14 @@ def test_any_type_that_the_package_unpacks(kind: str, tmp_path: Path) -> None:
     assert np.array_equal(read.tensor("a").numpy(), gguf.quants.dequantize(data, its), equal_nan=True)
 
 
-def test_a_type_that_it_does_not_unpack(tmp_path: Path) -> None:
+def test_unsupported_type_is_rejected(tmp_path: Path) -> None:
     its = gguf.GGMLQuantizationType.I32
     read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(np.zeros((3, 4), np.int32), its)))
     with pytest.raises(UserError, match="a is stored as I32, which the gguf package cannot dequantize"):
         read.tensor("a")
 
 
-def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     types = gguf.GGMLQuantizationType
     data = gguf.quants.quantize(np.zeros((3, 32), np.float32), types.Q8_0)
     plain = written_by_theirs(tmp_path / "a.gguf", a=(np.ones((3, 32), np.float32), types.F32))
@@ -185,7 +185,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_is_refused_at_no_cost(case: str, tmp_path: Path) -> None:
+def test_impossible_header_is_rejected_without_allocation(case: str, tmp_path: Path) -> None:
     data, message = BROKEN[case]
     path = tmp_path / "a.gguf"
     path.write_bytes(data)
@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused_at_no_cost(case: str, tmp_path: Path) -> None
     assert "\n" not in str(told.value)
 
 
-def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_file, "MAX_GGUF_HEADER_BYTES", 100)
     write_gguf(tmp_path / "a.gguf", {"a": "b" * 200}, {})
     with pytest.raises(UserError, match=r"100 bytes of settings are exceeded inside a value of 200 bytes"):
@@ -210,7 +210,7 @@ def test_a_long_header_ends_somewhere(tmp_path: Path, monkeypatch: pytest.Monkey
     assert GgufFile(tmp_path / "a.gguf").tensor("a").numel() == 1000
 
 
-def test_a_folder_in_its_place_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such folder: .*a\.gguf"):
         load_model(tmp_path / "a.gguf")
     with pytest.raises(UserError, match=r"cannot read .* not a regular file"):
@@ -246,7 +246,7 @@ def opens_or_is_refused(data: bytes, path: Path) -> bool:
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(3000, id="many", marks=pytest.mark.exhaustive)]
 )
-def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
+def test_flipped_bytes_give_an_error_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
     ends: list[int] = []
     for data in files:
         assert opens_or_is_refused(data, tmp_path / "a.gguf")
@@ -268,7 +268,7 @@ def test_flipped_bytes_are_refused_or_a_whole_model(n: int, files: list[bytes], 
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
 )
-def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[bytes], tmp_path: Path) -> None:
+def test_truncated_file_or_file_with_holes_is_rejected(n: int, files: list[bytes], tmp_path: Path) -> None:
     @settings(FUZZ, max_examples=n)
     @given(which=st.integers(0, 1), start=st.integers(0, 10**6), length=st.integers(1, 40))
     def check(which: int, start: int, length: int) -> None:
@@ -284,7 +284,7 @@ def test_a_file_that_is_cut_short_or_has_holes_is_refused(n: int, files: list[by
 @pytest.mark.parametrize(
     "n", [pytest.param(50, id="some"), pytest.param(2000, id="many", marks=pytest.mark.exhaustive)]
 )
-def test_settings_of_any_value_are_refused_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
+def test_settings_of_any_value_give_an_error_or_a_whole_model(n: int, files: list[bytes], tmp_path: Path) -> None:
     (tmp_path / "plain.gguf").write_bytes(files[0])
     plain = GgufFile(tmp_path / "plain.gguf")
     tensors = {name: plain.tensor(name) for name in plain.locations}

@@ -41,7 +41,7 @@ def twice(tmp_path: Path, model: DecoderOnly) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_a_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = drawn_llama(seed)
     file = taken_out(tmp_path, model)
     theirs = opened_by_theirs(file, monkeypatch)
@@ -52,7 +52,7 @@ def test_a_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_a_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = drawn_gpt2(seed, wide=False)
     file = taken_out(tmp_path, model)
     theirs = opened_by_theirs(file, monkeypatch, n_positions=model.spec.max_len)
@@ -61,11 +61,11 @@ def test_a_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("seed", seeds(12, fast=3))
-def test_there_and_back_is_the_same_to_the_last_bit(seed: int, tmp_path: Path) -> None:
+def test_round_trip_is_bitwise_identical(seed: int, tmp_path: Path) -> None:
     twice(tmp_path, (drawn_llama(seed, biased=seed % 3 == 0), drawn_gpt2(seed))[seed % 2])
 
 
-def test_a_plain_model_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_plain_model_is_restored(tmp_path: Path) -> None:
     for name, model in (("llama", llama(tie_embeddings=True)), ("gpt2", gpt2(tie_embeddings=False))):
         back = load_model(taken_out(tmp_path / name, model)).model
         assert back.spec == model.spec
@@ -73,14 +73,14 @@ def test_a_plain_model_comes_back_as_it_was(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
-def test_without_the_twist_the_logits_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rotary_permutation_changes_the_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     monkeypatch.setattr(gguf_model, "_interleave_rows", lambda rows, heads: rows)
     file = taken_out(tmp_path, model)
     assert furthest(model, load_model(file).model) > 1e-2
 
 
-def test_the_gguf_package_reads_it(tmp_path: Path) -> None:
+def test_gguf_package_reads_the_file(tmp_path: Path) -> None:
     model = llama(tie_embeddings=True)
     read = gguf.GGUFReader(taken_out(tmp_path, model))
     told = {name: field.contents() for name, field in read.fields.items()}
@@ -140,9 +140,7 @@ def edited(
         ({"llama.expert_count": 8}, r"mixture of experts, which Tercet does not support"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    settings: dict[str, Any], message: str, plain: Path, tmp_path: Path
-) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str, plain: Path, tmp_path: Path) -> None:
     file = edited(tmp_path, plain, settings)
     with pytest.raises(UserError, match=message) as told:
         load_model(file)
@@ -166,16 +164,14 @@ def test_settings_that_cannot_be_are_refused(
         ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"bias has 5 rows, which are not 4 heads of 6"),
     ],
 )
-def test_tensors_that_do_not_belong_are_refused(
-    tensors: dict[str, Any], message: str, plain: Path, tmp_path: Path
-) -> None:
+def test_unexpected_tensors_are_rejected(tensors: dict[str, Any], message: str, plain: Path, tmp_path: Path) -> None:
     file = edited(tmp_path, plain, tensors=tensors)
     with pytest.raises(UserError, match=message) as told:
         load_model(file)
     assert "\n" not in str(told.value)
 
 
-def test_a_small_file_makes_no_large_model(tmp_path: Path) -> None:
+def test_small_file_does_not_allocate_a_large_model(tmp_path: Path) -> None:
     wide = 1 << 20
     for name, tensors, settings in (
         ("llama", {"token_embd.weight": torch.zeros(1, wide)}, {"llama.embedding_length": wide}),
@@ -187,7 +183,7 @@ def test_a_small_file_makes_no_large_model(tmp_path: Path) -> None:
             load_model(file)
 
 
-def test_biases_of_some_parts_alone_are_zeros_in_the_others(plain: Path, tmp_path: Path) -> None:
+def test_missing_biases_become_zeros(plain: Path, tmp_path: Path) -> None:
     drawn = torch.Generator().manual_seed(0)
     biases = {
         f"blk.{n}.attn_{part}.bias": torch.randn(size, generator=drawn)
@@ -202,7 +198,7 @@ def test_biases_of_some_parts_alone_are_zeros_in_the_others(plain: Path, tmp_pat
     assert torch.equal(queries[[0, 3, 1, 4, 2, 5]], biases["blk.0.attn_q.bias"][:6])
 
 
-def test_frequencies_that_change_nothing_are_passed_over(plain: Path, tmp_path: Path) -> None:
+def test_frequency_factors_of_one_are_ignored(plain: Path, tmp_path: Path) -> None:
     file = edited(tmp_path, plain, tensors={"rope_freqs.weight": torch.ones(3)})
     assert furthest(llama(), load_model(file).model) == 0
 
@@ -219,7 +215,7 @@ def test_frequencies_that_change_nothing_are_passed_over(plain: Path, tmp_path: 
         (gpt2(0, logit_softcap=15.0), r"logit_softcap is 15\.0"),
     ],
 )  # fmt: skip
-def test_what_has_no_equal_is_refused_by_name(model: DecoderOnly, message: str, tmp_path: Path) -> None:
+def test_unsupported_options_are_rejected_by_name(model: DecoderOnly, message: str, tmp_path: Path) -> None:
     folder = saved(tmp_path / "ours", model)
     with pytest.raises(UserError, match=message) as told:
         convert(folder, tmp_path / "theirs", "gguf")
@@ -227,13 +223,13 @@ def test_what_has_no_equal_is_refused_by_name(model: DecoderOnly, message: str, 
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_an_encoder_is_refused(tmp_path: Path) -> None:
+def test_encoder_is_rejected(tmp_path: Path) -> None:
     model = EncoderOnly(EncoderOnlySpec(vocab_size=11, max_len=7, stack=GPT2))
     with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only can be converted"):
         convert(saved_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
 
 
-def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> None:
+def test_folder_opens_only_with_a_single_file(tmp_path: Path) -> None:
     model = llama(stack={"n_kv_heads": None}, tie_embeddings=True)
     file = taken_out(tmp_path, model)
     assert furthest(model, load_model(file.parent).model) == 0
@@ -249,7 +245,7 @@ def test_the_folder_of_one_file_opens_and_of_two_does_not(tmp_path: Path) -> Non
         load_model(file.with_name("README.md"))
 
 
-def test_a_file_of_ours_is_checked_however_it_is_opened(tmp_path: Path) -> None:
+def test_tercet_file_is_verified_in_every_way_of_opening(tmp_path: Path) -> None:
     folder = convert(taken_out(tmp_path, llama()), tmp_path / "again", "gguf")
     path = folder / "model.gguf"
     data = bytearray(path.read_bytes())
@@ -260,7 +256,7 @@ def test_a_file_of_ours_is_checked_however_it_is_opened(tmp_path: Path) -> None:
             load_model(given)
 
 
-def test_a_conversion_never_writes_over_its_own_file(tmp_path: Path) -> None:
+def test_conversion_never_overwrites_its_source(tmp_path: Path) -> None:
     file = taken_out(tmp_path, llama())
     before = file.read_bytes()
     with pytest.raises(UserError, match=r"theirs is the model to convert; choose another folder"):

@@ -24,7 +24,7 @@ def test_every_key_of_the_file_and_its_tokenizer_is_decided() -> None:
     assert [key for key in keys if not is_listed(key) and key not in REPORTED_KEYS] == []
 
 
-def test_a_key_of_another_model_is_rejected_by_name() -> None:
+def test_key_of_another_model_is_rejected_by_name() -> None:
     for key in [*keys_of(Keys.LLM), *keys_of(Keys.Attention), *keys_of(Keys.Rope), *keys_of(Keys.SSM)]:
         known = key.removeprefix("llama.") in {*USED["llama"], *IRRELEVANT}
         check_settings({key: 0}, "llama")  # off
@@ -38,7 +38,7 @@ def test_a_key_of_another_model_is_rejected_by_name() -> None:
         check_settings({"general.type": "adapter"}, "llama")
 
 
-def test_what_is_not_followed_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_keys_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     check_settings({"general.name": "a", "tokenizer.ggml.add_eos_token": False, "x.y": 0}, "gpt2")
     assert not capsys.readouterr().err
     check_settings({"tokenizer.ggml.add_eos_token": True, "x.y": 1}, "gpt2")

@@ -32,7 +32,7 @@ def ours() -> TrainedModel:
     return load_model(PLACE)
 
 
-def test_it_writes_english(ours: TrainedModel) -> None:
+def test_model_writes_english(ours: TrainedModel) -> None:
     assert isinstance(ours.model, DecoderOnly)
     assert sum(parameter.numel() for parameter in ours.model.parameters()) == 134_515_008
     assert (ours.tokenizer.bos_id, ours.tokenizer.eos_id, ours.tokenizer.pad_id) == (1, 2, 2)
@@ -50,7 +50,7 @@ def test_it_writes_english(ours: TrainedModel) -> None:
 
 
 @pytest.mark.exhaustive
-def test_logits_are_those_of_transformers(ours: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = opened_by_theirs(PLACE, monkeypatch)
     ids = torch.tensor([ours.tokenizer.encode("The quick brown fox jumps over the lazy dog. Once upon a time, there")])
     assert isinstance(ours.model, DecoderOnly)
@@ -61,7 +61,7 @@ def test_logits_are_those_of_transformers(ours: TrainedModel, monkeypatch: pytes
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
 
 
-def test_ids_are_those_of_transformers(ours: TrainedModel) -> None:
+def test_ids_match_transformers(ours: TrainedModel) -> None:
     """`transformers` does not split numbers into digits as llama.cpp does, so the texts have no digits."""
     theirs = transformers.AutoTokenizer.from_pretrained(PLACE.parent, gguf_file=PLACE.name, split_special_tokens=True)
 
@@ -78,7 +78,7 @@ def test_ids_are_those_of_transformers(ours: TrainedModel) -> None:
 
 
 @pytest.mark.exhaustive
-def test_out_and_in_again_is_the_same_to_the_last_bit(ours: TrainedModel, tmp_path: Path) -> None:
+def test_round_trip_is_bitwise_identical(ours: TrainedModel, tmp_path: Path) -> None:
     folder = convert(PLACE, tmp_path / "ours")
     again = load_model(convert(folder, tmp_path / "out", "gguf"))
     state = again.model.state_dict()

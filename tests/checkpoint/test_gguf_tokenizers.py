@@ -48,7 +48,7 @@ def split_otherwise(tokenizer: Tokenizer, splits: tuple[str, ...], **model: Any)
 
 
 @pytest.mark.parametrize("pre", SPLITS)
-def test_a_bpe_of_bytes_comes_back_as_it_was(pre: str) -> None:
+def test_byte_level_bpe_is_restored(pre: str) -> None:
     tokenizer = split_otherwise(BYTES, SPLITS[pre], ignore_merges=pre == "llama-bpe")
     assert to_settings(tokenizer)[f"{KEY}pre"] == pre
     back = there_and_back(tokenizer)
@@ -66,7 +66,7 @@ def test_a_bpe_of_bytes_comes_back_as_it_was(pre: str) -> None:
     check()
 
 
-def test_other_ways_to_say_the_same_split() -> None:
+def test_equivalent_splits_are_recognized() -> None:
     library = tokenizers.Tokenizer.from_str(BYTES.to_json())
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -82,7 +82,7 @@ def test_other_ways_to_say_the_same_split() -> None:
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe"])
-def test_ids_are_those_of_transformers(pre: str, tmp_path: Path) -> None:
+def test_ids_match_transformers(pre: str, tmp_path: Path) -> None:
     """`transformers` splits as GPT-2 does for every name except a Llama's."""
     ours = split_otherwise(BYTES, SPLITS[pre], ignore_merges=pre == "llama-bpe").with_opening(
         [1] if pre == "llama-bpe" else []
@@ -100,14 +100,14 @@ def test_ids_are_those_of_transformers(pre: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [ASCII, ANY])
-def test_characters_come_back_as_characters(tokenizer: Tokenizer) -> None:
+def test_character_tokenizers_are_restored(tokenizer: Tokenizer) -> None:
     back = there_and_back(tokenizer)
     assert back.hash == tokenizer.hash
     assert back.kind == "characters"
     assert (back.eos_id, back.pad_id) == (tokenizer.eos_id, tokenizer.pad_id)
 
 
-def test_characters_are_the_same_in_transformers(tmp_path: Path) -> None:
+def test_characters_match_transformers(tmp_path: Path) -> None:
     made = llama(vocab_size=ASCII.vocab_size)
     folder = convert(saved(tmp_path / "ours", made, ASCII), tmp_path / "theirs", "gguf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
@@ -115,7 +115,7 @@ def test_characters_are_the_same_in_transformers(tmp_path: Path) -> None:
     assert theirs(text).input_ids == ASCII.encode(text)
 
 
-def test_an_opening_goes_along() -> None:
+def test_opening_tokens_are_kept() -> None:
     assert BYTES.bos_id == 1
     opened = BYTES.with_opening([1])
     assert to_settings(opened)[f"{KEY}add_bos_token"] is True
@@ -128,7 +128,7 @@ def test_an_opening_goes_along() -> None:
     assert from_settings({**told, f"{KEY}pre": "llama-bpe"}).opening == (1,)
 
 
-def test_tokens_of_the_user_and_holes_stay() -> None:
+def test_user_tokens_and_unused_ids_are_kept() -> None:
     structure = json.loads(BYTES.to_json())
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     structure["model"]["vocab"]["zz"] = 305
@@ -179,7 +179,7 @@ def with_stripping() -> Tokenizer:
         (with_stripping(), r"'<think>' absorbs adjacent text"),
     ],
 )
-def test_a_tokenizer_without_an_equal_is_refused(tokenizer: Tokenizer, message: str) -> None:
+def test_unsupported_tokenizer_is_rejected(tokenizer: Tokenizer, message: str) -> None:
     with pytest.raises(UserError, match=message) as told:
         to_settings(tokenizer)
     assert "\n" not in str(told.value)
@@ -215,7 +215,7 @@ def bytes_of(text: str) -> list[str]:
 @pytest.mark.slow
 @TRIES
 @given(draw=st.randoms(use_true_random=False), text=st.text("aab  é", max_size=24))
-def test_sentencepieces_are_merged_by_their_scores(draw: random.Random, text: str) -> None:
+def test_sentencepieces_are_merged_by_score(draw: random.Random, text: str) -> None:
     known = list("▁ab")
     for _ in range(draw.randint(2, 14)):
         known.append(draw.choice(known) + draw.choice(known))
@@ -229,7 +229,7 @@ def test_sentencepieces_are_merged_by_their_scores(draw: random.Random, text: st
     assert encode_prompt(tokenizer, text) == [1, *ids]
 
 
-def test_sentencepieces_are_those_of_transformers() -> None:
+def test_sentencepieces_match_transformers() -> None:
     scores = {"▁": -9.0, "a": -8.0, "b": -7.0, "ab": -1.0, "▁a": -2.0, "▁ab": -3.0, "▁▁": -4.0, "ba": -5.0}
     settings_ = pieces(scores)
     names = settings_[f"{KEY}tokens"]
@@ -259,7 +259,7 @@ def test_sentencepieces_are_those_of_transformers() -> None:
         ({"scores": [0.0] * 262}, r"two of its tokenizer's pieces have the same score"),
     ],
 )
-def test_broken_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_broken_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
     told = pieces({"a": -1.0, "aa": -2.0, "aaa": -3.0}, **changes)
     with pytest.raises(UserError, match=message):
         from_settings({name: value for name, value in told.items() if value is not None})
@@ -275,14 +275,14 @@ def test_broken_settings_are_refused(changes: dict[str, Any], message: str) -> N
         ({"merges": None}, r"merges is missing"),
     ],
 )
-def test_broken_merges_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_broken_merges_are_rejected(changes: dict[str, Any], message: str) -> None:
     told = {**to_settings(BYTES), **{f"{KEY}{name}": value for name, value in changes.items()}}
     with pytest.raises(UserError, match=message) as error:
         from_settings({name: value for name, value in told.items() if value is not None})
     assert "\n" not in str(error.value)
 
 
-def test_an_old_file_says_no_more_than_it_must() -> None:
+def test_old_file_needs_only_required_settings() -> None:
     told = to_settings(BYTES)
     least = {f"{KEY}{name}": told[f"{KEY}{name}"] for name in ("model", "tokens", "merges")}
     tokenizer = from_settings(least)
@@ -290,7 +290,7 @@ def test_an_old_file_says_no_more_than_it_must() -> None:
     assert tokenizer.opening == ()
 
 
-def test_the_template_is_in_the_file(tmp_path: Path) -> None:
+def test_chat_template_is_in_the_file(tmp_path: Path) -> None:
     folder = convert(saved(tmp_path / "ours", llama(), template="{{ ä }}"), tmp_path / "theirs", "gguf")
     assert GgufFile(folder / "model.gguf").settings["tokenizer.chat_template"] == "{{ ä }}"
     assert load_model(folder).chat_template == "{{ ä }}"

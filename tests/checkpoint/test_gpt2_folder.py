@@ -63,7 +63,7 @@ def furthest(ours: DecoderOnly, reference: Any, *, length: int = 19) -> float:
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = drawn(seed)
     ours = opened(written(tmp_path, reference, pickled=seed % 3 == 0))
     assert furthest(ours, reference, length=30) < 1e-4
@@ -74,7 +74,7 @@ def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["no prefix", "masks", "twin", "half", "no head", "several files"])
-def test_what_other_files_do_differently_changes_nothing(change: str, tmp_path: Path) -> None:
+def test_other_file_formats_change_nothing(change: str, tmp_path: Path) -> None:
     reference = usual()
     folder = written(tmp_path, reference)
     state, tolerance = safetensors.torch.load_file(folder / "model.safetensors"), 1e-5
@@ -120,13 +120,13 @@ def test_what_other_files_do_differently_changes_nothing(change: str, tmp_path: 
         {"layer_norm_epsilon": 1e-5}, {"activation_function": "gelu"}, {"n_head": 4},
     ],
 )  # fmt: skip
-def test_another_config_is_seen(change: dict[str, Any]) -> None:
+def test_changed_config_changes_outputs(change: dict[str, Any]) -> None:
     reference = usual()
     config = reference.config.to_dict() | change
     assert furthest(from_gpt2(config, reference.state_dict()), reference) > 1e-4
 
 
-def test_queries_and_keys_in_each_others_place_are_seen() -> None:
+def test_swapped_queries_and_keys_are_detected() -> None:
     reference = usual()
     state = dict(reference.state_dict())
     for name in [name for name in state if "c_attn" in name]:
@@ -135,7 +135,7 @@ def test_queries_and_keys_in_each_others_place_are_seen() -> None:
     assert furthest(from_gpt2(reference.config.to_dict(), state), reference) > 1e-2
 
 
-def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
+def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     reference = usual()
     ours = opened(written(tmp_path, reference, n_ids=20))
     assert (ours.vocab_size, ours.embedding.weight.shape[0]) == (20, 23)
@@ -146,7 +146,7 @@ def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_saved_as_ours_and_writes(tmp_path: Path) -> None:
+def test_model_is_saved_as_a_tercet_folder_and_generates(tmp_path: Path) -> None:
     trained_model = load_model(written(tmp_path / "theirs", usual(), n_ids=20))
     save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
     again = load_model(tmp_path / "ours")
@@ -175,7 +175,7 @@ def test_it_is_saved_as_ours_and_writes(tmp_path: Path) -> None:
         ({"wte.weight": torch.ones(23, 12)}, r"wte\.weight occurs twice in the weights"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     folder = edited(written(tmp_path, usual()), change)
     with pytest.raises(UserError, match=message) as told:
         load_model(folder)
@@ -201,7 +201,7 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
         ),
     ],
 )
-def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unsupported_config_is_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = written(tmp_path, usual())
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
@@ -209,7 +209,7 @@ def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], m
         load_model(folder)
 
 
-def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
+def test_pickle_runs_no_code(tmp_path: Path) -> None:
     folder = written(tmp_path, usual(), pickled=True)
     torch.save({"a": Path}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights"):
@@ -222,7 +222,7 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
         load_model(folder)
 
 
-def test_loading_moves_no_global_random_state(tmp_path: Path) -> None:
+def test_loading_does_not_change_global_random_state(tmp_path: Path) -> None:
     folder = written(tmp_path, usual())
     before = torch.get_rng_state()
     load_model(folder)
@@ -230,7 +230,7 @@ def test_loading_moves_no_global_random_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_opens_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_opens_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(written(tmp_path / "theirs", usual()))
     (tmp_path / "lines.txt").write_text("w5 w9 w3 w20 w5 " * 9)
     for verb in (

@@ -67,7 +67,7 @@ def furthest(ours: DecoderOnly, reference: Any) -> float:
 
 
 @pytest.mark.parametrize("seed", seeds(10, fast=2))
-def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = drawn(seed)
     ours = opened(written(tmp_path, reference, pickled=seed % 3 == 1))
     assert furthest(ours, reference) < 1e-4
@@ -78,7 +78,7 @@ def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True), (False, False)])
-def test_biases_of_one_part_alone(biases: tuple[bool, bool]) -> None:
+def test_biases_of_only_one_part_are_read(biases: tuple[bool, bool]) -> None:
     reference = theirs(attention_bias=biases[0], mlp_bias=biases[1])
     ours = from_llama(told(reference), reference.state_dict())
     assert furthest(ours, reference) < 1e-5
@@ -96,12 +96,12 @@ def test_biases_of_one_part_alone(biases: tuple[bool, bool]) -> None:
         {"rope_theta": 10.0},  # the newer key takes precedence
     ],
 )
-def test_the_base_of_the_rotation_stands_in_one_of_three_places(base: dict[str, Any]) -> None:
+def test_rotary_base_is_read_from_three_places(base: dict[str, Any]) -> None:
     reference = usual()
     assert furthest(from_llama(told(reference) | base, reference.state_dict()), reference) < 1e-5
 
 
-def test_the_first_llamas_said_neither_base_nor_width_of_a_head() -> None:
+def test_early_llama_configs_lack_base_and_head_width() -> None:
     reference = theirs(hidden_size=24, num_key_value_heads=4, rope_parameters=None)
     config = told(reference)
     for key in ("rope_parameters", "head_dim", "num_key_value_heads", "attention_bias", "mlp_bias"):
@@ -110,7 +110,7 @@ def test_the_first_llamas_said_neither_base_nor_width_of_a_head() -> None:
 
 
 @pytest.mark.parametrize("change", ["no prefix", "frequencies", "twin"])
-def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
+def test_other_file_formats_change_nothing(change: str) -> None:
     reference = theirs(tie_word_embeddings=change == "twin")
     state = dict(reference.state_dict())
     match change:
@@ -129,13 +129,13 @@ def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
         {"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": {"rope_theta": 10_000.0}},
     ],
 )  # fmt: skip
-def test_another_config_is_seen(change: dict[str, Any]) -> None:
+def test_changed_config_changes_outputs(change: dict[str, Any]) -> None:
     reference = usual()
     assert furthest(from_llama(told(reference) | change, reference.state_dict()), reference) > 1e-4
 
 
 @pytest.mark.parametrize(("one", "other"), [("q_proj", "o_proj"), ("gate_proj", "up_proj")])
-def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
+def test_swapped_weights_are_detected(one: str, other: str) -> None:
     reference = theirs(num_attention_heads=4, num_key_value_heads=4, head_dim=4, hidden_size=16)
     state = {
         name.replace(one, "*").replace(other, one).replace("*", other): tensor
@@ -154,7 +154,7 @@ def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
         ({"model.layers.0.self_attn.k_proj.bias": torch.ones(12)}, r"k_proj\.bias unknown"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         load_model(edited(written(tmp_path, usual()), change))
 
@@ -177,7 +177,7 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
         ({"model_type": "mixtral"}, "model_type is 'mixtral'; expected 'llama' or 'mistral' or "),
     ],
 )
-def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str) -> None:
+def test_unsupported_config_is_rejected(change: dict[str, Any], message: str) -> None:
     reference = usual()
     with pytest.raises(UserError, match=message):
         from_llama(told(reference) | change, reference.state_dict())

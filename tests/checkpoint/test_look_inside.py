@@ -52,7 +52,7 @@ def assert_maps(look: dict[str, Any], name: str, theirs: Any) -> None:
 
 
 @torch.no_grad()
-def test_gpt2(tmp_path: Path) -> None:
+def test_explorer_matches_gpt2(tmp_path: Path) -> None:
     model = gpt2()
     look, (ids,) = seen(written(tmp_path / "gpt2", model), {"text": "w5 w9 w9 w4 w22"})
     model.set_attn_implementation("eager")
@@ -62,7 +62,7 @@ def test_gpt2(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_marian(tmp_path: Path) -> None:
+def test_explorer_matches_marian(tmp_path: Path) -> None:
     model = marian()
     look, (source, target) = seen(written(tmp_path / "marian", model), {"text": "w5 w9 w4 w22", "target": "w7 w8"})
     model.set_attn_implementation("eager")
@@ -75,7 +75,7 @@ def test_marian(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_bert_that_others_trained() -> None:
+def test_explorer_matches_a_pretrained_bert() -> None:
     look, (ids,) = seen(minilm(), {"text": "Attention is all you need."})
     model = transformers.AutoModel.from_pretrained(minilm(), attn_implementation="eager")
     assert_maps(look, "stack.blocks.{}.self_attention.weights", model(ids, output_attentions=True).attentions)
@@ -86,7 +86,7 @@ def test_a_bert_that_others_trained() -> None:
 @pytest.mark.parametrize(
     "family", ["marian", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("gpt2", "bert"))]
 )
-def test_on_the_command_line(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_command_opens_the_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = minilm() if family == "bert" else written(tmp_path / family, gpt2() if family == "gpt2" else marian())
     prompt = "Attention is all you need." if family == "bert" else "w5 w9 w4"
     assert main(["inspect", str(folder)]) == 0, capsys.readouterr().err

@@ -81,7 +81,7 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
-def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
+def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = drawn(seed)
     folder = written(tmp_path, reference, pickled=seed % 3 == 0)
     ours = opened(folder)
@@ -96,7 +96,7 @@ def test_logits_and_greedy_tokens_are_theirs(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_translation_is_the_one_that_transformers_finds(tmp_path: Path) -> None:
+def test_translation_matches_transformers(tmp_path: Path) -> None:
     reference = usual()
     trained_model = load_model(written(tmp_path / "theirs", reference))
     tokenizer = trained_model.tokenizer
@@ -121,7 +121,7 @@ def test_columns_alternate_between_sine_and_cosine() -> None:
     assert interleave_columns(6).tolist() == [0, 3, 1, 4, 2, 5]
 
 
-def test_a_forgotten_permutation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permutation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = usual()
     assert furthest(from_marian(told(reference), reference.state_dict()), reference) < 1e-5
     monkeypatch.setattr(reader, "_reorder", lambda model, order: None)
@@ -129,7 +129,7 @@ def test_a_forgotten_permutation_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("part", [*reader.INPUT_WEIGHTS, *reader.OUTPUT_WEIGHTS])
-def test_a_permutation_forgotten_in_one_part_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permutation_in_one_part_is_detected(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = usual()
     for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
         monkeypatch.setattr(reader, table, tuple(name for name in getattr(reader, table) if name != part))
@@ -139,13 +139,13 @@ def test_a_permutation_forgotten_in_one_part_is_seen(part: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     "change", [{"activation_function": "gelu"}, {"scale_embedding": False}, {"encoder_attention_heads": 4}]
 )
-def test_another_config_is_seen(change: dict[str, Any]) -> None:
+def test_changed_config_changes_outputs(change: dict[str, Any]) -> None:
     reference = usual()
     assert furthest(from_marian(told(reference) | change, reference.state_dict()), reference) > 1e-3
 
 
 @pytest.mark.parametrize(("one", "other"), [("q_proj", "k_proj"), ("self_attn_layer_norm", "final_layer_norm")])
-def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
+def test_swapped_weights_are_detected(one: str, other: str) -> None:
     reference = usual()
     state = {
         name.replace(one, "*").replace(other, one).replace("*", other): tensor
@@ -154,7 +154,7 @@ def test_weights_in_each_others_place_are_seen(one: str, other: str) -> None:
     assert furthest(from_marian(told(reference), state), reference) > 1e-2
 
 
-def test_without_the_bias_of_the_logits_all_scores_are_others() -> None:
+def test_missing_logit_bias_changes_all_scores() -> None:
     reference = usual()
     state = dict(reference.state_dict())
     state["final_logits_bias"] = torch.zeros(1, 23)
@@ -166,7 +166,7 @@ def test_without_the_bias_of_the_logits_all_scores_are_others() -> None:
 
 @pytest.mark.parametrize("share", ["one", "apart", "other vocabulary", "untied"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_embeddings_shared_or_not(share: str, whole: bool, tmp_path: Path) -> None:
+def test_embeddings_may_be_shared_or_separate(share: str, whole: bool, tmp_path: Path) -> None:
     config: dict[str, dict[str, Any]] = {
         "one": {},
         "apart": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23},
@@ -181,7 +181,7 @@ def test_embeddings_shared_or_not(share: str, whole: bool, tmp_path: Path) -> No
     assert furthest(ours, reference) < 1e-5
 
 
-def test_a_matrix_of_its_own_for_the_output_alone() -> None:
+def test_output_matrix_may_be_separate() -> None:
     """Older versions share the embeddings of both sides nevertheless."""
     reference = theirs(tie_word_embeddings=False)
     with torch.no_grad():
@@ -192,7 +192,7 @@ def test_a_matrix_of_its_own_for_the_output_alone() -> None:
     assert furthest(ours, reference) < 1e-5
 
 
-def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+def test_separate_source_vocabulary_is_read(tmp_path: Path) -> None:
     reference = theirs(share_encoder_decoder_embeddings=False, decoder_vocab_size=29)
     folder = written(tmp_path / "theirs", reference, n_ids=29)
     with pytest.raises(UserError, match=r"missing source_tokenizer\.json of the source, which has its own 23 ids"):
@@ -210,7 +210,7 @@ def test_a_source_with_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     assert furthest(opened(tmp_path / "o"), reference) < 1e-5
 
 
-def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
+def test_shared_vocabulary_may_have_two_segmentations(tmp_path: Path) -> None:
     folder = written(tmp_path / "theirs", usual())
     backwards = json.loads(words(23).to_str())
     backwards["normalizer"] = {"type": "Lowercase"}
@@ -233,7 +233,7 @@ def test_one_vocabulary_may_be_cut_in_two_ways(tmp_path: Path) -> None:
     assert again.source_tokenizer is again.tokenizer
 
 
-def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
+def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     reference = usual()
     ours = opened(written(tmp_path, reference, n_ids=20))
     with torch.no_grad():
@@ -243,7 +243,7 @@ def test_rows_without_an_id_only_pad_the_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["no prefix", "tables", "no output", "half"])
-def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
+def test_other_file_formats_change_nothing(change: str) -> None:
     reference = usual()
     state, tolerance = dict(reference.state_dict()), 1e-5
     match change:
@@ -260,7 +260,7 @@ def test_what_other_files_do_differently_changes_nothing(change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["learned", "interleaved", "wide"])
-def test_positions_of_another_kind_are_refused(change: str) -> None:
+def test_positions_of_another_kind_are_rejected(change: str) -> None:
     reference = usual()
     state = dict(reference.state_dict())
     name = "model.decoder.embed_positions.weight"
@@ -284,7 +284,7 @@ def test_positions_of_another_kind_are_refused(change: str) -> None:
         ({"model.encoder.embed_tokens.weight": torch.ones(23, 12)}, r"embed_tokens\.weight is not the same as shared"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         load_model(edited(written(tmp_path, usual()), change))
 
@@ -303,14 +303,14 @@ def test_weights_that_do_not_fit_are_named(change: dict[str, Tensor | None], mes
         ({"model_type": "bart"}, "model_type is 'bart'; expected 'marian'"),
     ],
 )
-def test_a_config_that_tercet_cannot_follow_is_refused(change: dict[str, Any], message: str) -> None:
+def test_unsupported_config_is_rejected(change: dict[str, Any], message: str) -> None:
     reference = usual()
     with pytest.raises(UserError, match=message):
         from_marian(told(reference) | change, reference.state_dict())
 
 
 @pytest.mark.slow
-def test_the_command_line_opens_it(
+def test_command_line_opens_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(written(tmp_path / "theirs", usual()))

@@ -175,9 +175,7 @@ def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=0, slow=0))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
-def test_scores_are_ours_at_any_shape(
-    family: str, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_match_at_any_shape(family: str, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = drawn(family, seed)
     folder = taken_out(tmp_path, model)
     assert capfd.readouterr() == ("", "")
@@ -186,7 +184,7 @@ def test_scores_are_ours_at_any_shape(
 
 @pytest.mark.parametrize("seed", seeds(20, fast=6))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
-def test_what_is_traced_is_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traced_modules_match_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the modules before they become graphs; the model must be left unchanged."""
     model = drawn(family, seed)
     assert furthest_traced(model, monkeypatch) < 1e-5
@@ -207,7 +205,7 @@ def furthest_traced(model: AnyModel, monkeypatch: pytest.MonkeyPatch) -> float:
     return furthest(model, Path())
 
 
-def test_a_row_of_padding_alone_is_no_nan() -> None:
+def test_row_of_padding_gives_no_nan() -> None:
     for family in ("reading", "translating"):
         graph = onnx_graphs.graphs_of(drawn(family, 0))[0]
         inputs = {name: torch.zeros(2, 5, dtype=torch.long) for name in graph.inputs}
@@ -239,7 +237,7 @@ FILES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(FILES))
-def test_graphs_score_as_ours_and_their_sizes_are_open(family: str, exported: dict[str, tuple[AnyModel, Path]]) -> None:
+def test_exported_graphs_match_and_have_dynamic_sizes(family: str, exported: dict[str, tuple[AnyModel, Path]]) -> None:
     model, folder = exported[family]
     assert furthest(model, folder) < 1e-4
     own = {"source_tokenizer.json"} if getattr(model.spec, "source_vocab_size", None) else set()
@@ -260,7 +258,7 @@ def test_graphs_score_as_ours_and_their_sizes_are_open(family: str, exported: di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(FILES))
-def test_what_the_readme_says_runs(
+def test_code_in_the_readme_runs(
     family: str,
     exported: dict[str, tuple[AnyModel, Path]],
     tmp_path: Path,
@@ -295,9 +293,7 @@ def test_what_the_readme_says_runs(
 
 
 @pytest.mark.slow
-def test_large_weights_stand_beside_the_graph_and_tied_ones_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_weights_are_external_and_tied_ones_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_folder, "LARGE", 100)
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=1000, max_len=MAX_LEN, stack=STACK)), 0)
     folder = taken_out(tmp_path, model)
@@ -311,7 +307,7 @@ def test_large_weights_stand_beside_the_graph_and_tied_ones_once(
 
 
 @pytest.mark.exhaustive
-def test_a_context_of_one_token(tmp_path: Path) -> None:
+def test_context_of_one_token_is_exported(tmp_path: Path) -> None:
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=11, max_len=1, stack=STACK)), 0)
     folder = taken_out(tmp_path, model)
     tokens = torch.randint(11, (3, 1))
@@ -319,12 +315,12 @@ def test_a_context_of_one_token(tmp_path: Path) -> None:
         assert away(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)) < 1e-5
 
 
-def test_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graphs, "rotate", lambda x, rotation: x)  # keys are still rotated
     assert furthest_traced(drawn("writing", 2), monkeypatch) > 1e-2
 
 
-def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def missing(name: str, *more: Any) -> Any:
@@ -340,7 +336,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_the_page_on_exporting_runs(
+def test_code_in_the_exporting_guide_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "exporting.md").read_text()
@@ -363,7 +359,7 @@ def test_the_page_on_exporting_runs(
 @pytest.mark.parametrize(
     "family", [pytest.param(family, marks=pytest.mark.exhaustive) for family in ("writing", "reading", "translating")]
 )
-def test_every_kind_of_block_leaves(family: str, tmp_path: Path) -> None:
+def test_every_kind_of_block_is_exported(family: str, tmp_path: Path) -> None:
     told = StackSpec(
         d_model=16, n_layers=2, n_heads=2, d_ff=20, norm="layer_std", parallel=True, final_norm=False,
         bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40),

@@ -27,7 +27,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_ids_of_documents_are_those_of_prompts_and_the_end(text: Path, tmp_path: Path) -> None:
+def test_ids_of_documents_are_those_of_prompts_and_the_end(text: Path, tmp_path: Path) -> None:
     spec = TextSpec(source=str(text), validation=HeldOut(source=str(text)))
     expected = [[*encode_prompt(OPENED, line), OPENED.eos_id] for line in LINES]
     corpus = prepare(spec, tokenizer=OPENED)
@@ -39,7 +39,7 @@ def test_the_ids_of_documents_are_those_of_prompts_and_the_end(text: Path, tmp_p
     assert (corpus.validation_bytes, corpus.train_bytes) == (plain.validation_bytes, plain.train_bytes)
 
 
-def test_prepared_tokens_are_opened_too(text: Path, tmp_path: Path) -> None:
+def test_prepared_tokens_start_with_the_opening(text: Path, tmp_path: Path) -> None:
     spec = TextSpec(source=str(text), validation=Documents(fraction=0.3))
     for name, tokenizer in (("opened", OPENED), ("plain", BYTES)):
         prepare_tokens(spec, tmp_path / name, tokenizer=tokenizer)
@@ -48,7 +48,7 @@ def test_prepared_tokens_are_opened_too(text: Path, tmp_path: Path) -> None:
     assert len(opened) > len(plain)
 
 
-def test_ids_that_are_opened_already_get_no_second_opening(tmp_path: Path) -> None:
+def test_opened_ids_get_no_second_opening(tmp_path: Path) -> None:
     ids = np.array([1, 70, 71, OPENED.eos_id, 72, OPENED.eos_id], np.uint16)
     np.save(tmp_path / "ids.npy", ids)
     spec = TextSpec(source=str(tmp_path / "ids.npy"), validation=HeldOut(source=str(tmp_path / "ids.npy")))
@@ -56,7 +56,7 @@ def test_ids_that_are_opened_already_get_no_second_opening(tmp_path: Path) -> No
     assert prepare(spec, tokenizer=OPENED).validation.tolist() == [1, 70, 71, end, 1, 72, end]
 
 
-def test_evaluate_reads_each_text_behind_its_opening(text: Path, tmp_path: Path) -> None:
+def test_evaluate_reads_each_text_after_its_opening(text: Path, tmp_path: Path) -> None:
     """lm-evaluation-harness#1465, #1586, #2382, #2049: perplexity without BOS is another model's."""
     trained_model = load_model(saved(tmp_path / "ours", llama(), OPENED))
     assert isinstance(trained_model, LanguageModel)

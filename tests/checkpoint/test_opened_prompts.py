@@ -37,7 +37,7 @@ def processed(*, single: str, special: tuple[tuple[str, int], ...] = (BOS, EOS))
         ("$A </s>", ()),
     ],
 )
-def test_read_from_the_post_processor(single: str, opening: tuple[int, ...]) -> None:
+def test_opening_is_read_from_the_post_processor(single: str, opening: tuple[int, ...]) -> None:
     tokenizer = processed(single=single)
     assert tokenizer.opening == opening
     assert tokenizer.encode("w5 w6") == [5, 6], "a document's ids have no prefix"
@@ -46,7 +46,7 @@ def test_read_from_the_post_processor(single: str, opening: tuple[int, ...]) -> 
     assert tokenizer.with_ids(eos_id=7).opening == opening
 
 
-def test_a_sequence_of_post_processors() -> None:
+def test_opening_is_read_from_a_sequence_of_post_processors() -> None:
     library = words(11)
     template = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[BOS])
     library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
@@ -72,12 +72,12 @@ def test_another_opening_is_kept(ids: list[int]) -> None:
     assert told.with_opening([]).opening == ()
 
 
-def test_an_id_that_is_none() -> None:
+def test_invalid_opening_id_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"no id 11; ids are 0 to 10"):
         Tokenizer(words(11)).with_opening([11])
 
 
-def test_an_empty_prompt_is_what_opens_a_text() -> None:
+def test_empty_prompt_is_the_opening() -> None:
     assert encode_prompt(BYTES.with_opening([1]), "") == [1]
     assert encode_prompt(BYTES, "") == [2]
 
@@ -94,7 +94,7 @@ def a_llama(folder: Path, tokenizer: Any) -> Path:
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_as_llama_in_transformers(opens: bool, tmp_path: Path) -> None:
+def test_prompts_match_llama_in_transformers(opens: bool, tmp_path: Path) -> None:
     names = ["<unk>", "<s>", "</s>", "▁", *"thecaswon456"]
     made = transformers.LlamaTokenizer(
         vocab={name: number for number, name in enumerate(names)}, merges=[], add_bos_token=opens
@@ -111,7 +111,7 @@ def test_as_llama_in_transformers(opens: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False, None])
-def test_the_switch_beside_it_changes_nothing_as_in_transformers(told: bool | None, tmp_path: Path) -> None:
+def test_add_bos_setting_changes_nothing_as_in_transformers(told: bool | None, tmp_path: Path) -> None:
     library = words(11)
     library.post_processor = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[BOS])
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
@@ -123,7 +123,7 @@ def test_the_switch_beside_it_changes_nothing_as_in_transformers(told: bool | No
     assert encode_prompt(load_model(folder).tokenizer, "w5 w6") == auto_tokenizer(folder)("w5 w6").input_ids
 
 
-def test_there_and_back_in_every_kind_of_folder(tmp_path: Path) -> None:
+def test_opening_survives_every_kind_of_folder(tmp_path: Path) -> None:
     source = saved(tmp_path / "ours", llama(), BYTES.with_opening([1]))
     for to in (None, "hf", "gguf"):
         folder = convert(source, tmp_path / str(to), to)

@@ -78,7 +78,7 @@ def theirs(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
+def test_exported_adapter_is_the_same_in_peft(name: str, tmp_path: Path) -> None:
     run = run_of(name, tmp_path / "run")
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
     before = logits(base)
@@ -99,7 +99,7 @@ def test_ours_is_the_same_there(name: str, tmp_path: Path) -> None:
         ("bert", "SEQ_CLS", "AutoPeftModelForSequenceClassification"),
     ],
 )
-def test_an_adapter_opens_by_itself_beside_its_base(
+def test_adapter_opens_by_itself_next_to_its_base(
     name: str, task_type: str, opener: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(name, tmp_path / "run")
@@ -113,7 +113,7 @@ def test_an_adapter_opens_by_itself_beside_its_base(
     torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_values_keep_their_unit_in_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean and deviation are in the last layer, which is part of the adapter."""
     scale = {"problem_type": "regression", "target_mean": -7.0, "target_std": 3.0}
     monkeypatch.setitem(MODELS, "bert", {**BERT, "classifier": {"labels": ["n"], "pooling": "pooler", **scale}})
@@ -124,7 +124,7 @@ def test_numbers_keep_their_unit_there(tmp_path: Path, monkeypatch: pytest.Monke
     torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:
+def test_adapter_of_part_of_a_fused_matrix_is_the_same_in_peft(tmp_path: Path) -> None:
     """Adapters of GPT-2's fused matrix for the values only, with another rank in one layer."""
     run = run_of("gpt2", tmp_path / "run", targets=("value", "down"))
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
@@ -133,7 +133,7 @@ def test_some_of_a_fused_matrix_is_the_same_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "stabilised"), [(name, number % 2 == 0) for number, name in enumerate(MODELS)])
-def test_theirs_is_the_same_here(name: str, stabilised: bool, tmp_path: Path) -> None:
+def test_imported_adapter_is_the_same_as_in_peft(name: str, stabilised: bool, tmp_path: Path) -> None:
     base = convert(run_of(name, tmp_path / "run") / "pretrained", tmp_path / "base", "hf")
     settings = peft.LoraConfig(
         r=3, lora_alpha=7, target_modules=THEIR_TARGETS[name], init_lora_weights=False, use_rslora=stabilised,
@@ -157,14 +157,14 @@ def test_theirs_is_the_same_here(name: str, stabilised: bool, tmp_path: Path) ->
     torch.testing.assert_close(logits(back.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_ours_opens_on_our_model_too(tmp_path: Path) -> None:
+def test_exported_adapter_opens_on_a_tercet_model(tmp_path: Path) -> None:
     run = run_of("llama", tmp_path / "run")
     model = peft.PeftModel.from_pretrained(load_model(run / "pretrained").model, run / "best").eval()
     expected = logits(load_model(run).model)
     torch.testing.assert_close(logits(model.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_adapter_of_another_model_is_rejected(tmp_path: Path) -> None:
     run, other = run_of("llama", tmp_path / "run"), run_of("gpt2", tmp_path / "other")
     adapter = convert(run, tmp_path / "adapter", "peft")
     config = adapter / "adapter_config.json"
@@ -189,7 +189,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
         ("adapter_model.safetensors", {}, "A and B of .* do not belong together"),
     ],
 )
-def test_a_damaged_adapter_is_refused(file: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_damaged_adapter_is_rejected(file: str, change: dict[str, Any], words: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = run_of("llama", tmp_path / "run") / "best"
@@ -204,7 +204,7 @@ def test_a_damaged_adapter_is_refused(file: str, change: dict[str, Any], words: 
         load_model(folder)
 
 
-def test_what_has_no_adapter_is_not_written_as_one(tmp_path: Path) -> None:
+def test_model_without_an_adapter_is_rejected(tmp_path: Path) -> None:
     run = run_of("llama", tmp_path / "run")
     with pytest.raises(UserError, match="has no adapter for --to peft"):
         convert(run / "pretrained", tmp_path / "adapter", "peft")

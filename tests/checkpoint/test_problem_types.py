@@ -62,7 +62,7 @@ def our_numbers(model: EncoderOnly) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", SIZES)
-def test_their_folders_are_read_and_written(family: str, kind: str, tmp_path: Path) -> None:
+def test_transformers_folders_are_read_and_written(family: str, kind: str, tmp_path: Path) -> None:
     other = theirs(family, kind)
     folder = written(tmp_path / "theirs", other)
     model = load_model(folder).require("classify").model
@@ -93,7 +93,7 @@ def regression(width: int = 20, *, mean: float = -250.0, std: float = 40.0, **sp
 
 
 @pytest.mark.parametrize("spec", [{}, {"n_segments": 0, "pooler_activation": "relu"}], ids=["BERT", "DistilBERT"])
-def test_the_scale_is_folded_into_what_is_written(spec: dict[str, Any], tmp_path: Path) -> None:
+def test_scale_is_folded_into_the_exported_head(spec: dict[str, Any], tmp_path: Path) -> None:
     ours = regression(**spec)
     numbers = our_numbers(ours)
     assert numbers.std() > 1
@@ -114,7 +114,7 @@ def test_the_scale_is_folded_into_what_is_written(spec: dict[str, Any], tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_graphs_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_have_the_same_outputs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = regression()
     if kind != "regression":
         head = Classifier(labels=("a", "b", "c"), problem_type=kind, dropout=0.0)  # pyright: ignore[reportArgumentType]
@@ -128,7 +128,7 @@ def test_graphs_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.exhaustive
-def test_onnxruntime_says_the_same(tmp_path: Path) -> None:
+def test_onnxruntime_has_the_same_outputs(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ours = regression()
     out = convert(saved(tmp_path / "ours", ours), tmp_path / "theirs", "onnx")
@@ -140,7 +140,7 @@ def test_onnxruntime_says_the_same(tmp_path: Path) -> None:
     assert "`classes`, the number stars" in card(load_model(tmp_path / "ours"), ("hidden", "classes"))
 
 
-def test_what_they_do_not_say_is_what_they_take_it_for() -> None:
+def test_missing_problem_type_has_the_default_of_transformers() -> None:
     assert read_problem_type({}, 1, "texts") == "regression"
     assert read_problem_type({"problem_type": None}, 2, "texts") == "single_label_classification"
     assert read_problem_type({"problem_type": "single_label_classification"}, 1, "texts").startswith("single")
@@ -159,7 +159,7 @@ def test_labels_are_named_by_their_numbers_in_any_order() -> None:
         read_labels({"id2label": {"0": "a", "2": "c"}}, 3)
 
 
-def test_numbers_far_from_nothing_keep_their_digits(tmp_path: Path) -> None:
+def test_numbers_with_a_large_mean_keep_their_digits(tmp_path: Path) -> None:
     """Numbers are computed in float64: a mean of 1e9 leaves a deviation of 1, unlike in float32."""
     near, far = regression(mean=0.0, std=1.0), regression(mean=1e9, std=1.0)
     tokenizer = load_model(saved(tmp_path / "ours", near)).tokenizer
@@ -168,7 +168,7 @@ def test_numbers_far_from_nothing_keep_their_digits(tmp_path: Path) -> None:
         assert other.value - 1e9 == pytest.approx(one.value, abs=1e-6)
 
 
-def test_a_folder_of_theirs_that_says_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inconsistent_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = written(tmp_path / "theirs", theirs("Bert", "multi_label_classification"))
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"problem_type": "regression"}))

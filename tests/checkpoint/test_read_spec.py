@@ -60,24 +60,26 @@ def read_unbuilt(path: Path, monkeypatch: pytest.MonkeyPatch) -> AnySpec:
 
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("name", THEIRS)
-def test_of_folders_of_others(name: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_of_transformers_folders_is_read(
+    name: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path / "theirs", shaken(THEIRS[name](), 0), n_ids=20, pickled=pickled)
     assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
 
 
 @pytest.mark.parametrize("drawn", [drawn_llama, drawn_gpt2])
-def test_of_gguf_files(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_of_gguf_files_is_read(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = taken_out(tmp_path, drawn(1))
     assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
 
 
-def test_of_our_own_folders_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spec_of_tercet_folders_and_runs_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecoderOnlySpec(vocab_size=11, max_len=7, stack=STACK)
     saved(tmp_path / "run" / "last", DecoderOnly(spec))
     assert read_unbuilt(tmp_path / "run", monkeypatch) == load_model(tmp_path / "run").model.spec == spec
 
 
-def test_what_is_broken_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_broken_folder_is_rejected_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_spec(tmp_path / "none")
     path = written(tmp_path / "theirs", shaken(THEIRS["a bert that classifies"](), 0))

@@ -18,7 +18,7 @@ CHANGES = (
 )
 
 
-def test_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_record_is_read_back_unchanged(tmp_path: Path) -> None:
     record = replace(RECORD, threads=3, micro_batches=((0, 8), (5, 4)), changes=CHANGES, saved=40, finished=True)
     record.write(tmp_path)
     assert read_record(tmp_path) == record
@@ -84,7 +84,7 @@ def test_metrics_are_read_by_column(tmp_path: Path) -> None:
     assert [x == x for x in history["val/loss"]] == [False, True, False]  # NaN if nothing was measured
 
 
-def test_metrics_with_two_line_ends_and_a_line_that_is_being_written(tmp_path: Path) -> None:
+def test_metrics_with_two_line_ends_and_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_bytes(b"step,lr,val/loss\n1,0.5,3\n2,0.25,\r\n3,0.1")
     columns = read_metrics(path)

@@ -58,14 +58,14 @@ def refused(folder: Path, message: str) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_the_plant_works_where_pickles_are_run(tmp_path: Path) -> None:
+def test_planted_pickle_works_when_unpickled(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Planted(tmp_path / "ran")))
     assert (tmp_path / "ran").is_dir()
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_pickle_planted_as_weights(whole: bool, zipped: bool, tmp_path: Path) -> None:
+def test_pickle_planted_as_weights_is_not_executed(whole: bool, zipped: bool, tmp_path: Path) -> None:
     folder, ran = theirs(tmp_path / "theirs", pickled=True), tmp_path / "ran"
     state: dict[str, Any] = torch.load(folder / "pytorch_model.bin") if whole else {}
     torch.save(
@@ -85,7 +85,7 @@ def test_a_pickle_planted_as_weights(whole: bool, zipped: bool, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_broken_pickle_is_refused_or_read(zipped: bool, tmp_path: Path) -> None:
+def test_broken_pickle_is_rejected_or_read(zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     stream = io.BytesIO()
     torch.save({"a": torch.zeros(3), "b": torch.ones(2, 2)}, stream, _use_new_zipfile_serialization=zipped)
@@ -113,7 +113,7 @@ def test_a_broken_pickle_is_refused_or_read(zipped: bool, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
 @pytest.mark.parametrize("make", [ours, theirs])
-def test_a_pickle_planted_as_a_file_of_text(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+def test_pickle_planted_as_a_text_file_is_rejected(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
     (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
     refused(folder, r"is not valid JSON|cannot read the tokenizer|cannot read .*UTF-8")
@@ -124,7 +124,7 @@ def test_a_pickle_planted_as_a_file_of_text(make: Callable[[Path], Path], name: 
     "name", ["tokenizer.pkl", "tokenizer.pickle", "training_args.bin", "optimizer.pt", "spiece.model"]
 )
 @pytest.mark.parametrize("make", [ours, theirs])
-def test_pickles_that_lie_beside_it_are_not_looked_at(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+def test_other_pickles_in_the_folder_are_not_read(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
     (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
     for code in ("modeling_mine.py", "conftest.py", "__init__.py", "sitecustomize.py"):
@@ -134,7 +134,7 @@ def test_pickles_that_lie_beside_it_are_not_looked_at(make: Callable[[Path], Pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
+def test_code_named_by_a_config_is_not_executed(tmp_path: Path) -> None:
     folder, ran = theirs(tmp_path / "theirs"), tmp_path / "ran"
     planted = f"import os; os.mkdir({str(ran)!r})\n"
     (folder / "modeling_mine.py").write_text(planted)
@@ -157,7 +157,7 @@ def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
     "name",
     ["../secret.safetensors", "/secret.safetensors", "a/../../secret.safetensors", "..", ".", "", 5, None, ["a"]],
 )
-def test_an_index_names_files_of_its_own_folder_alone(name: Any, tmp_path: Path) -> None:
+def test_index_may_name_only_files_of_its_folder(name: Any, tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs")
     (folder / "model.safetensors").rename(tmp_path / "secret.safetensors")
     named = str(tmp_path / "secret.safetensors") if name == "/secret.safetensors" else name
@@ -181,7 +181,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("make", [ours, theirs])
 @pytest.mark.parametrize("case", HEADERS)
-def test_a_header_that_claims_too_much(case: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_excessive_header_is_rejected(case: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
     told = json.dumps(TENSORS[case]).encode() if case in TENSORS else b""
     data = struct.pack("<Q", len(told)) + told if told else HEADERS[case]
@@ -194,7 +194,7 @@ def test_a_header_that_claims_too_much(case: str, make: Callable[[Path], Path], 
         tracemalloc.stop()
 
 
-def test_links_are_followed_as_the_cache_of_transformers_has_them_and_never_written_through(tmp_path: Path) -> None:
+def test_links_are_followed_for_reading_but_not_for_writing(tmp_path: Path) -> None:
     folder = theirs(tmp_path / "snapshots" / "theirs")
     (tmp_path / "blobs").mkdir()
     for path in sorted(folder.iterdir()):
@@ -207,7 +207,7 @@ def test_links_are_followed_as_the_cache_of_transformers_has_them_and_never_writ
     assert not (folder / "model.safetensors").is_symlink()
 
 
-def test_a_name_in_a_gguf_file_is_never_a_path(tmp_path: Path) -> None:
+def test_name_in_a_gguf_file_is_not_a_path(tmp_path: Path) -> None:
     file = taken_out(tmp_path, llama())
     (file.parent / "manifest.json").unlink()
     read = GgufFile(file)
@@ -222,7 +222,7 @@ def test_a_name_in_a_gguf_file_is_never_a_path(tmp_path: Path) -> None:
     refused(file, r"has \.\./\.\./planted, unlike a supported Llama")
 
 
-def test_from_python_too(tmp_path: Path) -> None:
+def test_python_api_is_safe_too(tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs", pickled=True)
     torch.save({"a": Planted(tmp_path / "ran")}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="not a complete file of weights"):

@@ -61,7 +61,7 @@ def hidden(folder: Path, ids: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("config", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
-def test_the_first_token_is_the_vector_if_the_folder_says_so(bert: Path, config: dict[str, Any]) -> None:
+def test_first_token_is_the_vector_if_the_folder_requires_it(bert: Path, config: dict[str, Any]) -> None:
     """zoteus#51, mlx-embeddings#63, DALM#92, nixiesearch#465: a CLS-pooled folder is mean-pooled."""
     run = tercet.load(write(bert, config))
     first = hidden(bert, [1, 5, 6, 2])[0]
@@ -71,7 +71,7 @@ def test_the_first_token_is_the_vector_if_the_folder_says_so(bert: Path, config:
 
 
 @pytest.mark.parametrize("file", ["sentence_bert_config", "tokenizer_config"])
-def test_a_text_is_cut_where_the_folder_says(bert: Path, file: str) -> None:
+def test_text_is_cut_at_the_folders_limit(bert: Path, file: str) -> None:
     """text-embeddings-inference#146, sentence-transformers#1918: max_seq_length differs from the model's."""
     write(bert)
     path = bert / f"{file}.json"
@@ -83,14 +83,12 @@ def test_a_text_is_cut_where_the_folder_says(bert: Path, file: str) -> None:
     assert found @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_conversion_reports_what_it_does_not_keep(
-    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_conversion_reports_dropped_settings(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out")
     assert "does not contain the vector settings" in capsys.readouterr().err
 
 
-def test_what_is_as_usual_is_read(tmp_path: Path) -> None:
+def test_usual_settings_are_read(tmp_path: Path) -> None:
     assert read_sentence_settings(tmp_path) == SentenceSettings()
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": None, "__version__": {}}
     folder = write(tmp_path, steps=[*STEPS, NORMALIZE], config_sentence_transformers=prompts)
@@ -119,7 +117,7 @@ def test_what_is_as_usual_is_read(tmp_path: Path) -> None:
         ({"config_sentence_transformers": {"truncate_dim": 4}}, "truncate_dim is 4"),
     ],
 )  # fmt: skip
-def test_what_asks_for_another_vector_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_setting_that_changes_the_vector_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_sentence_settings(write(tmp_path, **changes))
 

@@ -23,7 +23,7 @@ ENDS = [2, 70, 71]
 
 
 @pytest.mark.parametrize("to", [None, "hf", "gguf"])
-def test_all_ends_come_through_every_folder(to: str | None, tmp_path: Path) -> None:
+def test_all_end_ids_survive_every_kind_of_folder(to: str | None, tmp_path: Path) -> None:
     """vllm#4180, vllm#4182, mlx-vlm#309, exllamav2#449: `eos_token_id` is a list, but only one id stops."""
     source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([71, 70]))
     tokenizer = load_model(convert(source, tmp_path / "out", to)).tokenizer
@@ -35,7 +35,7 @@ def test_all_ends_come_through_every_folder(to: str | None, tmp_path: Path) -> N
             assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == ENDS
 
 
-def test_more_ends_than_llama_cpp_has_are_rejected(tmp_path: Path) -> None:
+def test_more_end_ids_than_llama_cpp_supports_are_rejected(tmp_path: Path) -> None:
     source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([70, 71, 72]))
     with pytest.raises(UserError, match=r"any of the ids \[2, 70, 71, 72\], but llama.cpp supports at most three"):
         convert(source, tmp_path / "out", "gguf")
@@ -57,7 +57,7 @@ def foreign_llama(folder: Path, **settings: Any) -> Path:
 
 
 @pytest.mark.parametrize("place", ["config.json", "generation_config.json"])
-def test_any_end_of_a_folder_stops_as_in_transformers(place: str, tmp_path: Path) -> None:
+def test_any_end_id_of_a_folder_stops_as_in_transformers(place: str, tmp_path: Path) -> None:
     folder = foreign_llama(tmp_path / "theirs", eos_token_id=2)
     theirs: Any = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     ids = auto_tokenizer(folder)("w5 w6", return_tensors="pt").input_ids
@@ -76,7 +76,7 @@ def test_any_end_of_a_folder_stops_as_in_transformers(place: str, tmp_path: Path
     assert completion.finish == "eos"
 
 
-def test_a_translator_with_several_ends_is_rejected(tmp_path: Path) -> None:
+def test_translator_with_several_end_ids_is_rejected(tmp_path: Path) -> None:
     from tercet.tokens.foreign import load_tokenizers
 
     Tokenizer(words(11)).save(tmp_path / "tokenizer.json")
@@ -84,7 +84,7 @@ def test_a_translator_with_several_ends_is_rejected(tmp_path: Path) -> None:
         load_tokenizers(tmp_path, {"decoder_start_token_id": 3, "eos_token_id": [2, 5]})
 
 
-def test_an_exported_chat_template_is_not_cut_into_letters(tmp_path: Path) -> None:
+def test_exported_chat_template_is_not_split_into_letters(tmp_path: Path) -> None:
     """transformers#29279, OpenRLHF#1069: ids must be those of training, with special tokens unsplit."""
     template = plain_template(BYTES)
     out = convert(saved(tmp_path / "ours", llama(), BYTES, template), tmp_path / "out", "hf")

@@ -54,7 +54,7 @@ def trained_model(name: str) -> TrainedModel:
         ("embedding", "an encoder", Encoder, "embed"),
     ],
 )
-def test_it_says_what_it_is(name: str, kind: str, class_: type[TrainedModel], verbs: str) -> None:
+def test_trained_model_describes_itself(name: str, kind: str, class_: type[TrainedModel], verbs: str) -> None:
     model = trained_model(name)
     assert model.kind == kind
     assert model.task == ("labels" if name == "both" else name)
@@ -75,19 +75,19 @@ def test_it_says_what_it_is(name: str, kind: str, class_: type[TrainedModel], ve
         ("embedding", "evaluate", "an encoder, which cannot fill masks; use `tercet embed runs/mine`"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_what_it_can(name: str, verb: Any, words: str) -> None:
+def test_unsupported_method_is_rejected_with_the_supported_ones(name: str, verb: Any, words: str) -> None:
     with pytest.raises(UserError) as error:
         trained_model(name).require(verb)
     assert str(error.value) == f"runs/mine is {words}"
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_it_can_do_it_is_handed_out_for(name: str) -> None:
+def test_supported_methods_are_available(name: str) -> None:
     model = trained_model(name)
     assert all(model.require(verb) is model for verb in model.verbs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def test_labels_of_words_are_not_labels_of_texts() -> None:
+def test_word_labels_are_not_text_labels() -> None:
     classifier = trained_model("labels").require("classify")
     assert classifier.require_labels("texts") is classifier.model
     with pytest.raises(UserError, match="runs/mine assigns labels to texts, not to tokens"):

@@ -101,7 +101,7 @@ def model_with_card(kind: str, data: dict[str, Any], data_hash: str) -> TrainedM
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_data_of_a_card_with_another_hash_is_not_used(kind: str, home: Path, tmp_path: Path) -> None:
+def test_card_data_with_another_hash_is_not_used(kind: str, home: Path, tmp_path: Path) -> None:
     (home / KINDS[kind].file).write_text(KINDS[kind].content)
     data = {"source": f"~/{KINDS[kind].file}"}
     for data_hash, reason in ((HASH, "has changed since the training"), ("", "has no data_hash in its card.json")):
@@ -112,7 +112,7 @@ def test_data_of_a_card_with_another_hash_is_not_used(kind: str, home: Path, tmp
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_data_of_a_card_with_its_hash_is_used(kind: str, home: Path) -> None:
+def test_card_data_with_its_hash_is_used(kind: str, home: Path) -> None:
     (home / KINDS[kind].file).write_text(KINDS[kind].content)
     data = {"source": f"~/{KINDS[kind].file}"}
     expected = KINDS[kind].hash(data)
@@ -130,7 +130,7 @@ def test_data_of_a_card_with_its_hash_is_used(kind: str, home: Path) -> None:
         {"source": "a.txt", "mixture": [{"source": "memory://theirs", "weight": 0.5}]},
     ],
 )
-def test_url_of_a_card_is_not_fetched(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_url_is_not_fetched(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteTokenFolder, "__init__", lambda self, url, group: pytest.fail(f"{url} was fetched"))
     (tmp_path / "a.txt").write_text(KINDS["text"].content)
     for read in READERS.values():

@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_file_of_a_run_is_known(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_file_of_a_run_is_checked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     visible = [path for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
     with_hash = [path for path in visible if path.name not in ("manifest.json", "run.json")]
     assert tercet.verify(run).files == len(with_hash)
@@ -34,7 +34,7 @@ def test_every_file_of_a_run_is_known(run: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_each_damaged_file_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_damaged_file_is_reported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, original in enumerate(sorted(run.rglob("*"))):
         if not original.is_file() or original.name.startswith("."):
             continue
@@ -51,7 +51,7 @@ def test_each_damaged_file_is_named(run: Path, tmp_path: Path, capsys: pytest.Ca
             assert f"{path} is missing" in capsys.readouterr().out
 
 
-def test_nothing_to_compare_with(tmp_path: Path) -> None:
+def test_folder_without_a_manifest_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no run\.json and no manifest\.json: nothing to compare"):
         tercet.verify(tmp_path)
     with pytest.raises(UserError, match="no such folder"):

@@ -26,7 +26,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_models_open_and_answer_alike(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_open_and_give_the_recorded_answers(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, dict[str, Any]] = json.loads((old / "answers.json").read_text())
     assert len(answers) == 3
     for command, answer in answers.items():
@@ -65,7 +65,7 @@ def nearly(value: Any) -> Any:
     return pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
 
 
-def test_a_run_of_then_is_refused_in_one_line(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_of_the_previous_version_is_rejected_in_one_line(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "run/recipe.yaml", "--out", "run"]) == 2
     refusal = capsys.readouterr().err
     assert "requires a task: language, masked" in refusal

@@ -29,7 +29,7 @@ def words(own: Tokenizer) -> EncoderOnly:
     return encoder(own.vocab_size, classifier=Classifier(labels=LABELS, over="tokens"))
 
 
-def test_texts_have_the_heads_own_probabilities(texts: EncoderOnly, own: Tokenizer) -> None:
+def test_texts_have_the_probabilities_of_the_head(texts: EncoderOnly, own: Tokenizer) -> None:
     for text, one in zip(TEXTS, classify(texts, own, TEXTS, batch_tokens=31), strict=True):
         with torch.no_grad():
             p = texts.classify(texts.hidden(torch.tensor([[own.bos_id, *own.encode(text), own.eos_id]])))[0].softmax(-1)
@@ -40,7 +40,7 @@ def test_texts_have_the_heads_own_probabilities(texts: EncoderOnly, own: Tokeniz
 
 
 @torch.no_grad()
-def test_numbers_and_sets_of_labels_come_from_the_heads_own_logits(own: Tokenizer) -> None:
+def test_numbers_and_sets_of_labels_follow_from_the_logits(own: Tokenizer) -> None:
     head = Classifier(labels=("stars",), problem_type="regression", target_mean=1e4, target_std=20.0)
     numbers = encoder(own.vocab_size, classifier=head)
     sets = encoder(own.vocab_size, classifier=Classifier(labels=LABELS, problem_type="multi_label_classification"))
@@ -70,7 +70,7 @@ def test_words_have_the_label_of_their_first_piece(words: EncoderOnly, own: Toke
             np.testing.assert_allclose([one.scores[label] for label in LABELS], p[first + 1], atol=1e-5)
 
 
-def test_words_behind_the_end_have_no_label(words: EncoderOnly, own: Tokenizer) -> None:
+def test_words_after_the_context_have_no_label(words: EncoderOnly, own: Tokenizer) -> None:
     (tagged,) = tag(words, own, [["cat"] * 60])
     assert tagged.truncated
     assert len(tagged.tags) == 60
@@ -78,7 +78,7 @@ def test_words_behind_the_end_have_no_label(words: EncoderOnly, own: Tokenizer) 
     assert tagged.tags[-1] is None
 
 
-def test_the_wrong_head_says_so(texts: EncoderOnly, words: EncoderOnly, own: Tokenizer) -> None:
+def test_wrong_head_is_reported(texts: EncoderOnly, words: EncoderOnly, own: Tokenizer) -> None:
     with pytest.raises(UserError, match=r"the model predicts labels for words; use tag\(\)"):
         classify(words, own, ["a"])
     with pytest.raises(UserError, match=r"the model predicts labels for texts; use classify\(\)"):

@@ -49,7 +49,7 @@ def test_vectors_are_the_pooled_hidden_states(
 @pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(order=st.permutations(range(len(TEXTS))), batch_tokens=st.integers(1, 300))
-def test_neighbours_change_no_vector(order: list[int], batch_tokens: int) -> None:
+def test_batch_does_not_change_vectors(order: list[int], batch_tokens: int) -> None:
     own = tokenizer()
     model = encoder(own.vocab_size)
     alone = np.concatenate([embed(model, own, [text]).vectors for text in TEXTS])
@@ -57,7 +57,7 @@ def test_neighbours_change_no_vector(order: list[int], batch_tokens: int) -> Non
     np.testing.assert_allclose(together, alone[order], atol=1e-5)
 
 
-def test_a_model_that_sees_padding_is_caught(
+def test_model_that_sees_padding_is_detected(
     model: EncoderOnly, own: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = embed(model, own, TEXTS[:1]).vectors
@@ -68,20 +68,20 @@ def test_a_model_that_sees_padding_is_caught(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 16_384])
-def test_neighbours_change_no_likelihood(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
+def test_batch_does_not_change_likelihoods(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
     alone = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]
     for one, other in zip(alone, pseudo_logprobs(model, own, TEXTS, batch_tokens=batch_tokens), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_a_model_in_training_answers_at_rest_and_goes_on_training(own: Tokenizer) -> None:
+def test_training_model_is_evaluated_and_its_mode_restored(own: Tokenizer) -> None:
     model = encoder(own.vocab_size).train()
     wanted = embed(encoder(own.vocab_size), own, TEXTS).vectors
     np.testing.assert_array_equal(embed(model, own, TEXTS).vectors, wanted)
     assert all(part.training for part in model.modules())
 
 
-def test_no_text_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
+def test_empty_list_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
     assert embed(model, own, []).vectors.shape == (0, 24)
     assert pseudo_logprobs(model, own, []) == []
     long = "the cat sat " * 40
@@ -96,7 +96,7 @@ def test_no_text_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("within_word", [False, True])
-def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokenizer, within_word: bool) -> None:
+def test_pseudo_likelihood_masks_each_token_once(model: EncoderOnly, own: Tokenizer, within_word: bool) -> None:
     found = pseudo_logprobs(model, own, TEXTS, within_word=within_word)
     several = False
     for text, logprobs in zip(TEXTS, found, strict=True):
@@ -116,7 +116,7 @@ def test_pseudo_likelihood_hides_each_token_once(model: EncoderOnly, own: Tokeni
     assert found[0].sum() == pytest.approx(pseudo_scores(model, own, TEXTS, within_word=within_word)[0].logprob)
 
 
-def test_within_word_changes_words_of_several_pieces_alone(model: EncoderOnly, own: Tokenizer) -> None:
+def test_within_word_changes_only_words_of_several_pieces(model: EncoderOnly, own: Tokenizer) -> None:
     pairs = zip(
         TEXTS, pseudo_logprobs(model, own, TEXTS), pseudo_logprobs(model, own, TEXTS, within_word=True), strict=True
     )
@@ -125,7 +125,7 @@ def test_within_word_changes_words_of_several_pieces_alone(model: EncoderOnly, o
         assert np.allclose(plain, within, atol=1e-5) == whole
 
 
-def test_a_tokenizer_without_ends_is_refused() -> None:
+def test_tokenizer_without_bos_and_eos_is_rejected() -> None:
     own = Tokenizer.train(BPE(vocab_size=280), TEXTS)
     with pytest.raises(UserError, match="no token for the beginning or the end of a text"):
         embed(encoder(own.vocab_size), own, TEXTS)

@@ -32,7 +32,7 @@ def by_hand(model: EncoderOnly, own: Tokenizer, ids: list[int]) -> torch.Tensor:
         return model(torch.tensor([[own.bos_id, *ids, own.eos_id]]))[0, 1:-1].softmax(-1)
 
 
-def test_the_probabilities_are_the_models_own(model: EncoderOnly, own: Tokenizer) -> None:
+def test_probabilities_are_those_of_the_model(model: EncoderOnly, own: Tokenizer) -> None:
     found = fill(model, own, [ONE], top=7)[0]
     ids = own.encode_masked(ONE).tolist()
     p = by_hand(model, own, ids)[ids.index(own.mask_id)]
@@ -63,7 +63,7 @@ def test_candidates_are_sorted_real_tokens_decoded_in_place(kind: str) -> None:
     assert on.text == f"the {own.mask_token} sat on the mat"
 
 
-def test_each_mask_has_its_own_list_in_its_place(model: EncoderOnly, own: Tokenizer) -> None:
+def test_each_mask_has_its_own_candidates(model: EncoderOnly, own: Tokenizer) -> None:
     text = "[MASK] cat [MASK] on the [MASK]"
     ids = own.encode_masked(text).tolist()
     p = by_hand(model, own, ids)
@@ -78,7 +78,7 @@ def test_each_mask_has_its_own_list_in_its_place(model: EncoderOnly, own: Tokeni
 
 @pytest.mark.parametrize("spelt", ["[MASK]", "<mask>"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_may_be_spelt_both_ways(kind: str, spelt: str) -> None:
+def test_mask_may_be_spelled_both_ways(kind: str, spelt: str) -> None:
     own = tokenizer(kind)
     model = encoder(own.vocab_size)
     found = fill(model, own, [f"the {spelt} sat"])[0].masks
@@ -86,7 +86,7 @@ def test_a_mask_may_be_spelt_both_ways(kind: str, spelt: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_of_several_pieces_is_filled_from_left_to_right(kind: str) -> None:
+def test_word_of_several_pieces_is_filled_from_left_to_right(kind: str) -> None:
     own = tokenizer(kind)
     model = encoder(own.vocab_size)
     words = ["cat", "dog", "sat", "unbelievable"]
@@ -109,21 +109,21 @@ def test_a_word_of_several_pieces_is_filled_from_left_to_right(kind: str) -> Non
     assert sum(p) <= 1 + 1e-6
 
 
-def test_one_piece_words_have_their_probability_among_all(model: EncoderOnly, own: Tokenizer) -> None:
+def test_one_piece_words_have_their_full_probability(model: EncoderOnly, own: Tokenizer) -> None:
     every = {one.ids: one.probability for one in fill(model, own, [ONE], top=10_000)[0].masks[0]}
     for one in fill(model, own, [ONE], only=["cat", "the", "mat"])[0].masks[0]:
         if len(one.ids) == 1:
             assert one.probability == pytest.approx(every[one.ids], abs=1e-6)
 
 
-def test_only_is_cut_to_top_and_equal_spellings_are_one(model: EncoderOnly, own: Tokenizer) -> None:
+def test_only_is_limited_to_top_and_merges_equal_spellings(model: EncoderOnly, own: Tokenizer) -> None:
     words = ["cat", "dog", "Cat", "on", "the", "mat", "a", "ran"]
     every = fill(model, own, [ONE], only=words)[0].masks[0]
     assert {one.word for one in every} == set(words) - {"Cat"}
     assert fill(model, own, [ONE], only=words, top=2)[0].masks[0] == every[:2]
 
 
-def test_neighbours_change_nothing(model: EncoderOnly, own: Tokenizer) -> None:
+def test_batch_does_not_change_candidates(model: EncoderOnly, own: Tokenizer) -> None:
     texts = ["[MASK]", ONE, "dogs [MASK] on the mat and the cats [MASK] until the dogs ran", "a [MASK] ran"]
     alone = [fill(model, own, [text], top=20)[0] for text in texts]
     for batch_tokens in (1, 20, 16_384):
@@ -134,7 +134,7 @@ def test_neighbours_change_nothing(model: EncoderOnly, own: Tokenizer) -> None:
                 assert left.probability == pytest.approx(right.probability, abs=1e-5)
 
 
-def test_what_cannot_be_filled_says_why(model: EncoderOnly, own: Tokenizer) -> None:
+def test_unfillable_text_is_rejected_with_a_reason(model: EncoderOnly, own: Tokenizer) -> None:
     with pytest.raises(UserError, match=re.escape("no mask in 'the cat'; write [MASK] where a word is missing")):
         fill(model, own, ["the cat"])
     with pytest.raises(UserError, match=r"mask 2 in .* is beyond the model's context of 37 tokens"):

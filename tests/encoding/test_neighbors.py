@@ -31,7 +31,7 @@ def cosines(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
     length=st.sampled_from([1, 1e-30, 1e30]),
     data=st.data(),
 )
-def test_they_are_those_of_brute_force(
+def test_neighbors_match_brute_force(
     shape: tuple[int, int], n_queries: int, top: int, rows: int, length: float, data: st.DataObject
 ) -> None:
     numbers = st.integers(-2, 2)  # gives many ties and some zeros
@@ -58,7 +58,7 @@ def test_they_are_those_of_brute_force(
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_many_in_several_pieces(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_vectors_are_read_in_several_pieces(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 100 * 67)
     draw = np.random.default_rng(1)
     vectors, queries = draw.normal(size=(1500, 65)).astype(dtype), draw.normal(size=(2, 65)).astype(dtype)
@@ -68,7 +68,7 @@ def test_many_in_several_pieces(dtype: type, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 385 * 30])
-def test_what_float32_cannot_tell_apart_is_told_apart(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_that_float32_cannot_distinguish_are_ordered(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", piece)
     monkeypatch.setattr(module, "MIN_ROWS", 1)
     draw = np.random.default_rng(2)
@@ -83,7 +83,7 @@ def test_what_float32_cannot_tell_apart_is_told_apart(piece: int, monkeypatch: p
     assert np.argsort(-rough, kind="stable")[:10].tolist() != wanted  # shows that float32 gives another order
 
 
-def test_equal_vectors_come_in_their_order_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_vectors_are_returned_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 37 * 70)
     draw = np.random.default_rng(3)
     vectors = draw.normal(size=(400, 67)).astype(np.float32)
@@ -95,7 +95,7 @@ def test_equal_vectors_come_in_their_order_wherever_they_stand(monkeypatch: pyte
     assert nearest(vectors, vectors[5:6], top=4).numbers[0].tolist() == copies[:4]
 
 
-def test_it_reads_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_read_one_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 50 * 9)
     monkeypatch.setattr(module, "MIN_ROWS", 1)
     vectors = np.random.default_rng(4).normal(size=(333, 8)).astype(np.float32)
@@ -116,7 +116,7 @@ def test_it_reads_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(found.numbers, nearest(vectors, vectors[:1], top=3).numbers)
 
 
-def test_pushed_bit_by_bit() -> None:
+def test_vectors_may_be_pushed_in_pieces() -> None:
     vectors = np.random.default_rng(5).normal(size=(90, 8)).astype(np.float32)
     search = NearestNeighbors(vectors[:2], top=7)
     assert search.result().numbers.shape == (2, 0)
@@ -127,7 +127,7 @@ def test_pushed_bit_by_bit() -> None:
         np.testing.assert_array_equal(search.result().scores, so_far.scores)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     vectors = np.ones((4, 3), np.float32)
     with pytest.raises(UserError, match="the vectors are 4x3 numbers but the model's have 5; use vectors of this"):
         nearest(vectors, np.ones((1, 5)), top=1)

@@ -35,7 +35,7 @@ def written(path: Path, texts: list[str], ids: list[Any], vectors: np.ndarray = 
     ("ids", "wanted"),
     [([3, 1, 2, 7], [3, 1, 2, 7]), (["a", 1, "", "é"], ["a", "1", "", "é"]), ([1, None, 2, 3], None)],
 )
-def test_what_is_written_comes_back(tmp_path: Path, ids: list[Any], wanted: list[Any] | None) -> None:
+def test_written_vectors_are_read_back(tmp_path: Path, ids: list[Any], wanted: list[Any] | None) -> None:
     texts = ["a cat", "", "жук\n", "x"]
     found = read_vectors(written(tmp_path / "a.npz", texts, ids))
     assert isinstance(found.vectors, np.memmap)
@@ -67,14 +67,14 @@ def test_ids_round_trip_unchanged_and_never_as_a_pickle(ids: list[str | int]) ->
 
 
 @pytest.mark.parametrize("item", ["a\0", "\0"])
-def test_a_text_that_an_array_would_cut_is_rejected(item: str) -> None:
+def test_text_that_an_array_would_truncate_is_rejected(item: str) -> None:
     with pytest.raises(UserError, match=r"^the id of text 3 ends in a NUL character.*; remove it, or write a \.jsonl"):
         module.check_storable(item, "the id of text 3")
     for kept in ("", "\0a", 7, None):
         module.check_storable(kept, "the id")
 
 
-def test_long_texts_leave_their_ids_or_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_replaced_by_ids_or_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_TEXT_BYTES", 16)
     texts = ["four", "five5"]
     assert read_vectors(written(tmp_path / "a.npz", texts, ["x", "y"])).row(1) == {"id": "y"}
@@ -82,7 +82,7 @@ def test_long_texts_leave_their_ids_or_numbers(tmp_path: Path, monkeypatch: pyte
     assert read_vectors(written(tmp_path / "c.npz", [], [])).vectors.shape == (0, 3)
 
 
-def test_vectors_of_another_are_refused(tmp_path: Path) -> None:
+def test_vectors_of_another_model_are_rejected(tmp_path: Path) -> None:
     found = read_vectors(written(tmp_path / "a.npz", ["a"], [None]))
     with pytest.raises(UserError, match="vectors of 3 numbers but the model's have 4; use the model that made them"):
         found.check_model(np.ones(4, np.float32))
@@ -114,7 +114,7 @@ def saved(**arrays: Any) -> bytes:
         (saved(vectors=VECTORS, texts=np.array([{}] * 4)), r"texts is object of shape \(4,\)"),
     ],
 )
-def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(content)
     with pytest.raises(UserError, match=words) as refused:
@@ -122,7 +122,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, content: bytes, words: 
     assert "\n" not in str(refused.value)
 
 
-def test_packed_ones_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_compressed_and_other_files_are_rejected(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", vectors=VECTORS)
     with pytest.raises(UserError, match="vectors is compressed"):
         read_vectors(tmp_path / "a.npz")
@@ -138,7 +138,7 @@ def test_packed_ones_and_other_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_damaged_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_file_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     content = bytearray(saved(vectors=VECTORS, texts=np.array(["a", "b", "c", "dé"]), probe=PROBE))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

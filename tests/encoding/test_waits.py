@@ -53,7 +53,7 @@ def test_batches_are_launched_without_a_wait_between_them(verb: str) -> None:
     assert numbers_in(answers) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_a_wait_would_be_noticed() -> None:
+def test_wait_would_be_detected() -> None:
     with simulated_gpu() as waits:
         x = GPUTensor(torch.tensor([1.0, 0.0]))
         for work in (lambda: x[x > 0], lambda: bool((x > 0).all()), x.tolist, x.cpu, lambda: (x > 0).nonzero()):

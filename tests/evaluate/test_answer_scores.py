@@ -18,7 +18,7 @@ ANSWERS = [  # for each token of a conversation, whether it belongs to an answer
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 1000])
-def test_answers_have_the_sum_of_their_tokens_whatever_the_batch(batch_tokens: int) -> None:
+def test_answer_scores_are_sums_over_tokens_in_any_batch(batch_tokens: int) -> None:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=3)
     model = DecoderOnly(DecoderOnlySpec(vocab_size=13, max_len=MAX_LEN, stack=stack)).eval()
     with torch.no_grad():

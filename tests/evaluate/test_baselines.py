@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tercet.evaluate import baselines, bigram, compression_bits, unigram
 
 
-def test_unigram_by_hand() -> None:
+def test_unigram_matches_hand_calculation() -> None:
     scores = unigram(np.array([0, 0, 1]), np.array([2, 0, 1, 2]), vocab_size=3, n_bytes=2, special_ids=frozenset({2}))
     nats = [-math.log(3 / 6), -math.log(2 / 6), -math.log(1 / 6)]
     assert scores.loss_nats_per_token == pytest.approx(sum(nats) / 3)
@@ -21,7 +21,7 @@ def test_unigram_by_hand() -> None:
     assert (scores.tokens, scores.context) == (3, 0)
 
 
-def test_bigram_by_hand() -> None:
+def test_bigram_matches_hand_calculation() -> None:
     # After 0 come 0, 1, 1: c(0) = 3, t(0) = 2. After 1 comes 0: c(1) = 1, t(1) = 1. Nothing comes after 2.
     train, p = np.array([0, 0, 1, 0, 1]), [4 / 8, 3 / 8, 1 / 8]
     scores = bigram(train, np.array([0, 1, 2, 0, 0]), vocab_size=3, n_bytes=4)
@@ -46,7 +46,7 @@ def test_probabilities_sum_to_one(train: list[int], first: int) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
-def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     train, validation = np.random.default_rng(1).integers(0, 11, (2, 200)).astype(np.uint16)
     whole = [model(train, validation, vocab_size=11, n_bytes=200) for model in (unigram, bigram)]
     monkeypatch.setattr(baselines, "BLOCK", block)
@@ -55,13 +55,13 @@ def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert scores.loss_nats_per_token == pytest.approx(expected.loss_nats_per_token, rel=1e-12)
 
 
-def test_a_big_vocabulary_needs_no_table_of_pairs() -> None:
+def test_large_vocabulary_needs_no_table_of_pairs() -> None:
     ids = np.random.default_rng(2).integers(0, 60_000, 3000).astype(np.uint16)
     scores = bigram(ids, ids, vocab_size=60_000, n_bytes=1)  # a table of V squared counts would need 28 GB
     assert scores.loss_nats_per_token < unigram(ids, ids, vocab_size=60_000, n_bytes=1).loss_nats_per_token
 
 
-def test_the_bigram_beats_the_unigram_where_pairs_matter() -> None:
+def test_bigram_beats_unigram_if_pairs_matter() -> None:
     random = np.random.default_rng(3)
     transition = random.dirichlet(np.full(9, 0.2), 9)
     text = [0]
@@ -73,7 +73,7 @@ def test_the_bigram_beats_the_unigram_where_pairs_matter() -> None:
     assert entropy < two.loss_nats_per_token < entropy + 0.05 < one.loss_nats_per_token < math.log(9)
 
 
-def test_compressors_are_those_of_the_command_line() -> None:
+def test_compressors_match_the_command_line() -> None:
     text = "to be or not to be, that is the question; größer ≠ kleiner. " * 20
     bits = compression_bits([text[:7], "", text[7:100], text[100:]])
     data = text.encode()

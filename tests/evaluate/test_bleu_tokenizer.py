@@ -86,7 +86,7 @@ def test_comparison_uses_the_same_tokenizer() -> None:
         compare(one, replace(score_translations(["a b"], ["a b"]), references=one["references"]).to_dict())
 
 
-def test_the_language_of_a_spec(tmp_path: Path) -> None:
+def test_language_of_a_spec_is_used(tmp_path: Path) -> None:
     assert target_language(PairsSpec(source="multi30k")) == "en"
     assert target_language(PairsSpec(source="multi30k", source_language="en")) == "de"
     assert target_language(PairsSpec(source="a.zh", target="b.zh")) is None

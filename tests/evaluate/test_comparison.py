@@ -22,7 +22,7 @@ def result(texts: list[str]) -> dict[str, Any]:
     return asdict(score_translations(texts, REFERENCES))
 
 
-def test_the_difference() -> None:
+def test_comparison_reports_the_difference() -> None:
     good, bad = result(damaged(0.05, 1)), result(damaged(0.3, 2))
     difference = compare(good, bad)
     assert difference.bleu == good["bleu"] - bad["bleu"] > 0
@@ -31,7 +31,7 @@ def test_the_difference() -> None:
 
 
 @pytest.mark.parametrize("key", ["signature", "chrf_signature", "protocol", "references"])
-def test_results_that_do_not_compare(key: str) -> None:
+def test_results_that_do_not_compare_are_rejected(key: str) -> None:
     one = result(REFERENCES)
     words = key.replace("_", " ")
     with pytest.raises(UserError, match=rf"cannot compare the results: different {words} \(.* and other.*\); score"):
@@ -39,14 +39,14 @@ def test_results_that_do_not_compare(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["bleu", "chrf", "signature", "references"])
-def test_what_is_no_result(key: str) -> None:
+def test_invalid_results_are_rejected(key: str) -> None:
     one = result(REFERENCES)
     with pytest.raises(UserError, match=f"cannot compare a result without {key}; write it with"):
         compare(one, {name: value for name, value in one.items() if name != key})
 
 
 @pytest.mark.slow
-def test_chance() -> None:
+def test_comparison_reports_chance() -> None:
     good, bad = damaged(0.05, 1), damaged(0.3, 2)
     assert paired_bootstrap(good, bad, REFERENCES) < 0.01
     assert paired_bootstrap(bad, good, REFERENCES) < 0.01

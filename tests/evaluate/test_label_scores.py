@@ -21,7 +21,7 @@ TOKENIZER = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
 NAMES = ("cat", "dog", "owl")
 
 
-def test_by_hand() -> None:
+def test_scores_match_counting_by_hand() -> None:
     # Correct: cat 2, dog 1, owl 0; one owl is labeled dog, one dog cat.
     scores = label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], NAMES)
     assert scores.accuracy == pytest.approx(3 / 5)
@@ -34,7 +34,7 @@ def test_by_hand() -> None:
     assert scores.f1 == pytest.approx((4 / 5 + 1 / 2 + 0) / 3)
 
 
-def test_labels_that_never_occur_weigh_nothing() -> None:
+def test_labels_that_never_occur_have_no_weight() -> None:
     assert label_scores([0, 1], [0, 1], NAMES).f1 == 1
     only_said = label_scores([0, 2], [0, 1], NAMES)
     assert only_said.f1 == pytest.approx((1 + 0 + 0) / 3)
@@ -42,7 +42,7 @@ def test_labels_that_never_occur_weigh_nothing() -> None:
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40))
-def test_as_counted_one_by_one(pairs: list[tuple[int, int]]) -> None:
+def test_scores_match_counting_one_by_one(pairs: list[tuple[int, int]]) -> None:
     scores = label_scores([said for said, _ in pairs], [wanted for _, wanted in pairs], NAMES)
     f1 = list[float]()
     for number, name in enumerate(NAMES):
@@ -63,7 +63,7 @@ def test_as_counted_one_by_one(pairs: list[tuple[int, int]]) -> None:
     assert scores.accuracy == pytest.approx(np.mean([said == wanted for said, wanted in pairs]))
 
 
-def test_against_scikit_learn() -> None:
+def test_scores_match_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     draws = np.random.default_rng(5)
     said, wanted = draws.integers(0, 3, (2, 97))
@@ -81,12 +81,12 @@ def test_against_scikit_learn() -> None:
         ([0], [-100], "are -100 to 0"),
     ],
 )
-def test_what_cannot_be_scored(said: list[int], wanted: list[int], words: str) -> None:
+def test_invalid_labels_are_rejected(said: list[int], wanted: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         label_scores(said, wanted, NAMES)
 
 
-def test_what_people_and_programs_read() -> None:
+def test_text_and_json_output() -> None:
     scores = replace(label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], ("[red]", "dog", "owl")), truncated=4)
     told = scores.to_dict()
     assert (told["accuracy"], told["f1"], told["truncated"]) == (scores.accuracy, scores.f1, 4)
@@ -135,7 +135,7 @@ def said_alone(model: EncoderOnly, labelled: LabeledExamples, number: int) -> to
 
 @pytest.mark.slow
 @pytest.mark.parametrize("over", ["texts", "tokens"])
-def test_a_prediction_is_that_of_the_text_alone(over: Any) -> None:
+def test_prediction_matches_that_of_the_text_alone(over: Any) -> None:
     model, labelled = classifier(over).train(), examples(over)
     found = [score_labels(model, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
     assert model.training
@@ -155,7 +155,7 @@ def test_a_prediction_is_that_of_the_text_alone(over: Any) -> None:
     assert found[0].truncated == int((labelled.lengths > 17).sum()) > 0
 
 
-def test_labels_are_found_by_name_not_by_number() -> None:
+def test_labels_are_matched_by_name_not_by_number() -> None:
     model, labelled = classifier(), examples()
     turned = tuple(reversed(NAMES))
     other = replace(labelled, names=turned, labels=2 - labelled.labels)
@@ -166,7 +166,7 @@ def test_labels_are_found_by_name_not_by_number() -> None:
         score_labels(model, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
 
 
-def test_what_cannot_be_done_says_why() -> None:
+def test_invalid_inputs_are_rejected_with_a_reason() -> None:
     with pytest.raises(ValueError, match="classifies texts, but the labels are of tokens"):
         score_labels(classifier(), TOKENIZER, examples("tokens"))
     bare = EncoderOnly(replace(classifier().spec, classifier=None))

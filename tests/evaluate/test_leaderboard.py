@@ -35,19 +35,19 @@ def printed(board: Leaderboard) -> str:
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=2, max_size=9, unique=True))
-def test_the_best_comes_first(losses: list[float]) -> None:
+def test_best_result_comes_first(losses: list[float]) -> None:
     board = leaderboard([result(f"v{number}", loss) for number, loss in enumerate(losses)])
     assert [row.scores["nats_per_token"].mean for row in board.rows] == sorted(losses)
     assert [row.rank for row in board.rows] == list(range(1, len(losses) + 1))
     assert [row.best for row in board.rows] == [True] + [False] * (len(losses) - 1)
 
 
-def test_equals_share_a_rank() -> None:
+def test_equal_results_share_a_rank() -> None:
     board = leaderboard([result("a", 2.0), result("b", 1.0), result("c", 1.0), result("d", 3.0)])
     assert [(row.name, row.rank) for row in board.rows] == [("b", 1), ("c", 1), ("a", 3), ("d", 4)]
 
 
-def test_the_mean_over_seeds_decides_not_the_luckiest() -> None:
+def test_mean_over_seeds_determines_the_rank() -> None:
     runs = [result("lucky", 1.0, 1), result("lucky", 4.0, 2), result("steady", 2.0, 1), result("steady", 2.2, 2)]
     board = leaderboard(runs)
     assert [row.name for row in board.rows] == ["steady", "lucky"]
@@ -57,7 +57,7 @@ def test_the_mean_over_seeds_decides_not_the_luckiest() -> None:
     assert not any("overlap" in note for note in apart.notes)
 
 
-def test_one_seed_is_said_to_be_one() -> None:
+def test_single_seed_is_reported() -> None:
     one = leaderboard([result("a", 1.0), result("b", 2.0)])
     assert any(note.startswith("no variance estimate") for note in one.notes)
     assert ".." not in printed(one)
@@ -66,7 +66,7 @@ def test_one_seed_is_said_to_be_one() -> None:
     assert "1.2500  1.0000 .. 1.5000" in printed(two)
 
 
-def test_one_text_by_several_tokenizers_is_ranked_by_the_byte() -> None:
+def test_one_text_with_several_tokenizers_is_ranked_by_bits_per_byte() -> None:
     board = leaderboard([result("a", 3.0, tokenizer="other", scores={"nats_per_token": 3.0, "bits_per_byte": 1.0}),
                          result("b", 2.0, scores={"nats_per_token": 2.0, "bits_per_byte": 1.1})])  # fmt: skip
     assert [row.name for row in board.rows] == ["a", "b"]
@@ -74,7 +74,7 @@ def test_one_text_by_several_tokenizers_is_ranked_by_the_byte() -> None:
     assert any("ranked by bits per byte" in note for note in board.notes)
 
 
-def test_other_texts_are_not_ranked() -> None:
+def test_different_texts_are_not_ranked() -> None:
     board = leaderboard([result("b", 3.0, text="other"), result("a", 2.0)])
     assert [(row.name, row.rank) for row in board.rows] == [("b", None), ("a", None)]
     assert board.ranked_by == {"language model": None}
@@ -87,7 +87,7 @@ def masked(name: str, nats: float, **given: Any) -> RunResult:
     return result(name, nats, kind="masked language model", scores=scores, **given)
 
 
-def test_likelihood_and_pseudo_likelihood_have_a_column_each() -> None:
+def test_likelihood_and_pseudo_likelihood_have_separate_columns() -> None:
     board = leaderboard([result("gpt", 1.0), masked("bert", 2.0), result("gpt-2", 0.5)])
     assert [(row.name, row.rank) for row in board.rows] == [("gpt-2", 1), ("gpt", 2), ("bert", None)]
     assert sum("are not comparable" in note for note in board.notes) == 1
@@ -97,7 +97,7 @@ def test_likelihood_and_pseudo_likelihood_have_a_column_each() -> None:
     assert "0.7500" in next(line for line in lines if "gpt-2" in line)
 
 
-def test_masked_models_of_several_tokenizers_are_not_ranked() -> None:
+def test_masked_models_with_several_tokenizers_are_not_ranked() -> None:
     board = leaderboard([masked("a", 2.0, tokenizer="x"), masked("b", 1.0)])
     assert [row.rank for row in board.rows] == [None, None]
     assert any("is not comparable between tokenizers" in note for note in board.notes)
@@ -106,7 +106,7 @@ def test_masked_models_of_several_tokenizers_are_not_ranked() -> None:
     assert any("masked tokens differ" in note for note in contexts.notes)
 
 
-def test_translators_of_several_tokenizers_are_ranked_by_bleu() -> None:
+def test_translators_with_several_tokenizers_are_ranked_by_bleu() -> None:
     def translator(name: str, bleu: float, **given: Any) -> RunResult:
         scores = {"nats_per_target_token": 1.0, "bleu": bleu, "chrf": 40.0}
         return result(name, 1.0, kind="translator", scores=scores, **given)
@@ -116,7 +116,7 @@ def test_translators_of_several_tokenizers_are_ranked_by_bleu() -> None:
     assert board.ranked_by == {"translator": "bleu"}
 
 
-def test_what_diverged_comes_last_however_good_the_rest() -> None:
+def test_diverged_variants_rank_last() -> None:
     board = leaderboard([result("a", 0.1, 1), result("a", None, 2), result("b", 5.0), result("c", None)])
     assert [(row.name, row.rank, row.diverged) for row in board.rows] == [("b", 1, 0), ("a", None, 1), ("c", None, 1)]
     assert "a is ranked last: 1 of 2 runs diverged" in board.notes
@@ -126,7 +126,7 @@ def test_what_diverged_comes_last_however_good_the_rest() -> None:
     assert json.loads(json.dumps(leaderboard_dict(nan), allow_nan=False))["rows"][1]["nats_per_token"]["mean"] is None
 
 
-def test_unequal_training_is_told() -> None:
+def test_unequal_training_is_reported() -> None:
     notes = leaderboard([result("a", 1.0, trained_model=640), result("b", 2.0, trained_model=1280)]).notes
     assert "the language models were trained on different numbers of tokens: from 640 to 1,280" in notes
     notes = leaderboard([result("a", 1.0, precision="bf16"), result("b", 2.0, precision="fp32")]).notes
@@ -134,7 +134,7 @@ def test_unequal_training_is_told() -> None:
     assert not any("equally" in n or "precision" in n for n in leaderboard([result("a", 1.0), result("b", 2.0)]).notes)
 
 
-def test_csv_has_a_line_a_variant() -> None:
+def test_csv_has_one_line_per_variant() -> None:
     board = leaderboard(
         [*(result("p=1, q=x", 0.5 + seed / 2, seed, settings={"p": "1", "q": "x"}) for seed in (1, 2)),
          result("p=2, q=x", 0.5, settings={"p": "2", "q": "x"}, seconds=None)]
@@ -166,11 +166,11 @@ def test_pieces_are_measured_in_bytes() -> None:
     assert all(len(piece.encode()) <= 9 for piece in pieces)
 
 
-def test_the_hash_of_documents_includes_their_borders() -> None:
+def test_hash_of_documents_includes_their_boundaries() -> None:
     assert digest("ab", "c") == digest("ab", "c") != digest("a", "bc")
 
 
-def test_pieces_come_from_all_over_the_text() -> None:
+def test_pieces_are_spread_over_the_text() -> None:
     text = " ".join(str(number) for number in range(2000))
     starts = [int(piece.split()[0]) for piece in text_pieces(text, 4, max_bytes=40)]
     assert starts == sorted(starts)

@@ -54,7 +54,7 @@ def model(tokenizer: Tokenizer) -> EncoderOnly:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
-def test_scores_are_the_sums_over_the_hidden_tokens(
+def test_scores_are_sums_over_the_masked_tokens(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, apart: bool
 ) -> None:
     found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, document_mask=apart)
@@ -93,7 +93,7 @@ def test_scores_are_the_sums_over_the_hidden_tokens(
 
 
 @pytest.mark.slow
-def test_equal_twice_in_any_batch_and_nothing_is_disturbed(
+def test_scores_are_reproducible_in_any_batch_without_side_effects(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus
 ) -> None:
     model.train()
@@ -112,7 +112,7 @@ def test_equal_twice_in_any_batch_and_nothing_is_disturbed(
     assert abs(one.mask_rate - 0.15) < 0.05
 
 
-def test_a_part_of_the_text_is_spread_over_all_of_it(
+def test_part_of_the_text_is_spread_over_all_of_it(
     model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[int]()
@@ -130,7 +130,7 @@ def test_a_part_of_the_text_is_spread_over_all_of_it(
     assert score_masked(model, tokenizer, corpus, rate=1.0, tokens=10**9).tokens > 4 * some.tokens
 
 
-def test_the_plateau_is_told() -> None:
+def test_plateau_is_reported() -> None:
     scores = MaskedScores(
         masked_loss=4.91, masked_accuracy=0.1, unigram_entropy=5.0, most_frequent_accuracy=0.1, mask_rate=0.15,
         tokens=9, context=T, seed=0,
@@ -141,7 +141,7 @@ def test_the_plateau_is_told() -> None:
     assert not replace(scores, masked_loss=4.89).plateau
 
 
-def test_what_cannot_be_scored(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
+def test_invalid_inputs_are_rejected(model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus) -> None:
     with pytest.raises(UserError, match="no token was masked at a rate of 0; pass more text"):
         score_masked(model, tokenizer, corpus, rate=0.0)
     with pytest.raises(ValueError, match=r"has 300 ids, the model \d+; use the model's tokenizer"):
@@ -151,7 +151,7 @@ def test_what_cannot_be_scored(model: EncoderOnly, tokenizer: Tokenizer, corpus:
 
 
 @pytest.mark.slow
-def test_pseudo_perplexity_hides_each_token_once(model: EncoderOnly, tokenizer: Tokenizer) -> None:
+def test_pseudo_perplexity_masks_each_token_once(model: EncoderOnly, tokenizer: Tokenizer) -> None:
     texts = ["the cat sat", "birds singing in the garden"]
     nats: list[float] = []
     model.eval()

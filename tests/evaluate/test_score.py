@@ -52,7 +52,7 @@ def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray
 
 
 @pytest.mark.parametrize(("n_ids", "stride"), [(2, None), (4, 3), (6, 1), (7, 5), (38, None), (38, 3)])
-def test_equal_to_a_loop(n_ids: int, stride: int | None) -> None:
+def test_score_matches_a_plain_loop(n_ids: int, stride: int | None) -> None:
     model, ids = model_of(), IDS[:n_ids]
     losses = by_loop(model, ids, stride or 5)
     scores = score(model, ids, n_bytes=19, special_ids=frozenset({2, 7}), stride=stride)
@@ -64,7 +64,7 @@ def test_equal_to_a_loop(n_ids: int, stride: int | None) -> None:
 
 
 @pytest.mark.slow
-def test_documents_apart() -> None:
+def test_separate_documents_have_no_shared_context() -> None:
     starts = np.array([0, 7, 8, 20])
     losses = by_loop(model_of(), IDS, 5, starts)
     within = [loss for target, loss in enumerate(losses, 1) if target not in starts]  # no context from another document
@@ -74,27 +74,27 @@ def test_documents_apart() -> None:
     assert scores.loss_nats_per_token != pytest.approx(score(model_of(), IDS, n_bytes=1).loss_nats_per_token, abs=1e-3)
 
 
-def test_equal_twice_to_the_last_bit() -> None:
+def test_two_scores_are_bitwise_identical() -> None:
     model = model_of()
     assert score(model, IDS, n_bytes=40) == score(model, IDS, n_bytes=40)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 5, 11, 35])
-def test_the_batch_size_changes_nothing(batch_tokens: int) -> None:
+def test_batch_size_changes_nothing(batch_tokens: int) -> None:
     model = model_of()
     one, other = score(model, IDS, n_bytes=40), score(model, IDS, n_bytes=40, batch_tokens=batch_tokens)
     assert one.loss_nats_per_token == pytest.approx(other.loss_nats_per_token, abs=1e-6)
     assert one.bits_per_byte == pytest.approx(other.bits_per_byte, abs=1e-6)
 
 
-def test_nor_does_how_many_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_of_logits_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
     whole = score(model, IDS, n_bytes=40)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 30)
     assert score(model, IDS, n_bytes=40).loss_nats_per_token == pytest.approx(whole.loss_nats_per_token, abs=1e-6)
 
 
-def test_ids_that_pad_the_vocabulary_get_no_mass() -> None:
+def test_ids_that_pad_the_vocabulary_have_no_probability() -> None:
     model = model_of(replace(SPEC, pad_vocab_to=16))
     before = score(model, IDS, n_bytes=40)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_ids_that_pad_the_vocabulary_get_no_mass() -> None:
     assert score(model, IDS, n_bytes=40) == before
 
 
-def test_a_uniform_model_scores_ln_v() -> None:
+def test_uniform_model_scores_ln_v() -> None:
     model = model_of()
     with torch.no_grad():
         model.unembedding.weight.zero_()
@@ -113,7 +113,7 @@ def test_a_uniform_model_scores_ln_v() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_nothing_is_touched(training: bool) -> None:
+def test_scoring_has_no_side_effects(training: bool) -> None:
     model = model_of().train(training)
     model.stack.blocks[0].eval()  # this part has another mode than the rest
     modes = [module.training for module in model.modules()]
@@ -126,7 +126,7 @@ def test_nothing_is_touched(training: bool) -> None:
     assert torch.is_grad_enabled()
 
 
-def test_mistakes() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"id 13 exceeds the model's vocab_size=13; use the model's tokenizer"):
         score(model_of(), np.array([0, 13]), n_bytes=1)
     with pytest.raises(ValueError, match=r"stride=6 must be from 1 to length=5"):
@@ -143,13 +143,13 @@ class TestNumbers:
         assert scores.bits_per_byte == pytest.approx(2 / math.log(2))
 
     @pytest.mark.parametrize("nats", [1e9, math.inf, math.nan])
-    def test_a_diverged_model_still_makes_json(self, nats: float) -> None:
+    def test_diverged_model_gives_valid_json(self, nats: float) -> None:
         scores = LanguageScores.from_sums(nats=nats, text_nats=nats, tokens=5, n_bytes=4, context=3, stride=3)
         data = json.loads(json.dumps(scores.to_dict({"xz -9e": 2.5}), allow_nan=False))
         assert data["perplexity"] is None
         assert data["baselines"] == {"xz -9e": {"bits_per_byte": 2.5}}
 
-    def test_the_table_puts_the_best_first(self) -> None:
+    def test_table_lists_the_best_first(self) -> None:
         scores = LanguageScores.from_sums(nats=10.0, text_nats=8.0, tokens=5, n_bytes=4, context=3, stride=3)
         (table,) = scores.view({"gzip -9": 4.0, "unigram": scores, "xz -9e": 3.0}).parts
         assert isinstance(table, Table)

@@ -37,7 +37,7 @@ def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Token
 
 
 @pytest.mark.slow
-def test_equal_to_the_formula() -> None:
+def test_scores_match_the_formula() -> None:
     model = small()
     for (source, target), score in zip(PAIRS[:7], score_pairs(model, TOKENIZER, PAIRS[:7]), strict=True):
         assert score.logprob == pytest.approx(by_formula(model, source, target), abs=1e-4)
@@ -47,7 +47,7 @@ def test_equal_to_the_formula() -> None:
 
 
 @pytest.mark.slow
-def test_two_vocabularies() -> None:
+def test_source_and_target_may_have_two_vocabularies() -> None:
     model, pairs = small(joint=False), [("uvw xyz", "abc"), ("z", "jih gfe")]
     for (source, target), score in zip(
         pairs, score_pairs(model, TOKENIZER, pairs, source_tokenizer=OTHER), strict=True
@@ -56,7 +56,7 @@ def test_two_vocabularies() -> None:
 
 
 @pytest.mark.slow
-def test_batch_mates_change_nothing() -> None:
+def test_other_pairs_in_the_batch_change_nothing() -> None:
     model = small()
     whole = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     for batch_tokens in (1, 64):
@@ -66,7 +66,7 @@ def test_batch_mates_change_nothing() -> None:
     assert backwards == pytest.approx(whole, abs=1e-4)
 
 
-def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mask_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     right = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     forward = model.encode
@@ -75,7 +75,7 @@ def test_a_forgotten_mask_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     assert wrong != pytest.approx(right, abs=1e-2)
 
 
-def test_a_few_logits_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_logits_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     whole = score_pairs(model, TOKENIZER, PAIRS)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 1)
@@ -83,7 +83,7 @@ def test_a_few_logits_at_a_time_are_all_of_them(monkeypatch: pytest.MonkeyPatch)
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_what_does_not_fit_is_cut_and_told() -> None:
+def test_overlong_pairs_are_cut_and_reported() -> None:
     model = small(max_len=7)
     pairs = [("abcdef", "abcdef"), ("abcdefg", "ab"), ("ab", "abcdefg"), ("", "")]
     scores = score_pairs(model, TOKENIZER, pairs)
@@ -93,20 +93,20 @@ def test_what_does_not_fit_is_cut_and_told() -> None:
     assert all(np.isfinite(score.logprob) for score in scores)
 
 
-def test_outer_white_space_is_no_text() -> None:
+def test_outer_white_space_is_ignored() -> None:
     model = small()
     one, other = score_pairs(model, TOKENIZER, [("ab c", "de"), (" ab c\u00a0", "\u2028de\r")])
     assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_model_is_unchanged() -> None:
     model = small().train()
     score_pairs(model, TOKENIZER, PAIRS)
     assert all(module.training for module in model.modules())
     assert not score_pairs(model, TOKENIZER, [])
 
 
-def test_words() -> None:
+def test_score_has_a_text_form() -> None:
     model = small()
     with pytest.raises(ValueError, match="batch_tokens=0 must be 1 or more"):
         score_pairs(model, TOKENIZER, PAIRS, batch_tokens=0)

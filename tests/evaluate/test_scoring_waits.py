@@ -90,7 +90,7 @@ EVALUATIONS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], Calla
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_no_launch_waits_for_the_batch_before(name: str) -> None:
+def test_launches_do_not_wait_for_the_previous_batch(name: str) -> None:
     build, work, expected = EVALUATIONS[name]
     model = build()
     on_cpu = work(model, 5)

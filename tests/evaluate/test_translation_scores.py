@@ -66,7 +66,7 @@ def by_program(written: list[str], references: list[str], folder: Path, *flags: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
-def test_equal_to_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
+def test_scores_match_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
     scores = score_translations(WRITTEN, REFERENCES, protocol=protocol, language="de")
     texts = [prepare_texts(texts, protocol, "de") for texts in (WRITTEN, REFERENCES)]
     words, characters = by_program(*texts, tmp_path, *(["-tok", "none", "-lc"] if protocol == "lc-tok" else []))
@@ -83,7 +83,7 @@ def test_equal_to_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> N
         assert scores.signature.startswith(words["signature"] + "|prep:lc.norm.tok-de|sacremoses:")
 
 
-def test_scores_are_the_same_twice_and_lie_in_their_interval() -> None:
+def test_scores_are_reproducible_and_within_their_interval() -> None:
     scores = score_translations(WRITTEN, REFERENCES)
     assert scores == score_translations(WRITTEN, REFERENCES)
     assert scores.bleu_interval[0] < scores.bleu < scores.bleu_interval[1]
@@ -91,12 +91,12 @@ def test_scores_are_the_same_twice_and_lie_in_their_interval() -> None:
     assert "bs:1000|seed:" in scores.signature
 
 
-def test_a_worse_translation_scores_lower() -> None:
+def test_worse_translation_scores_lower() -> None:
     worse = [" ".join(reversed(text.split())) for text in WRITTEN]
     assert bleu(worse, REFERENCES) < bleu(WRITTEN, REFERENCES) - 5
 
 
-def test_the_literatures_reference_has_the_literatures_words() -> None:
+def test_reference_has_the_word_count_of_the_literature() -> None:
     """test_2016_flickr has 12,103 German words, the reference length that papers report."""
     given = os.environ.get("TERCET_DATA")
     path = Path(given or "", "multi30k", "test_2016_flickr.de.gz")
@@ -106,7 +106,7 @@ def test_the_literatures_reference_has_the_literatures_words() -> None:
     assert sum(len(line.split()) for line in prepare_texts(lines, "lc-tok", "de")) == 12_103
 
 
-def test_the_protocols_differ_and_say_so() -> None:
+def test_protocols_differ_and_are_named() -> None:
     texts = ["Der Hund; die „Katze“."]
     assert prepare_texts(texts, "detokenised", None) == texts
     assert prepare_texts(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
@@ -118,7 +118,7 @@ def test_the_protocols_differ_and_say_so() -> None:
     assert scores.chrf_signature in shown.getvalue()
 
 
-def test_tokenised_text_is_noticed() -> None:
+def test_tokenized_text_is_detected() -> None:
     tokenised = ["ein Hund ."] * 100
     assert looks_tokenized([*tokenised, ""])
     assert not looks_tokenized(tokenised[1:])
@@ -127,17 +127,17 @@ def test_tokenised_text_is_noticed() -> None:
     assert not score_translations(tokenised, tokenised, protocol="lc-tok", language="de").notes
 
 
-def test_sacrebleu_says_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_sacrebleu_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     score_translations(["ein Hund ."] * 100, ["ein Hund ."] * 100)
     assert not caplog.records
 
 
-def test_some_resamples_have_no_character_right() -> None:
+def test_resamples_without_a_right_character_are_handled() -> None:
     scores = score_translations(["", "", "ab", "cd ab"], ["ab cd"] * 4)
     assert 0 <= scores.chrf_interval[0] < scores.chrf < scores.chrf_interval[1]
 
 
-def test_nothing_written_at_all() -> None:
+def test_empty_translations_score_zero() -> None:
     scores = score_translations([""] * 3, ["ein Hund", "zwei", "drei"])
     assert (scores.bleu, scores.chrf, scores.exact) == (0, 0, 0)
     assert scores.bleu_interval == (0, 0)
@@ -145,29 +145,29 @@ def test_nothing_written_at_all() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=4).map(" ".join), min_size=1, max_size=5))
-def test_the_reference_itself_is_perfect(texts: list[str]) -> None:
+def test_reference_itself_is_perfect(texts: list[str]) -> None:
     assert bleu(texts, texts) == pytest.approx(100)
 
 
-def test_exact_counts_sentences() -> None:
+def test_exact_match_counts_sentences() -> None:
     written = ["eins", "zwei ", "drei vier"]
     assert score_translations(written, ["eins", "zwei", "vier"]).exact == pytest.approx(2 / 3)
     assert score_translations(["EINS"], ["eins"], protocol="lc-tok", language="de").exact == 1
 
 
-def test_references_are_told_apart() -> None:
+def test_references_have_distinct_hashes() -> None:
     hashes = [score_translations(["a"], [reference]).references for reference in ("a", "b", "a")]
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_for_programs_infinity_is_none() -> None:
+def test_infinity_is_none_in_json() -> None:
     scores = replace(score_translations(["a"], ["a"]), perplexity=math.inf, nll_nats_per_token=800.0)
     told = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert told["perplexity"] is None
     assert told["nll_nats_per_token"] == 800
 
 
-def test_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_have_a_text_form(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no sentences to score"):
         score_translations([], [])
     with pytest.raises(ValueError, match="expected 2 references, one per translation, got 1"):

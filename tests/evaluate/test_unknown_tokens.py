@@ -49,7 +49,7 @@ def held_out(name: str, unknown: float, **given: Any) -> RunResult:
     return RunResult(name=name, seed=1, scores=HeldOutScores(**{**scores, **given}))
 
 
-def test_the_share_is_counted_without_special_tokens() -> None:
+def test_unknown_share_is_counted_without_special_tokens() -> None:
     few = corpus(Words(vocab_size=6))
     ids, tokenizer = np.asarray(few.validation).tolist(), few.tokenizer
     text_ids = [number for number in ids if number not in tokenizer.special_ids]
@@ -68,7 +68,7 @@ def test_the_share_is_counted_without_special_tokens() -> None:
         (0.4, "unknown, so bits per byte are not comparable"),
     ],
 )
-def test_the_share_stands_next_to_the_score(share: float, said: str) -> None:
+def test_unknown_share_is_next_to_the_score(share: float, said: str) -> None:
     sums: dict[str, Any] = {"nats": 9.0, "text_nats": 9.0, "tokens": 5, "n_bytes": 9, "context": 3, "stride": 3}
     scores = replace(LanguageScores.from_sums(**sums), unknown_share=share)
     (table,) = scores.view().parts
@@ -98,7 +98,7 @@ def test_models_with_few_unknown_tokens_or_one_tokenizer_are_ranked(share: float
 
 
 @pytest.mark.slow
-def test_compressors_are_left_out_and_reports_have_the_share(
+def test_compressors_are_left_out_and_reports_contain_the_share(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for size in (6, 30):

@@ -52,7 +52,7 @@ def test_weights_are_distributions_over_the_real_source(n_kv_heads: int | None) 
 
 
 @torch.no_grad()
-def test_the_weights_are_those_that_make_the_output() -> None:
+def test_weights_reproduce_the_output() -> None:
     """The last layer's output, computed by hand from the weights, equals its module's output."""
     made = model()
     source, target, token_mask = batch()
@@ -65,7 +65,7 @@ def test_the_weights_are_those_that_make_the_output() -> None:
     torch.testing.assert_close(by_hand, seen["out"], atol=1e-5, rtol=1e-4)
 
 
-def test_the_future_of_the_target_and_what_pads_it_change_nothing() -> None:
+def test_later_target_tokens_and_padding_change_nothing() -> None:
     made = model()
     source, target, token_mask = batch()
     weights = cross_attention(made, source, target, token_mask)
@@ -73,7 +73,7 @@ def test_the_future_of_the_target_and_what_pads_it_change_nothing() -> None:
     torch.testing.assert_close(cross_attention(made, source, target, token_mask)[:, :, :, :4], weights[:, :, :, :4])
 
 
-def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
+def test_model_is_unchanged_even_after_an_error() -> None:
     made = model().train()
     source, target, token_mask = batch()
     cross_attention(made, source, target, token_mask)
@@ -83,7 +83,7 @@ def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
     assert not any(part._forward_pre_hooks for part in made.modules())
 
 
-def test_align_takes_the_most_looked_at_of_the_last_layer_but_one() -> None:
+def test_align_takes_the_maximum_of_the_penultimate_layer() -> None:
     weights = torch.zeros(3, 2, 4, 5)
     for layer in range(3):
         for token in range(4):
@@ -95,7 +95,7 @@ def test_align_takes_the_most_looked_at_of_the_last_layer_but_one() -> None:
     assert align(weights)[0] == 3
 
 
-def test_words_take_the_looks_of_their_tokens_together() -> None:
+def test_words_take_the_sum_of_their_tokens_weights() -> None:
     weights = torch.zeros(1, 1, 3, 4)
     weights[0, 0] = torch.tensor([[0.4, 0.3, 0.3, 0.0], [0.0, 0.3, 0.3, 0.4], [0.1, 0.1, 0.1, 0.7]])
     source_words, target_words = [range(1), range(1, 3), range(3, 4)], [range(1), range(1, 3)]
@@ -103,7 +103,7 @@ def test_words_take_the_looks_of_their_tokens_together() -> None:
     assert word_alignment(weights, source_words, target_words) == [1, 2]
 
 
-def test_words_begin_at_white_space() -> None:
+def test_words_start_at_white_space() -> None:
     assert words_of(["Zwei", " jun", "ge", " Männer", "."]) == [range(1), range(1, 3), range(3, 5)]
     assert words_of(["a", " ", "b", "c ", "d"]) == [range(1), range(1, 4), range(4, 5)]
     assert words_of([" ", " a", "b"]) == [range(3)]
@@ -116,7 +116,7 @@ def penalty_by_hand(made: EncoderDecoder, source: list[int], target: list[int]) 
 
 
 @pytest.mark.slow
-def test_the_penalty_is_the_formula() -> None:
+def test_penalty_matches_the_formula() -> None:
     made = model()
     targets = [[BOS, 5, 6, EOS], [BOS, 7, EOS], [BOS, 3, 4, 5, 6, 7, 8, EOS]]
     found = coverage_penalties(made, SOURCES[0], targets)
@@ -160,7 +160,7 @@ def test_coverage_ranks_ended_and_cut_hypotheses_again(n_best: int) -> None:
 
 
 @pytest.mark.slow
-def test_coverage_lowers_the_scores_of_hypotheses_that_were_cut() -> None:
+def test_coverage_lowers_the_scores_of_cut_hypotheses() -> None:
     made, source = model(), SOURCES[0]  # longer than the output, so that part of it gets no attention
     limits = {"eos_id": EOS, "sources": [source], "max_new_tokens": 3, "min_new_tokens": 3}
     found = beam_search(made, [[BOS]], Beam(size=3, n_best=3, alpha=0.5, coverage=0.7), **limits)[0]

@@ -82,24 +82,24 @@ def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, f
 
 
 @pytest.mark.slow
-def test_a_beam_as_large_as_the_space_finds_the_best_of_all_sequences() -> None:
+def test_beam_as_large_as_the_space_finds_the_best_of_all_sequences() -> None:
     assert mismatches(200) == 0
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("penalty", PENALTIES, ids=str)
-def test_a_beam_as_large_as_the_space_finds_the_best_by_each_penalty(penalty: tuple[Any, float]) -> None:
+def test_beam_as_large_as_the_space_finds_the_best_by_each_penalty(penalty: tuple[Any, float]) -> None:
     assert mismatches(200, penalties=[penalty]) == 0
 
 
-def test_a_length_that_leaves_the_end_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_without_the_end_token_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     score = Beam.score
     monkeypatch.setattr(Beam, "score", lambda self, logprob, length: score(self, logprob, max(1, length - 1)))
     assert mismatches(12) > 3
 
 
 @pytest.mark.slow
-def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_at_the_first_end_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     done = beam_module._Sentence.is_done
     monkeypatch.setattr(
         beam_module._Sentence,
@@ -110,7 +110,7 @@ def test_stopping_at_the_first_end_would_be_noticed(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_a_bound_without_the_length_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_without_the_length_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The score of a live hypothesis may rise; scoring it at its current length stops too early."""
 
     def score_now(self: Any, best_total: float, written: int) -> bool:
@@ -154,7 +154,7 @@ def written_plainly(
     return ranked[: beam.n_best]
 
 
-def test_a_sure_long_answer_is_waited_for() -> None:
+def test_search_waits_for_a_likely_long_hypothesis() -> None:
     """Five unlikely short hypotheses end first; stopping there would return the best of them."""
 
     def sure(source: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -198,7 +198,7 @@ sentences = st.lists(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(beam=searches, batch=sentences, seed=st.integers(0, 50), scale=st.sampled_from([0.5, 1.5, 4.0]))
-def test_any_batch_gets_what_a_plain_search_of_each_sentence_finds(
+def test_any_batch_matches_a_plain_search_of_each_sentence(
     beam: Beam, batch: list[tuple[list[int], list[int], int, int]], seed: int, scale: float
 ) -> None:
     rule = coarse(random_source_rule(7, MAX_LEN, seed=seed, scale=scale), 0.5)
@@ -232,7 +232,7 @@ def search(beam: Beam, numbers: Sequence[int] = range(5), **limits: Any) -> list
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
-def test_scores_are_the_formula_on_what_forced_decoding_gives(penalty: Any, alpha: float) -> None:
+def test_scores_match_the_formula_with_forced_decoding(penalty: Any, alpha: float) -> None:
     beam = Beam(size=6, n_best=6, length_penalty=penalty, alpha=alpha)
     for number, hypotheses in enumerate(search(beam)):
         for one in hypotheses:
@@ -243,7 +243,7 @@ def test_scores_are_the_formula_on_what_forced_decoding_gives(penalty: Any, alph
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
-def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalty: Any, alpha: float) -> None:
+def test_lists_are_finite_sorted_distinct_and_extend_shorter_lists(penalty: Any, alpha: float) -> None:
     beam = Beam(size=6, length_penalty=penalty, alpha=alpha)
     longest = search(replace(beam, n_best=6), max_new_tokens=5)
     assert {one.finish for hypotheses in longest for one in hypotheses} == {"eos", "length"}
@@ -261,7 +261,7 @@ def test_lists_are_real_sorted_without_twins_and_begin_with_shorter_lists(penalt
 
 
 @pytest.mark.slow
-def test_the_first_of_five_is_the_first_of_one() -> None:
+def test_best_of_five_equals_best_of_one() -> None:
     """Also if the score of a hypothesis rises after `size` hypotheses have ended."""
     for seed in range(60):
         model = ToyTranslator(random_source_rule(7, MAX_LEN, seed=seed, scale=1.5), MAX_LEN, 7)
@@ -275,7 +275,7 @@ def test_the_first_of_five_is_the_first_of_one() -> None:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(beam=searches, seed=st.integers(0, 500), limit=st.integers(1, 8), more=st.integers(1, 15))
-def test_room_that_is_not_needed_changes_nothing(beam: Beam, seed: int, limit: int, more: int) -> None:
+def test_unused_capacity_changes_nothing(beam: Beam, seed: int, limit: int, more: int) -> None:
     rule = random_source_rule(7, 30, seed=seed, scale=1.5)
 
     def find(limit: int) -> list[Hypothesis]:
@@ -288,7 +288,7 @@ def test_room_that_is_not_needed_changes_nothing(beam: Beam, seed: int, limit: i
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_sentence_gets_in_any_batch_what_it_gets_alone(size: int) -> None:
+def test_sentence_has_the_same_result_in_any_batch(size: int) -> None:
     beam = Beam(size=size, n_best=min(2, size))
     limits = [3, 20, 9, 1, 14]
     together = search(beam, max_new_tokens=limits)
@@ -310,13 +310,13 @@ def test_size_one_is_greedy() -> None:
         assert one.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
 
 
-def test_the_greedy_choice_of_equals_is_the_lowest_id() -> None:
+def test_greedy_ties_take_the_lowest_id() -> None:
     model = ToyDecoder(lambda tokens: torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]), MAX_LEN)
     (one,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=3)[0]
     assert one.ids == (1, 1, 1)
 
 
-def test_the_end_is_forbidden_until_the_fewest_tokens_are_written_and_not_after() -> None:
+def test_end_is_forbidden_only_before_the_minimum_length() -> None:
     model = ToyDecoder(script_rule(7, [EOS] * 9), MAX_LEN)
     for shortest in range(5):
         limits = {"max_new_tokens": 6, "min_new_tokens": shortest}
@@ -326,14 +326,14 @@ def test_the_end_is_forbidden_until_the_fewest_tokens_are_written_and_not_after(
     assert [(len(one.ids), one.finish) for one in hypotheses] == [(3, "length")]
 
 
-def test_no_end_is_made_up_at_the_limit_and_one_in_the_last_place_counts() -> None:
+def test_no_end_is_added_at_the_limit_but_a_last_end_counts() -> None:
     for script, finish in (([5, 6, 4], "length"), ([5, 6, EOS], "eos")):
         model = ToyDecoder(script_rule(7, script), MAX_LEN)
         (one,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3)[0]
         assert (one.ids, one.finish) == (tuple(script), finish)
 
 
-def test_an_ended_hypothesis_comes_before_a_likelier_one_that_was_cut() -> None:
+def test_ended_hypothesis_ranks_before_a_likelier_cut_one() -> None:
     logits = torch.tensor([5.0, -9.0, 1.0, -9.0])
     model = ToyDecoder(lambda tokens: logits, MAX_LEN)
     hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=1)[0]
@@ -341,7 +341,7 @@ def test_an_ended_hypothesis_comes_before_a_likelier_one_that_was_cut() -> None:
     assert hypotheses[0].score < hypotheses[1].score
 
 
-def test_an_ended_hypothesis_leaves_the_beam_and_one_that_ends_below_it_is_forgotten() -> None:
+def test_ended_hypothesis_leaves_the_beam_and_ends_below_it_are_dropped() -> None:
     """With size 2, the end is only third at first, so it does not count, although it is likelier than later ends."""
     first, later = torch.tensor([0.2, 0.1, 0.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, 9.0])
     model = ToyDecoder(lambda tokens: first if len(tokens) == 1 else later, MAX_LEN)
@@ -365,7 +365,7 @@ def test_several_hypotheses_end_at_once_and_the_beam_stays_full() -> None:
     assert [one.ids for one in found] == [(3, EOS), (4, EOS), (4, 8, EOS)]
 
 
-def test_done_sentences_leave_in_whole_groups() -> None:
+def test_finished_sentences_leave_in_whole_groups() -> None:
     scripts = {3: [5, EOS], 4: [5, 6, 5, EOS], 5: [EOS]}
 
     def rule(source: list[int], tokens: list[int]) -> torch.Tensor:
@@ -394,7 +394,7 @@ def test_rows_that_stay_in_place_are_not_moved() -> None:
     assert greedy.caches[0].calls == []
 
 
-def test_the_cache_starts_small_and_grows_to_what_is_needed() -> None:
+def test_cache_starts_small_and_grows_as_needed() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), 100)
     beam_search(model, [[1], [1, 1, 1]], Beam(size=1), eos_id=EOS, max_new_tokens=40)
     assert model.capacities == [11]
@@ -404,7 +404,7 @@ def test_the_cache_starts_small_and_grows_to_what_is_needed() -> None:
     assert short.capacities == [7]
 
 
-def test_the_context_is_filled_to_its_end_and_no_further() -> None:
+def test_context_is_filled_to_its_end_and_no_further() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
     prefixes = [[1], [1] * (MAX_LEN - 1), [1] * MAX_LEN]
     found = beam_search(model, prefixes, Beam(size=2), eos_id=EOS, max_new_tokens=99, min_new_tokens=99)
@@ -412,7 +412,7 @@ def test_the_context_is_filled_to_its_end_and_no_further() -> None:
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
-def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models(
+def test_forbidden_tokens_are_never_generated_and_probabilities_are_unchanged(
     has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_kernel:
@@ -429,7 +429,7 @@ def test_what_is_forbidden_is_never_written_and_probabilities_stay_the_models(
         assert one.logprobs == pytest.approx(forced(RULE, [3, 2], [1], one.ids), abs=1e-4)
 
 
-def test_where_only_the_end_is_allowed_there_is_one_hypothesis() -> None:
+def test_only_the_end_allowed_gives_one_hypothesis() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
     everything = {0, 1, 3, 4}
     limits = {"eos_id": EOS, "forbidden": everything, "max_new_tokens": 4}
@@ -439,7 +439,7 @@ def test_where_only_the_end_is_allowed_there_is_one_hypothesis() -> None:
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("size", [1, 3])
-def test_outputs_that_are_not_numbers_are_reported(broken: float, size: int) -> None:
+def test_non_finite_outputs_are_reported(broken: float, size: int) -> None:
     def rule(tokens: list[int]) -> torch.Tensor:
         logits = torch.arange(200.0)
         if len(tokens) == 4:
@@ -450,7 +450,7 @@ def test_outputs_that_are_not_numbers_are_reported(broken: float, size: int) -> 
         beam_search(ToyDecoder(rule, MAX_LEN), [[1], [1]], Beam(size=size), eos_id=EOS, max_new_tokens=6)
 
 
-def test_removed_tokens_of_a_model_are_no_fault() -> None:
+def test_minus_infinity_logits_are_allowed() -> None:
     logits = torch.tensor([-math.inf, 0.0, 1.0, -math.inf])
     found = beam_search(
         ToyDecoder(lambda tokens: logits, MAX_LEN), [[1]], Beam(size=4, n_best=4), eos_id=EOS, max_new_tokens=2
@@ -458,7 +458,7 @@ def test_removed_tokens_of_a_model_are_no_fault() -> None:
     assert [one.ids for one in found] == [(EOS,), (1, EOS), (1, 1)]
 
 
-def test_the_models_logits_are_left_alone() -> None:
+def test_logits_of_the_model_are_not_modified() -> None:
     logits = torch.zeros(1, 5)
     model = ToyDecoder(lambda tokens: logits[0], MAX_LEN)
     model._logits = lambda cache: logits.expand(len(cache.rows), -1)  # type: ignore[method-assign]
@@ -466,14 +466,14 @@ def test_the_models_logits_are_left_alone() -> None:
     assert torch.equal(logits, torch.zeros(1, 5))
 
 
-def test_the_model_is_found_as_it_was_left() -> None:
+def test_mode_of_the_model_is_restored() -> None:
     model = ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN).train()
     beam_search(model, [[1]], Beam(), eos_id=EOS, max_new_tokens=5)
     assert model.training
     assert not torch.is_inference_mode_enabled()
 
 
-def test_nothing_to_do_does_nothing() -> None:
+def test_empty_input_gives_no_output() -> None:
     model = ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN)
     assert beam_search(model, [], Beam(), eos_id=EOS, max_new_tokens=5) == []
     assert beam_search(model, [[1]], Beam(), eos_id=EOS, max_new_tokens=0)[0][0].ids == ()

@@ -40,7 +40,7 @@ def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 12])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
-def test_hypotheses_are_those_of_the_other_search(position, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hypotheses_match_the_other_search(position, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences of different lengths with their own limits; size 12 asks for more candidates than exist."""
     beam, model, writer = Beam(size=size, n_best=min(size, 3)), translator(position), language_model(position)
     expected = search(model, beam, sources=SOURCES), search(writer, beam)
@@ -51,7 +51,7 @@ def test_hypotheses_are_those_of_the_other_search(position, size: int, monkeypat
 
 
 @pytest.mark.usefixtures("on_the_device")
-def test_a_sentence_does_not_depend_on_its_neighbors() -> None:
+def test_sentence_does_not_depend_on_other_sentences() -> None:
     model, beam = translator(), Beam(size=3)
     together = search(model, beam, sources=SOURCES)
     alone = beam_search(
@@ -68,7 +68,7 @@ def test_a_sentence_does_not_depend_on_its_neighbors() -> None:
 
 
 @pytest.mark.usefixtures("on_the_device")
-def test_a_step_is_launched_before_the_candidates_of_the_last_one_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_is_launched_before_the_last_candidates_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for kind, name in ((BeamSpace, "step"), (ResultReader, "read")):
         original = getattr(kind, name)
@@ -80,7 +80,7 @@ def test_a_step_is_launched_before_the_candidates_of_the_last_one_are_read(monke
 
 
 @pytest.mark.usefixtures("on_the_device")
-def test_a_diverged_model_is_an_error() -> None:
+def test_diverged_model_raises() -> None:
     model = translator()
     with torch.no_grad():
         model.unembedding.weight[5] = torch.nan
@@ -88,7 +88,7 @@ def test_a_diverged_model_is_an_error() -> None:
         search(model, Beam(size=2), sources=SOURCES)
 
 
-def test_a_model_that_is_being_trained_is_seen_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_model_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if its step could be captured: training needs the memory itself."""
     seen: list[bool] = []
     monkeypatch.setattr(beam_module, "can_capture", lambda model, device: seen.append(model.training))
@@ -107,7 +107,7 @@ def state_of(model: Any, size: int) -> BeamState:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_step_stays_on_the_device_and_at_its_addresses(size: int) -> None:
+def test_step_stays_on_the_device_and_at_its_addresses(size: int) -> None:
     with torch.inference_mode():
         model = translator().to("meta")
         state = state_of(model, size)
@@ -122,7 +122,7 @@ def test_a_step_stays_on_the_device_and_at_its_addresses(size: int) -> None:
         assert storage == now
 
 
-def test_tables_serve_searches_that_fit_and_are_alike() -> None:
+def test_tables_are_reused_for_searches_that_fit() -> None:
     model = translator()
     made: dict[str, Any] = {
         "prefixes": [[1]] * 3, "sources": [[3]] * 3, "source_pad": 0, "limits": [5] * 3, "shortest": [0] * 3, "size": 2,
@@ -136,7 +136,7 @@ def test_tables_serve_searches_that_fit_and_are_alike() -> None:
     assert not space.fits(model, BeamBatch(**made | {"sources": None}), 0)
 
 
-def test_done_sentences_are_left_out() -> None:
+def test_finished_sentences_are_left_out() -> None:
     model = translator()
     batch = BeamBatch(
         prefixes=[[1]] * 3, sources=SOURCES[:3], source_pad=0, limits=[9] * 3, shortest=[0] * 3, size=2, eos_id=EOS,

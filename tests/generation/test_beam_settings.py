@@ -24,7 +24,7 @@ EOS, MAX_LEN = 2, 11
         ({"forbidden": {EOS}}, "eos_id=2 must not be forbidden"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(case: dict[str, Any], words: str) -> None:
+def test_inconsistent_arguments_are_rejected(case: dict[str, Any], words: str) -> None:
     given = {"prefixes": [[1], [1]], "beam": Beam(), "eos_id": EOS, "max_new_tokens": 5, **case}
     with pytest.raises(ValueError, match=words):
         beam_search(ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN), **given)
@@ -44,12 +44,12 @@ def test_arguments_that_do_not_fit_are_refused(case: dict[str, Any], words: str)
         ({"min_ratio": 3.0}, "min_ratio=3 and min_extra=0 must not be above max_ratio=2 and max_extra=10"),
     ],
 )
-def test_impossible_settings_are_refused_with_the_number_and_the_remedy(case: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_number_and_remedy(case: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Beam(**case)
 
 
-def test_a_search_says_what_it_is() -> None:
+def test_search_has_a_descriptive_name() -> None:
     assert Beam().name == "beam 5, average length penalty 1"
     assert Beam(size=1, length_penalty="none").name == "greedy, no length penalty"
     assert Beam(size=4, length_penalty="gnmt", alpha=0.6, coverage=0.2).name == (
@@ -64,7 +64,7 @@ def test_limits_follow_the_source() -> None:
     assert Beam(max_ratio=0.1, max_extra=0).longest(3) == 1
 
 
-def test_settings_come_from_a_file_and_go_back() -> None:
+def test_settings_survive_a_file() -> None:
     beam = parse(Beam, {"size": 4, "length_penalty": "gnmt", "alpha": 1})
     assert beam == Beam(size=4, length_penalty="gnmt", alpha=1.0)
     assert parse(Beam, to_plain(beam)) == beam

@@ -42,7 +42,7 @@ def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float,
     removed=st.sampled_from([0.0, 0.3, 0.95]),
     seed=st.integers(0, 999),
 )
-def test_the_best_are_those_of_a_full_sort_ties_by_hypothesis_and_id(
+def test_best_match_a_full_sort_with_ties_by_hypothesis_and_id(
     n: int, h: int, v: int, count: int, levels: int, removed: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -63,14 +63,14 @@ def test_zero_and_minus_zero_are_equal() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 70, 199])
-def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_set(place: int) -> None:
+def test_nan_is_not_hidden_and_stays_in_its_set(place: int) -> None:
     logprobs = torch.rand(3, 2, 200).log_softmax(-1)
     logprobs[1, 1, place] = -math.nan
     values, _, _ = best_continuations(logprobs, torch.zeros(3, 2), 4)
     assert values.isnan().all(-1).tolist() == [False, True, False]
 
 
-def test_a_chunk_that_is_left_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_chunk_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     logprobs, totals = torch.randn(40, 3, 200), torch.zeros(40, 3)
     assert as_lists(best_continuations(logprobs, totals, 5)) == by_sorting(logprobs, totals, 5)
     first, left_out = module._top_indices, iter([1, 0])

@@ -21,7 +21,7 @@ def find(model, **settings):
 
 @pytest.mark.parametrize("combine", ["linear", "log_linear"])
 @pytest.mark.parametrize("copies", [1, 3])
-def test_a_model_with_itself_is_the_model(combine, copies: int) -> None:
+def test_model_with_itself_equals_the_model(combine, copies: int) -> None:
     for alone, together in zip(find(toy(1)), find(Ensemble([toy(1)] * copies, combine)), strict=True):
         assert [one.ids for one in alone] == [one.ids for one in together]
         for one, other in zip(alone, together, strict=True):
@@ -30,7 +30,7 @@ def test_a_model_with_itself_is_the_model(combine, copies: int) -> None:
 
 
 @pytest.mark.parametrize("combine", ["linear", "log_linear"])
-def test_probabilities_are_the_documented_means(combine) -> None:
+def test_probabilities_match_the_documented_means(combine) -> None:
     members = [toy(1), toy(2), toy(3)]
     for source, hypotheses in zip(SOURCES[:1], find(Ensemble(members, combine)), strict=False):
         for one in hypotheses:
@@ -48,7 +48,7 @@ def test_probabilities_are_the_documented_means(combine) -> None:
 
 @pytest.mark.parametrize("combine", ["linear", "log_linear"])
 @torch.inference_mode()
-def test_its_logits_are_log_probabilities(combine) -> None:
+def test_logits_are_log_probabilities(combine) -> None:
     ensemble = Ensemble([toy(1), toy(2)], combine).eval()
     tokens, lengths, source = torch.tensor([[1]]), torch.tensor([1]), torch.tensor([SOURCES[1]])
     logits, cache = ensemble.start(tokens, lengths, source=source, source_token_mask=source > 0, capacity=4)
@@ -56,14 +56,14 @@ def test_its_logits_are_log_probabilities(combine) -> None:
     torch.testing.assert_close(ensemble.step(tokens[0], cache).exp().sum(-1), torch.ones(1))
 
 
-def test_it_is_not_one_of_its_members_and_the_means_differ() -> None:
+def test_ensemble_differs_from_its_members_and_between_means() -> None:
     members = [toy(1), toy(2), toy(3)]
     answers = [find(member) for member in members]
     answers += [find(Ensemble(members)), find(Ensemble(members, "log_linear"))]
     assert all(one != other for number, one in enumerate(answers) for other in answers[:number])
 
 
-def test_it_samples_as_well_and_is_at_rest_meanwhile() -> None:
+def test_ensemble_samples_in_eval_mode() -> None:
     members = [toy(1), toy(2)]
     ensemble = Ensemble(members).train()
     greedy = Sampling(temperature=0, max_new_tokens=9)
@@ -73,12 +73,12 @@ def test_it_samples_as_well_and_is_at_rest_meanwhile() -> None:
     assert all(member.training for member in members)
 
 
-def test_the_smallest_context_holds_for_all() -> None:
+def test_smallest_context_applies_to_all() -> None:
     assert Ensemble([toy(1), toy(2, max_len=8)]).max_len == 8
     assert Ensemble([toy(1)]).vocab_size == VOCAB
 
 
-def test_members_of_different_vocabularies_are_refused() -> None:
+def test_members_of_different_vocabularies_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"one vocabulary, got vocab_size=\[7, 9\]"):
         Ensemble([toy(1), toy(1, vocab_size=9)])
     with pytest.raises(ValueError, match=r"got vocab_size=\[\]"):
@@ -87,7 +87,7 @@ def test_members_of_different_vocabularies_are_refused() -> None:
         Ensemble([toy(1)], "mean")  # type: ignore[arg-type]
 
 
-def test_the_weights_of_its_members_are_its_own() -> None:
+def test_parameters_include_those_of_all_members() -> None:
     first, second = toy(1), toy(2)
     first.weight, second.weight = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     assert [len(parameter) for parameter in Ensemble([first, second]).parameters()] == [2, 3]

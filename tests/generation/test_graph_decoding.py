@@ -46,7 +46,7 @@ def assert_same(ours: list[Column], expected: list[Column]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN, DRAWN], ids=["greedy", "plain", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
-def test_tokens_are_those_of_the_other_decoder(position, sampling: Sampling) -> None:
+def test_tokens_match_the_other_decoder(position, sampling: Sampling) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
     model, seeds = language_model(position), [7, 8, 9, 10, 11]
     options: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": seeds}
@@ -56,7 +56,7 @@ def test_tokens_are_those_of_the_other_decoder(position, sampling: Sampling) -> 
     assert max(lengths) > CONTEXT - 3, "no window has moved"
 
 
-def test_rows_that_end_leave_and_the_others_stay_what_they_were() -> None:
+def test_ended_rows_leave_and_others_are_unchanged() -> None:
     model = language_model()
 
     def by(streaming: Any) -> list[Column]:
@@ -71,7 +71,7 @@ def test_rows_that_end_leave_and_the_others_stay_what_they_were() -> None:
     assert_same(by(stream_by_graphs), by(stream))
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_row_does_not_depend_on_other_rows() -> None:
     model = language_model()
     together = list(stream_by_graphs(model, PROMPTS, DRAWN, seeds=[1, 2, 3, 4, 5]))
     for row in (0, 3):
@@ -80,7 +80,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
-def test_a_translator_decodes_its_sources(sampling: Sampling) -> None:
+def test_translator_decodes_its_sources(sampling: Sampling) -> None:
     model, sources = translator(), [[3, 4, 5, 6, 7], [5], [6, 7]]
     options: dict[str, Any] = {"sources": sources, "stop_ids": {2}, "forbidden": {0}, "seeds": [1, 2, 3]}
     prompts = [[1], [1, 4], [1]]
@@ -88,7 +88,7 @@ def test_a_translator_decodes_its_sources(sampling: Sampling) -> None:
     assert_same(list(stream_by_graphs(model, prompts, sampling, **options)), expected)
 
 
-def test_a_diverged_model_is_an_error_of_the_step_that_diverged() -> None:
+def test_diverged_model_raises_in_the_step_that_diverged() -> None:
     model = language_model(POSITIONS[0])
     with torch.no_grad():
         model.stack.position.table.weight[6] = torch.nan
@@ -99,7 +99,7 @@ def test_a_diverged_model_is_an_error_of_the_step_that_diverged() -> None:
         next(tokens)
 
 
-def test_what_an_earlier_generation_left_in_the_tables_changes_nothing() -> None:
+def test_reused_tables_do_not_change_results() -> None:
     model = language_model()
     batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=GREEDY, forbidden=set(), seeds=[1, 2])
     decoding = graph_decoding(model, batch)
@@ -111,7 +111,7 @@ def test_what_an_earlier_generation_left_in_the_tables_changes_nothing() -> None
     assert_same(tokens, list(stream(model, [[1, 2], [3]], GREEDY, seeds=[1, 2])))
 
 
-def test_each_step_is_launched_before_the_last_ones_results_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_is_launched_before_the_last_results_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for kind, name in ((Workspace, "step"), (ResultReader, "read")):
         original = getattr(kind, name)
@@ -126,7 +126,7 @@ def test_each_step_is_launched_before_the_last_ones_results_are_read(monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("filters", [Filters(), ALL], ids=["greedy", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
-def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
+def test_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
     """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():
         model = language_model(position).to("meta")
@@ -143,7 +143,7 @@ def test_a_step_stays_on_the_device_and_at_its_addresses(position, filters: Filt
 
 
 @pytest.mark.slow
-def test_a_step_launches_few_kernels() -> None:
+def test_step_launches_few_kernels() -> None:
     """Per layer: two norms, six products, attention, activation, two sums, and two cache writes."""
     counts: list[int] = []
     for layers in (1, 2):
@@ -158,7 +158,7 @@ def test_a_step_launches_few_kernels() -> None:
     assert counts[0] - per_layer <= 30  # embedding, positions, mask, logits, choice, log-probabilities, results
 
 
-def test_a_host_read_in_a_step_would_be_noticed() -> None:
+def test_host_read_in_a_step_would_be_detected() -> None:
     elsewhere = torch.zeros(3, device="meta")
     with pytest.raises(AssertionError, match="nonzero waits"), Operations():
         elsewhere.nonzero()
@@ -185,7 +185,7 @@ def test_a_host_read_in_a_step_would_be_noticed() -> None:
         ),
     ],
 )
-def test_a_step_compiles_as_one_graph_without_a_break(traced: tuple[str, ...]) -> None:
+def test_step_compiles_as_one_graph(traced: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced_step.py"), *traced]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -196,7 +196,7 @@ def tensors_of(state: DecodeState) -> list[torch.Tensor]:
     return [*state.changing(), state.uniform, state.settings.table, state.forbidden, *tables]
 
 
-def test_real_tensors_stay_where_they_are_too() -> None:
+def test_real_tensors_keep_their_addresses() -> None:
     batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=DRAWN, forbidden=set(), seeds=[1, 2])
     model = language_model()
     decoding = graph_decoding(model, batch)
@@ -211,13 +211,13 @@ def test_real_tensors_stay_where_they_are_too() -> None:
     assert [tensor.data_ptr() for tensor in tensors_of(state)] == addresses
 
 
-def test_graphs_have_few_sizes() -> None:
+def test_number_of_graph_sizes_is_small() -> None:
     assert [round_up_rows(n) for n in (1, 2, 3, 5, 33)] == [1, 2, 4, 8, 64]
     assert [round_up_capacity(n, 1000) for n in (1, 127, 128, 255, 256, 1000)] == [127, 127, 255, 255, 511, 1000]
     assert round_up_capacity(5, 13) == 13
 
 
-def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
+def test_graph_is_captured_once_per_size_and_again_if_a_weight_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     captured: list[int] = []
@@ -252,7 +252,7 @@ def test_a_graph_is_captured_once_per_size_and_again_if_a_weight_has_moved(
     assert run(2, 2) == 1
 
 
-def test_a_workspace_is_used_again_until_it_is_too_small_or_the_model_has_changed() -> None:
+def test_workspace_is_reused_until_too_small_or_the_model_changed() -> None:
     model = language_model()
     with workspace(model, rows=3, capacity=5) as first, workspace(model, rows=1, capacity=5) as second:
         assert second is not first  # two generations at the same time
@@ -266,7 +266,7 @@ def test_a_workspace_is_used_again_until_it_is_too_small_or_the_model_has_change
         assert other.state.cache.layers[0].self_kv.keys.dtype == torch.float64
 
 
-def test_a_model_is_captured_on_a_gpu_alone_and_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_captured_only_on_a_gpu_and_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
     model, gpu = language_model(), torch.device("cuda")
     assert can_capture(model, gpu)
     assert not can_capture(model, torch.device("cpu"))

@@ -26,21 +26,21 @@ NO_EOS = {"eos": False, "pad": True}
         (WordPiece(), "one two", "[SEP]"),
     ],
 )
-def test_where_a_text_begins(spec: TokenizerSpec, text: str, start: str) -> None:
+def test_empty_prompt_uses_the_token_that_starts_a_text(spec: TokenizerSpec, text: str, start: str) -> None:
     tokenizer = Tokenizer.train(spec, [text])
     assert tokenizer.tokens(start_ids(tokenizer)) == [start]
     assert encode_prompt(tokenizer, "") == start_ids(tokenizer)
     assert encode_prompt(tokenizer, text[:1]) == tokenizer.encode(text[:1]), "a prompt gets no prefix"
 
 
-def test_what_opens_a_text_comes_first() -> None:
+def test_opening_tokens_come_first() -> None:
     tokenizer = Tokenizer.train(Characters(bos=True), ["ab"])
     opened = tokenizer.with_opening([tokenizer.id_of("<bos>") or 0])
     assert start_ids(opened) == encode_prompt(opened, "") == [opened.bos_id]
     assert encode_prompt(opened, "a")[1:] == tokenizer.encode("a")
 
 
-def test_a_foreign_bos_begins_a_text() -> None:
+def test_foreign_bos_starts_a_text() -> None:
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<s>": 2}, unk_token="a"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     library.add_special_tokens(["<s>"])

@@ -25,7 +25,7 @@ def tiny(vocab_size: int, **stack: Any) -> DecoderOnly:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("position", [Learned(), Rotary()], ids=repr)
-def test_cached_batches_give_what_recomputing_each_row_gives(position: Position) -> None:
+def test_cached_batches_match_recomputing_each_row(position: Position) -> None:
     model = tiny(17, position=position, dropout=Dropout(residual=0.5)).train()
     sampling = Sampling(max_new_tokens=20)
     prompts, seeds = [[1], [2, 3, 4, 5], list(range(16))], [5, 6, 7]
@@ -45,7 +45,7 @@ def test_cached_batches_give_what_recomputing_each_row_gives(position: Position)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [Characters(), BPE(vocab_size=300)], ids=repr)
-def test_text_in_text_out(spec: Any) -> None:
+def test_generate_returns_the_same_text_in_any_batch(spec: Any) -> None:
     tokenizer = Tokenizer.train(spec, [TEXT])
     model = tiny(tokenizer.vocab_size)
     sampling = Sampling(max_new_tokens=24, stop=(*"efhinou", "🙂"), seed=2)

@@ -67,7 +67,7 @@ def without_cache(model: EncoderDecoder) -> ToyTranslator:
     ],
     ids=["greedy", "sinusoidal", "rotary"],
 )
-def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, size: int) -> None:
+def test_cached_search_matches_recomputing_everything(position: Position, size: int) -> None:
     """With groups, permutations, finished rows, and a growing cache."""
     model = tiny(position=position).train()
     beam = Beam(size=size, n_best=size)
@@ -90,7 +90,7 @@ def test_the_cache_finds_what_reading_everything_anew_finds(position: Position, 
 
 
 @pytest.mark.slow
-def test_a_language_model_is_searched_as_well() -> None:
+def test_beam_search_works_with_a_language_model() -> None:
     stack = StackSpec(d_model=24, n_heads=3, n_layers=2)
     model = apart(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=29, stack=stack), seed=3)).eval()
     prompts = [[1], [3, 4, 5, 6, 7], [8, 9]]
@@ -121,7 +121,7 @@ SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
     ],
     ids=["beam", "greedy", "coverage", "sample"],
 )
-def test_a_line_is_translated_alike_in_any_batch(tokenizer: Tokenizer, search: Any) -> None:
+def test_line_has_the_same_translation_in_any_batch(tokenizer: Tokenizer, search: Any) -> None:
     model = tiny(tokenizer.vocab_size)
     together = translate(model, tokenizer, TEXTS, search)
     others = [
@@ -153,13 +153,13 @@ def test_greedy_beams_and_samples_at_zero_agree(tokenizer: Tokenizer) -> None:
     assert [one.ids for (one,) in greedy] == [one.ids for (one,) in pair]
 
 
-def test_prefixes_begin_the_text(tokenizer: Tokenizer) -> None:
+def test_translations_start_with_their_prefixes(tokenizer: Tokenizer) -> None:
     prefixes = ["blue", "", "né 🙂", "two fish", "", ","]
     answers = translate(tiny(tokenizer.vocab_size), tokenizer, TEXTS, Beam(size=2, **SHORT), prefixes=prefixes)
     assert all(one.text.startswith(prefix) for prefix, (one,) in zip(prefixes, answers, strict=True))
 
 
-def test_weights_that_are_not_numbers_are_reported(tokenizer: Tokenizer) -> None:
+def test_non_finite_weights_are_reported(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer.vocab_size)
     with torch.no_grad():
         next(model.decoder.parameters()).fill_(torch.nan)

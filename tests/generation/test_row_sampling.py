@@ -52,7 +52,7 @@ def choose_alone(logits: Tensor, sampling: Sampling, text: list[int], forbidden:
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=5), forbidden=st.sets(st.integers(0, V - 1), max_size=3))
-def test_rows_with_other_settings_draw_what_each_draws_alone(rows: list, forbidden: set[int]) -> None:
+def test_rows_with_different_settings_match_separate_sampling(rows: list, forbidden: set[int]) -> None:
     logits = torch.tensor([row[0] for row in rows])
     samplings, texts = [row[1] for row in rows], [sorted(row[2]) for row in rows]
     ids, diverged = choose_by_rows(logits, samplings, texts, forbidden)
@@ -61,7 +61,7 @@ def test_rows_with_other_settings_draw_what_each_draws_alone(rows: list, forbidd
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=4), seed=st.integers(0, 99))
-def test_every_uniform_number_gives_the_token_in_whose_share_it_lies(rows: list, seed: int) -> None:
+def test_uniform_numbers_select_tokens_by_their_share(rows: list, seed: int) -> None:
     """Over a grid of uniform numbers, only possible tokens are chosen, each in its share."""
     logits, samplings = torch.tensor([row[0] for row in rows]), [row[1] for row in rows]
     seen = torch.zeros(len(rows), V, dtype=torch.bool)
@@ -78,7 +78,7 @@ def test_every_uniform_number_gives_the_token_in_whose_share_it_lies(rows: list,
             assert sums[ids[number]] > share * sums[-1] >= sums[ids[number]] - probabilities[ids[number]]
 
 
-def test_a_row_that_diverged_is_named_and_its_neighbours_draw_on() -> None:
+def test_diverged_row_is_reported_and_others_continue() -> None:
     logits = torch.zeros(4, V)
     logits[1, 3], logits[2, 3] = torch.nan, torch.inf
     logits[3, 5] = 9.0
@@ -90,7 +90,7 @@ def test_a_row_that_diverged_is_named_and_its_neighbours_draw_on() -> None:
         assert all(0 <= token < V for token in ids)  # an invalid id would be an error on the device
 
 
-def test_a_filter_that_no_row_uses_is_left_out() -> None:
+def test_unused_filters_are_skipped() -> None:
     neutral = Sampling(temperature=0, top_k=V, top_p=1.0, min_p=0.0)
     assert Filters.of([neutral], V) == Filters()
     both = [neutral, Sampling(top_k=5, repetition_penalty=1.1)]
@@ -98,7 +98,7 @@ def test_a_filter_that_no_row_uses_is_left_out() -> None:
     assert Filters.of([Sampling(top_k=9)], V).top_k == V
 
 
-def test_numbers_drawn_in_advance_are_those_of_single_draws() -> None:
+def test_numbers_drawn_in_advance_match_single_draws() -> None:
     numbers, generator = numbers_of(5), torch.Generator().manual_seed(5)
     expected = [torch.rand((), dtype=torch.float64, generator=generator).item() for _ in range(60)]
     assert numbers.peek(3).tolist() == expected[:3]

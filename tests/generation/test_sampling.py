@@ -71,14 +71,14 @@ def example(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_distribution_is_the_documented_one(case: dict[str, Any]) -> None:
+def test_distribution_matches_the_documentation(case: dict[str, Any]) -> None:
     probabilities, expected = example(case)
     torch.testing.assert_close(probabilities.double(), expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[0], CASES[-1]], ids=str)
-def test_draws_follow_their_distribution(case: dict[str, Any]) -> None:
+def test_samples_follow_their_distribution(case: dict[str, Any]) -> None:
     n_draws = 100_000
     probabilities, expected = example(case)
     ids = draw(probabilities.expand(n_draws, -1), [generator(17)] * n_draws)
@@ -94,13 +94,13 @@ def chi_square_p(counts: Tensor, expected: Tensor) -> float:
     return torch.special.gammaincc(freedom / 2, statistic / 2).item() if freedom > 0 else 1.0
 
 
-def test_the_chi_square_test_sees_a_slight_bias() -> None:
+def test_chi_square_test_detects_a_slight_bias() -> None:
     counts = torch.tensor([50_900.0, 49_100.0])
     assert chi_square_p(counts, torch.tensor([50_000.0, 50_000.0])) < 1e-3
     assert chi_square_p(torch.tensor([50_100.0, 49_900.0]), torch.tensor([50_000.0, 50_000.0])) > 0.1
 
 
-def test_the_order_matters_and_is_the_documented_one() -> None:
+def test_order_of_filters_matters_and_is_documented() -> None:
     """Swapping any two adjacent filters changes the result, so this table fixes the order."""
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
 
@@ -115,7 +115,7 @@ def test_the_order_matters_and_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_probabilities_are_float32_whatever_the_model_runs_in(dtype: torch.dtype) -> None:
+def test_probabilities_are_float32_for_any_model_dtype(dtype: torch.dtype) -> None:
     probabilities = distribution(torch.randn(2, 7).to(dtype), Sampling(top_p=0.9))
     assert probabilities.dtype == torch.float32
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(2))
@@ -125,7 +125,7 @@ weights = st.lists(st.sampled_from([0.0, 0.0, 1e-30, 1e-7, 0.3, 1.0]), min_size=
 
 
 @given(weights=weights, seed=st.integers(0, 99))
-def test_what_has_no_probability_is_never_drawn(weights: list[float], seed: int) -> None:
+def test_tokens_without_probability_are_never_sampled(weights: list[float], seed: int) -> None:
     row = torch.tensor([weights])
     if row.sum() == 0:
         with pytest.raises(UserError):
@@ -136,14 +136,14 @@ def test_what_has_no_probability_is_never_drawn(weights: list[float], seed: int)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
-def test_the_ends_of_the_unit_interval_draw_possible_ids(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_of_the_unit_interval_give_possible_ids(uniform: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(uniform, dtype=torch.float64))
     row = torch.tensor([[0.0, 0.3, 0.0, 0.3, 1 / 3, 0.0, 0.0]])
     for scale in (1.0, 0.1, 3.0, 1 + 2**-23):
         assert draw(row * scale, [generator(0)]).item() in (1, 3, 4)
 
 
-def test_a_row_draws_the_same_in_any_slot() -> None:
+def test_row_samples_the_same_in_any_slot() -> None:
     probabilities = torch.rand(5, 11, generator=generator(1)).softmax(-1)
     alone = [[draw(probabilities[[row]], [g]).item() for _ in range(9)] for row in range(5) for g in [generator(row)]]
     order = [3, 0, 4, 1, 2]
@@ -153,20 +153,20 @@ def test_a_row_draws_the_same_in_any_slot() -> None:
         assert [step[slot] for step in together] == alone[row]
 
 
-def test_drawing_leaves_the_global_generator_alone() -> None:
+def test_sampling_does_not_change_the_global_generator() -> None:
     before = torch.get_rng_state()
     draw(torch.ones(3, 4), [generator(2)] * 3)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_diverged_model_is_named_as_such() -> None:
+def test_diverged_model_is_reported() -> None:
     logits = torch.full((1, 4), torch.nan)
     for temperature in (0.0, 1.0):
         with pytest.raises(UserError, match="diverged"):
             draw(distribution(logits, Sampling(temperature=temperature)), [generator(0)])
 
 
-def test_as_many_generators_as_rows() -> None:
+def test_number_of_generators_must_match_rows() -> None:
     with pytest.raises(ValueError, match=r"expected 3 generators.*got 2"):
         draw(torch.ones(3, 4), [generator(0)] * 2)
 
@@ -189,12 +189,12 @@ def test_as_many_generators_as_rows() -> None:
         ({"stop": ("a", "")}, "strings that are not empty"),
     ],
 )
-def test_impossible_settings_are_refused_with_the_number_and_the_remedy(case: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_number_and_remedy(case: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Sampling(**case)
 
 
-def test_settings_come_from_a_file_and_go_back() -> None:
+def test_settings_survive_a_file() -> None:
     sampling = parse(Sampling, {"top_k": 5, "stop": ["\n\n", "END"], "temperature": 1})
     assert sampling == Sampling(top_k=5, stop=("\n\n", "END"), temperature=1.0)
     assert parse(Sampling, to_plain(sampling)) == sampling

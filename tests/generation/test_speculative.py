@@ -109,12 +109,12 @@ def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_are_as_frequent_as_the_model_makes_them(kind: str) -> None:
+def test_frequencies_of_texts_match_the_models_distribution(kind: str) -> None:
     assert surprise(Sampling(max_new_tokens=LONG, **KINDS[kind])) < 3.5
 
 
 @pytest.mark.slow
-def test_also_where_windows_move() -> None:
+def test_frequencies_match_when_windows_move() -> None:
     assert surprise(Sampling(max_new_tokens=LONG), max_len=3, draft_len=2, tokens=2) < 3.5
 
 
@@ -129,14 +129,14 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_what_is_kept_or_drawn_instead_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_acceptance_or_resampling_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, *FAULTS[fault])
     assert surprise(Sampling(max_new_tokens=LONG)) > 10
 
 
 @settings(max_examples=30)
 @given(data=st.data(), size=st.integers(2, 9))
-def test_keeping_and_replacing_add_up_to_the_models_distribution(data: Any, size: int) -> None:
+def test_acceptance_and_resampling_add_up_to_the_models_distribution(data: Any, size: int) -> None:
     weights = st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
     p, q = (torch.tensor(data.draw(weights), dtype=torch.float64) for _ in range(2))
     p, q = p / p.sum(), q / q.sum()
@@ -145,7 +145,7 @@ def test_keeping_and_replacing_add_up_to_the_models_distribution(data: Any, size
     torch.testing.assert_close(kept + (1 - kept.sum()) * more / more.sum(), p)
 
 
-def test_equal_distributions_refuse_nothing_and_rounding_leaves_something_to_draw_from() -> None:
+def test_equal_distributions_reject_nothing_and_residual_is_never_empty() -> None:
     p = torch.tensor([0.25, 0.75], dtype=torch.float64)
     assert torch.equal(speculative.residual(p, p), p)
 
@@ -167,9 +167,7 @@ samplings = st.builds(
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(prompts=prompts, sampling=samplings, data=st.data())
-def test_lookup_writes_what_stream_writes_from_the_same_seeds(
-    prompts: list[list[int]], sampling: Sampling, data: Any
-) -> None:
+def test_lookup_matches_stream_with_the_same_seeds(prompts: list[list[int]], sampling: Sampling, data: Any) -> None:
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=data.draw(st.integers(1, 9)))
@@ -182,7 +180,7 @@ def test_lookup_writes_what_stream_writes_from_the_same_seeds(
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(prompts=prompts, sampling=samplings, data=st.data())
-def test_a_row_gets_among_others_what_it_gets_alone_and_greedy_what_stream_writes(
+def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
     prompts: list[list[int]], sampling: Sampling, data: Any
 ) -> None:
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
@@ -233,7 +231,9 @@ def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
 @settings(max_examples=1)
 @given(prompts=prompts, data=st.data())
-def test_real_models_write_the_same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -> None:
+def test_real_models_generate_the_same_with_draft_tokens(
+    position: Position, prompts: list[list[int]], data: Any
+) -> None:
     same_with_guesses(position, prompts, data)
 
 
@@ -241,12 +241,12 @@ def test_real_models_write_the_same_with_guesses(position: Position, prompts: li
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
 @settings(max_examples=25)
 @given(prompts=prompts, data=st.data())
-def test_many_times(position: Position, prompts: list[list[int]], data: Any) -> None:
+def test_real_models_generate_the_same_in_many_cases(position: Position, prompts: list[list[int]], data: Any) -> None:
     same_with_guesses(position, prompts, data)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
-def test_what_was_read_ahead_and_not_counted_is_never_seen(position: Position) -> None:
+def test_rejected_lookahead_tokens_are_never_visible(position: Position) -> None:
     model = tiny(position, 13).eval()
     texts = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6, 5]]
     prompt, lengths = torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor([3, 1])
@@ -261,7 +261,7 @@ def test_what_was_read_ahead_and_not_counted_is_never_seen(position: Position) -
             torch.testing.assert_close(row[:count], whole, rtol=1e-4, atol=1e-4)
 
 
-def test_a_full_row_beside_one_with_guesses_is_left_as_it_is() -> None:
+def test_full_row_is_unchanged_next_to_a_row_with_draft_tokens() -> None:
     model = tiny(Learned(), 5)
     rows = [[1, 2, 3, 4], [1]]
     sampling, lookup = Sampling(max_new_tokens=9, temperature=0), Lookup(ngram=1, tokens=8)
@@ -271,7 +271,7 @@ def test_a_full_row_beside_one_with_guesses_is_left_as_it_is() -> None:
 # The cost -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one_token_more() -> None:
+def test_always_right_draft_needs_one_pass_for_its_tokens_and_one_more() -> None:
     long = random_rule(VOCAB, 60)
     model, draft = AheadDecoder(long, 60), AheadDecoder(long, 60)
     sampling = Sampling(max_new_tokens=1 + 4 * 5 + 2)
@@ -283,7 +283,7 @@ def test_a_draft_that_is_always_right_costs_one_pass_for_all_its_guesses_and_one
     assert draft.tokens_read == [1, 1, 1] + [2, 1, 1, 1] * 3 + [2]  # its own last draft token, and the next token
 
 
-def test_a_draft_that_is_always_wrong_costs_as_many_passes_as_none() -> None:
+def test_always_wrong_draft_needs_as_many_passes_as_no_draft() -> None:
     model = AheadDecoder(script_rule(VOCAB, [3] * 30), 40)
     draft = AheadDecoder(script_rule(VOCAB, [4] * 30), 40)
     passes = list(speculate(model, [[1]], Sampling(max_new_tokens=9), speculation=Draft(model=draft, tokens=3)))
@@ -291,7 +291,7 @@ def test_a_draft_that_is_always_wrong_costs_as_many_passes_as_none() -> None:
     assert len(model.calls) == 9
 
 
-def test_a_draft_that_ends_the_text_guesses_nothing_after_it() -> None:
+def test_draft_proposes_nothing_after_the_end() -> None:
     script = script_rule(VOCAB, [5, 6, 0, 7, 7, 7])
     model, draft = AheadDecoder(script, 40), AheadDecoder(script, 40)
     guesses = Draft(model=draft, tokens=5)
@@ -301,14 +301,14 @@ def test_a_draft_that_ends_the_text_guesses_nothing_after_it() -> None:
     assert draft.calls == [("start", 1), ("read_ahead", 1)]
 
 
-def test_what_repeats_is_looked_up_and_goes_on_beyond_what_was_written() -> None:
+def test_lookup_continues_repeated_text_beyond_the_written_tokens() -> None:
     model = AheadDecoder(lambda tokens: torch.eye(VOCAB)[(tokens[-1] + 1) % 3] * 90, 80)
     passes = list(speculate(model, [[0, 1, 2, 0]], Sampling(max_new_tokens=20), speculation=Lookup(ngram=2, tokens=8)))
     assert [len(row) for (row,) in passes] == [1, 9, 9, 1]
     assert [token.id for (row,) in passes for token in row] == [(n + 1) % 3 for n in range(20)]
 
 
-def test_the_last_of_several_occurrences_is_followed() -> None:
+def test_last_of_several_occurrences_is_used() -> None:
     prompt = [1, 2, 5, 7, 1, 2, 6, 8, 0, 1]
     model = AheadDecoder(script_rule(VOCAB, [2, 6, 8, 3, 3], prompt=10), 40)
     passes = list(speculate(model, [prompt], Sampling(max_new_tokens=5), speculation=Lookup(ngram=2, tokens=3)))
@@ -316,7 +316,7 @@ def test_the_last_of_several_occurrences_is_followed() -> None:
     assert model.tokens_read == [4, 1]  # 2, then the continuation of 1 2: 6 8 0; 8 3 has none
 
 
-def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
+def test_text_is_read_again_only_when_the_window_moves() -> None:
     model = AheadDecoder(RULE, CONTEXT)
     list(speculate(model, [[1, 2, 3]], Sampling(max_new_tokens=14), speculation=Draft(model=model, tokens=9)))
     # 3 to 7 tokens are visible, then 4 to 7, then again 4 to 7: the same windows as in `stream`
@@ -325,7 +325,7 @@ def test_where_the_window_moves_the_text_is_read_anew_and_no_oftener() -> None:
     assert model.capacities[::2] == plain.capacities
 
 
-def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None:
+def test_draft_with_a_shorter_context_proposes_up_to_its_limit() -> None:
     model, draft = AheadDecoder(RULE, CONTEXT), AheadDecoder(mixed(0.2), 5)
     sampling = Sampling(max_new_tokens=20)
     rows = by_row(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=5), seeds=[3]), 1)
@@ -334,14 +334,14 @@ def test_a_draft_with_a_shorter_context_guesses_as_far_as_that_reaches() -> None
     assert "read_ahead" in {name for name, _ in draft.calls}
 
 
-def test_a_draft_is_filtered_as_the_model_is_with_its_own_guesses_in_sight() -> None:
+def test_draft_is_filtered_like_the_model_with_its_own_tokens_in_sight() -> None:
     model, draft = (AheadDecoder(lambda tokens: torch.linspace(5.0, 4.0, VOCAB), 40) for _ in range(2))
     sampling = Sampling(max_new_tokens=9, temperature=0, repetition_penalty=1.5)  # tokens are not repeated
     passes = list(speculate(model, [[10]], sampling, speculation=Draft(model=draft, tokens=3), forbidden={4}))
     assert [[token.id for token in row] for (row,) in passes] == [[0], [1, 2, 3, 5], [6, 7, 8, 9]]
 
 
-def test_rows_that_have_ended_leave_the_batch_and_those_that_the_caller_ends() -> None:
+def test_rows_leave_the_batch_when_they_or_the_caller_end() -> None:
     scripts = {1: [5, 0, 9, 9], 2: [5, 6, 5, 6, 0], 3: [5, 5, 5, 5, 5]}
 
     def rule(tokens: list[int]) -> Tensor:
@@ -365,14 +365,14 @@ def test_samples_of_one_prompt_are_read_once() -> None:
     assert model.calls == [("start", 2)]
 
 
-def test_nothing_to_do_does_nothing() -> None:
+def test_empty_input_gives_no_output() -> None:
     model = AheadDecoder(RULE, CONTEXT)
     assert list(speculate(model, [[1]], Sampling(max_new_tokens=0), speculation=Lookup())) == []
     assert list(speculate(model, [], Sampling(), speculation=Lookup())) == []
     assert model.calls == []
 
 
-def test_both_models_are_found_as_they_were_left() -> None:
+def test_modes_of_both_models_are_restored() -> None:
     model, draft = AheadDecoder(RULE, CONTEXT).train(), AheadDecoder(OTHER, CONTEXT).train()
     for _ in speculate(model, [[1]], Sampling(max_new_tokens=9), speculation=Draft(model=draft)):
         assert model.training
@@ -380,7 +380,7 @@ def test_both_models_are_found_as_they_were_left() -> None:
         assert not torch.is_inference_mode_enabled()
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_wrong_arguments_are_reported() -> None:
     model = AheadDecoder(RULE, CONTEXT)
     with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
         speculate(model, [[1], []], Sampling(), speculation=Lookup())
@@ -395,7 +395,7 @@ def test_wrong_arguments_are_told() -> None:
         speculate(model, [[1]], Sampling(), speculation=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))
 
 
-def test_a_model_that_diverged_is_told() -> None:
+def test_diverged_model_is_reported() -> None:
     broken = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
     for model, guesses in ((broken, Lookup(ngram=1)), (broken, Draft(model=AheadDecoder(RULE, CONTEXT)))):
         with pytest.raises(UserError, match="not numbers"):

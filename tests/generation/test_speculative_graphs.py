@@ -72,7 +72,7 @@ def guesses_of(kind: str, model: DecoderOnly) -> Draft | Lookup:
         for spec in POSITIONS
     ],
 )
-def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
+def test_passes_give_the_same_tokens(by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
     model = language_model(position)
     guesses = guesses_of(kind, model)
@@ -83,7 +83,7 @@ def test_passes_bring_the_same_tokens(by_graphs: Any, position: Position, kind: 
     assert max(brought) <= guesses.tokens + 1
 
 
-def test_a_draft_that_is_always_right_brings_all_its_guesses_and_one_token_more(by_graphs: Any) -> None:
+def test_always_right_draft_gives_all_its_tokens_and_one_more(by_graphs: Any) -> None:
     model = language_model()
     guesses = Draft(model=similar(model, noise=0.0), tokens=3)
     expected = list(speculate(model, [[1, 2]], PLAIN, speculation=guesses))
@@ -92,7 +92,7 @@ def test_a_draft_that_is_always_right_brings_all_its_guesses_and_one_token_more(
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_a_pass_is_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_has_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = language_model(), list[str]()
     for owner, name in ((StepGraphs, "run"), (ResultReader, "read")):
         original = getattr(owner, name)
@@ -104,7 +104,7 @@ def test_a_pass_is_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatc
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_rows_that_the_caller_ends_leave_and_the_others_stay_what_they_were(by_graphs: Any, kind: str) -> None:
+def test_rows_ended_by_the_caller_leave_and_others_are_unchanged(by_graphs: Any, kind: str) -> None:
     model = language_model()
     guesses = guesses_of(kind, model)
 
@@ -123,7 +123,7 @@ def test_rows_that_the_caller_ends_leave_and_the_others_stay_what_they_were(by_g
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("drafts", [True, False])
-def test_a_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: str) -> None:
+def test_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: str) -> None:
     """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():
         models = [language_model().to("meta") for _ in range(1 + drafts)]
@@ -140,7 +140,7 @@ def test_a_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_a_diverged_model_is_an_error(by_graphs: Any, kind: str) -> None:
+def test_diverged_model_raises(by_graphs: Any, kind: str) -> None:
     model = language_model(POSITIONS[0])
     guesses = guesses_of(kind, model)
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_a_diverged_model_is_an_error(by_graphs: Any, kind: str) -> None:
         list(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))
 
 
-def test_idle_tables_are_used_again_with_the_same_draft_alone(by_graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_tables_are_reused_only_with_the_same_draft(by_graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     original = RoundState.__init__
     monkeypatch.setattr(RoundState, "__init__", lambda *args, **more: (made.append(1), original(*args, **more))[1])

@@ -28,9 +28,7 @@ BYTES = ByteTokenizer((b"END", b"EN", b"D", b"\xf0\x9f", b"\x99\x82"))
     stop=st.lists(st.sampled_from(["END", "ND", "ab", "DE", "aa"]), max_size=2),
     tokens=st.integers(1, 6),
 )
-def test_stop_texts_end_a_text_within_a_pass_as_they_do_without(
-    script: list[int], stop: list[str], tokens: int
-) -> None:
+def test_stop_strings_end_a_text_within_a_pass(script: list[int], stop: list[str], tokens: int) -> None:
     model = AheadDecoder(script_rule(BYTES.vocab_size, [*script, *[0] * 9]), 40)
     sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
     (plain,) = generate(model, BYTES, ["?"], sampling)
@@ -41,7 +39,7 @@ def test_stop_texts_end_a_text_within_a_pass_as_they_do_without(
         assert "".join(stream_text(model, BYTES, "?", sampling, speculation=guesses)) == plain.text
 
 
-def test_a_completion_tells_its_passes() -> None:
+def test_completion_reports_its_passes() -> None:
     model = AheadDecoder(script_rule(BYTES.vocab_size, list(b"abcdefghij")), 40)
     sampling = Sampling(max_new_tokens=9)
     (one,) = generate(model, BYTES, ["?"], sampling, speculation=Draft(model=model, tokens=3))
@@ -52,7 +50,7 @@ def test_a_completion_tells_its_passes() -> None:
 TEXTS = ["one fish, two fish, red fish, blue fish\n" * 9]
 
 
-def test_a_draft_needs_the_models_tokenizer_not_one_of_its_size() -> None:
+def test_draft_needs_the_same_tokenizer_not_the_same_size() -> None:
     own, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
     same = Tokenizer.from_json(own.to_json())
     assert make_draft(own, model, same, tokens=3) == Draft(model=model, tokens=3)

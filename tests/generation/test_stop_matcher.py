@@ -17,7 +17,7 @@ def matched(stop: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool
 
 @given(stop=st.text("ab", min_size=1, max_size=5), pieces=pieces)
 @example(stop="aab", pieces=["c", "a", "a", "b", "c"])
-def test_one_stop_text_is_found_where_find_finds_it(stop: str, pieces: list[str]) -> None:
+def test_one_stop_string_is_found_where_str_find_finds_it(stop: str, pieces: list[str]) -> None:
     text = "".join(pieces)
     out, found = matched([stop], pieces)
     at = text.find(stop)
@@ -27,7 +27,7 @@ def test_one_stop_text_is_found_where_find_finds_it(stop: str, pieces: list[str]
 
 @given(stop=stops, pieces=pieces)
 @example(stop=["abba", "bb"], pieces=["abba"])
-def test_of_several_the_first_to_be_complete_counts(stop: list[str], pieces: list[str]) -> None:
+def test_first_complete_stop_string_counts(stop: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)
     ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]
     out, found = matched(stop, pieces)
@@ -36,7 +36,7 @@ def test_of_several_the_first_to_be_complete_counts(stop: list[str], pieces: lis
 
 
 @given(stop=stops, pieces=pieces)
-def test_no_more_is_held_back_than_could_become_a_stop_text(stop: list[str], pieces: list[str]) -> None:
+def test_only_possible_stop_strings_are_held_back(stop: list[str], pieces: list[str]) -> None:
     matcher, given_out, text = StopMatcher(stop), "", ""
     for piece in pieces:
         given_out += matcher.push(piece)
@@ -47,12 +47,12 @@ def test_no_more_is_held_back_than_could_become_a_stop_text(stop: list[str], pie
         assert not held or any(one.startswith(held) for one in stop)
 
 
-def test_a_match_that_begins_within_a_failed_one() -> None:
+def test_match_that_starts_within_a_failed_match_is_found() -> None:
     assert matched(["aab"], ["a", "a", "a", "b", "c"]) == (["", "", "a", "", "", ""], True)
     assert matched(["xx", "xyz"], ["x", "y", "x", "y", "!"]) == (["", "", "xy", "", "xy!", ""], False)
 
 
-def test_the_outcome_does_not_depend_on_where_the_pieces_end() -> None:
+def test_result_does_not_depend_on_where_pieces_end() -> None:
     for pieces in (["abcd"], ["abc", "d"], list("abcd")):
         out, found = matched(["abcd", "bc"], pieces)
         assert ("".join(out), found) == ("a", True)  # "bc" is complete first

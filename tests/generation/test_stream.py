@@ -47,7 +47,7 @@ prompts = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3 * 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(prompts=prompts, data=st.data())
-def test_a_batch_with_a_cache_gives_each_row_what_it_gets_alone_without(prompts: list[list[int]], data: Any) -> None:
+def test_batch_with_a_cache_matches_separate_rows_without(prompts: list[list[int]], data: Any) -> None:
     sampling = Sampling(
         max_new_tokens=data.draw(st.integers(1, 20)),
         temperature=data.draw(st.sampled_from([0.0, 1.0])),
@@ -64,7 +64,7 @@ def test_a_batch_with_a_cache_gives_each_row_what_it_gets_alone_without(prompts:
 
 
 @pytest.mark.parametrize("max_len", [1, 2, 3, 6, 7])
-def test_the_window_drops_the_oldest_half_when_it_is_full(max_len: int) -> None:
+def test_full_window_drops_the_oldest_half(max_len: int) -> None:
     visible: list[int] = []
     for n in range(1, 40):
         visible.append(n - 1)
@@ -74,7 +74,7 @@ def test_the_window_drops_the_oldest_half_when_it_is_full(max_len: int) -> None:
         assert 1 <= len(visible) <= max_len
 
 
-def test_the_window_is_moved_seldom() -> None:
+def test_window_moves_seldom() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     list(stream(model, [[1, 2, 3]], Sampling(max_new_tokens=14)))
     # 3 to 7 tokens are visible, then 4 to 7, then again 4 to 7
@@ -95,7 +95,7 @@ def test_finished_rows_leave_the_batch() -> None:
     assert [token.finish for token in columns[1] if token] == ["eos", None, None]
 
 
-def test_rows_that_the_caller_ends_leave_too() -> None:
+def test_rows_ended_by_the_caller_leave_the_batch() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     ended: set[int] = set()
     columns = []
@@ -108,14 +108,14 @@ def test_rows_that_the_caller_ends_leave_too() -> None:
     assert rows[2] == by_recomputing(RULE, [3], Sampling(max_new_tokens=5, temperature=0))[:3]
 
 
-def test_samples_of_one_prompt_are_read_once_and_drawn_apart_from_the_first_token() -> None:
+def test_samples_of_one_prompt_are_read_once_and_sampled_separately() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(VOCAB), CONTEXT)
     columns = list(stream(model, [[4, 5]] * 40 + [[6]], Sampling(max_new_tokens=2), seeds=range(41)))
     assert model.calls == [("start", 2), ("step", 41)]
     assert len({token.id for token in columns[0] if token}) > 5
 
 
-def test_logprobs_are_the_models_own() -> None:
+def test_logprobs_are_those_of_the_model() -> None:
     wild = Sampling(max_new_tokens=3, temperature=3.0, top_k=4, repetition_penalty=2.0)
     row = [1, 2]
     for (token,) in stream(ToyDecoder(RULE, CONTEXT), [row], wild):
@@ -124,20 +124,20 @@ def test_logprobs_are_the_models_own() -> None:
         row.append(token.id)
 
 
-def test_a_stop_id_in_the_prompt_stops_nothing() -> None:
+def test_stop_id_in_the_prompt_does_not_stop() -> None:
     model = ToyDecoder(script_rule(VOCAB, [5, 6, 7], prompt=3), CONTEXT)
     columns = stream(model, [[0, 1, 0]], Sampling(max_new_tokens=3), stop_ids={0})
     assert [token.id for (token,) in columns if token] == [5, 6, 7]
 
 
-def test_a_stop_id_as_the_very_last_token_is_an_end_not_a_cut() -> None:
+def test_stop_id_as_the_last_token_is_an_end_not_a_cut() -> None:
     model = ToyDecoder(script_rule(VOCAB, [5, 0]), CONTEXT)
     *_, (token,) = stream(model, [[1]], Sampling(max_new_tokens=2), stop_ids={0})
     assert token is not None
     assert token.finish == "eos"
 
 
-def test_the_cache_is_as_large_as_needed_and_no_larger() -> None:
+def test_cache_is_as_large_as_needed_and_no_larger() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     list(stream(model, [[1, 2], [3]], Sampling(max_new_tokens=3)))
     assert model.capacities == [5]
@@ -145,20 +145,20 @@ def test_the_cache_is_as_large_as_needed_and_no_larger() -> None:
     assert model.capacities == [5, 7, 5]  # the second time 4 tokens are visible and one is to be generated
 
 
-def test_nothing_to_do_does_nothing() -> None:
+def test_empty_input_gives_no_output() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     assert list(stream(model, [[1]], Sampling(max_new_tokens=0))) == []
     assert list(stream(model, [], Sampling())) == []
     assert model.calls == []
 
 
-def test_the_callers_prompts_are_left_alone() -> None:
+def test_prompts_of_the_caller_are_not_modified() -> None:
     prompt = [1, 2]
     list(stream(ToyDecoder(RULE, CONTEXT), [prompt], Sampling(max_new_tokens=3)))
     assert prompt == [1, 2]
 
 
-def test_the_model_is_found_as_it_was_left_after_every_token() -> None:
+def test_mode_of_the_model_is_restored_after_every_token() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     model.frozen = torch.nn.Dropout()
     model.train()
@@ -169,7 +169,7 @@ def test_the_model_is_found_as_it_was_left_after_every_token() -> None:
         assert torch.is_grad_enabled()
 
 
-def test_the_model_is_found_as_it_was_left_after_an_error() -> None:
+def test_mode_of_the_model_is_restored_after_an_error() -> None:
     def rule(tokens: list[int]) -> Tensor:
         if len(tokens) == 3:
             raise RuntimeError("no memory")
@@ -182,7 +182,7 @@ def test_the_model_is_found_as_it_was_left_after_an_error() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-def test_wrong_arguments_are_told_before_the_first_token() -> None:
+def test_wrong_arguments_are_reported_before_the_first_token() -> None:
     model = ToyDecoder(RULE, CONTEXT)
     with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
         stream(model, [[1], []], Sampling())
@@ -192,7 +192,7 @@ def test_wrong_arguments_are_told_before_the_first_token() -> None:
         stream(model, [[1], [2]], Sampling(), sources=[[0]])
 
 
-def test_what_is_forbidden_is_never_drawn_and_logprobs_stay_the_models() -> None:
+def test_forbidden_tokens_are_never_sampled_and_logprobs_are_unchanged() -> None:
     row, forbidden = [1, 2], {0, 3, int(RULE([1, 2]).argmax())}
     for (token,) in stream(ToyDecoder(RULE, CONTEXT), [row], Sampling(max_new_tokens=5), forbidden=forbidden):
         assert token is not None
@@ -201,7 +201,7 @@ def test_what_is_forbidden_is_never_drawn_and_logprobs_stay_the_models() -> None
         row.append(token.id)
 
 
-def test_each_row_sees_its_own_source_also_when_its_window_moves() -> None:
+def test_row_keeps_its_own_source_when_its_window_moves() -> None:
     rule = random_source_rule(VOCAB, CONTEXT, seed=4)
     prompts, sources = [[1], [1, 2], [1], [1]], [[3, 4], [5], [6, 7, 8], [3, 4]]
     model = ToyTranslator(rule, CONTEXT, VOCAB)

@@ -30,19 +30,19 @@ def say(script: Sequence[bytes | int], **settings: object) -> tuple[Completion, 
     return completion, pieces, model
 
 
-def test_a_completion_says_what_was_drawn_and_why_it_ended() -> None:
+def test_completion_reports_its_tokens_and_why_it_ended() -> None:
     completion, _, _ = say([b"a", b"b", b"c"], seed=7)
     assert (completion.prompt, completion.text, completion.finish) == ("?", "abc", "length")
     assert (completion.ids, completion.seed, completion.truncated) == ((97, 98, 99), 7, False)
     assert completion.logprobs == pytest.approx([0.0] * 3, abs=1e-6)
 
 
-def test_the_end_of_text_token_ends_the_row_and_is_no_text() -> None:
+def test_end_token_ends_the_row_and_has_no_text() -> None:
     completion, _, _ = say([b"a", TOKENIZER.eos_id, b"b"])
     assert (completion.text, completion.finish, completion.ids) == ("a", "eos", (97, TOKENIZER.eos_id))
 
 
-def test_a_stop_text_across_tokens_is_cut_off_and_ends_the_row_at_once() -> None:
+def test_stop_string_across_tokens_is_removed_and_ends_the_row() -> None:
     completion, pieces, model = say([b"a", b"xEN", b"D", b"b", b"c"], stop=("END",))
     assert (completion.text, completion.finish) == ("ax", "stop")
     assert pieces == ["a", "x"]
@@ -50,25 +50,25 @@ def test_a_stop_text_across_tokens_is_cut_off_and_ends_the_row_at_once() -> None
     assert [name for name, _ in model.calls] == ["start", "step", "step"]  # the last two tokens were never computed
 
 
-def test_held_back_text_comes_out_when_it_is_no_stop_text_after_all() -> None:
+def test_held_back_text_is_emitted_if_the_stop_string_fails() -> None:
     completion, pieces, _ = say([b"EN", b"EN", b"!", b"EN"], stop=("END",))
     assert (completion.text, completion.finish) == ("ENEN!EN", "length")
     assert pieces == ["EN", "EN!", "EN"]
 
 
-def test_a_stop_text_within_one_token_and_one_met_by_the_last_token() -> None:
+def test_stop_string_within_one_token_or_at_the_last_token() -> None:
     assert say([b"a", b"xEN", b"DD", b"a"], stop=("D",))[0].text == "axEN"
     completion, _, _ = say([b"a", b"END"], stop=("END",))
     assert (completion.text, completion.finish) == ("a", "stop")
 
 
-def test_characters_cut_between_tokens_come_out_whole() -> None:
+def test_characters_split_between_tokens_are_emitted_whole() -> None:
     completion, pieces, _ = say([b"a", b"\xf0\x9f", b"\x99\x82", "né".encode(), b"!"])
     assert completion.text == "a🙂né!"
     assert pieces == ["a", "🙂", "né", "!"]
 
 
-def test_half_a_character_at_the_end_is_shown_as_such() -> None:
+def test_incomplete_character_at_the_end_is_shown() -> None:
     assert say([b"a", b"\xf0\x9f"])[0].text == "a\ufffd"
     assert say([b"a", b"\xf0\x9f", TOKENIZER.eos_id])[0].text == "a\ufffd"
 
@@ -102,7 +102,7 @@ PROMPTS = ["a", "bcd", "é🙂", "", "longer than the whole context", "a"]
 WILD = Sampling(max_new_tokens=25, stop=("END", "D", "\n"), seed=3)
 
 
-def test_unequal_prompts_get_together_what_each_gets_alone() -> None:
+def test_prompts_have_the_same_completions_in_any_batch() -> None:
     together = generate(ToyDecoder(RANDOM, CONTEXT), TOKENIZER, PROMPTS, WILD, samples=3)
     alone = [
         completion
@@ -113,7 +113,7 @@ def test_unequal_prompts_get_together_what_each_gets_alone() -> None:
     assert len({completion.finish for completion in together}) > 1  # rows finish at different times
 
 
-def test_sample_j_is_drawn_with_the_seed_plus_j() -> None:
+def test_sample_j_uses_the_seed_plus_j() -> None:
     model = ToyDecoder(RANDOM, CONTEXT)
     samples = generate(model, TOKENIZER, ["ab"], WILD, samples=4)
     assert [sample.seed for sample in samples] == [3, 4, 5, 6]
@@ -128,7 +128,7 @@ def test_streamed_text_is_the_first_sample() -> None:
         assert "".join(stream_text(model, TOKENIZER, prompt, WILD)) == completion.text
 
 
-def test_a_prompt_beyond_the_context_is_marked_and_continued_from_its_end() -> None:
+def test_overlong_prompt_is_marked_and_continued_from_its_end() -> None:
     model, greedy = ToyDecoder(RANDOM, CONTEXT), Sampling(max_new_tokens=1, temperature=0)
     exact, beyond = "abcdefghi", "0abcdefghi"
     first, second = generate(model, TOKENIZER, [exact, beyond], greedy)
@@ -137,12 +137,12 @@ def test_a_prompt_beyond_the_context_is_marked_and_continued_from_its_end() -> N
     assert second.ids == (int(RANDOM(tokens).argmax()),)
 
 
-def test_an_empty_prompt_starts_after_the_end_of_text() -> None:
+def test_empty_prompt_starts_after_the_end_of_text() -> None:
     (completion,) = generate(scripted(b"a"), TOKENIZER, [""], Sampling(max_new_tokens=1))
     assert (completion.prompt, completion.text) == ("", "a")
 
 
-def test_without_an_end_of_text_an_empty_prompt_is_a_new_line() -> None:
+def test_empty_prompt_is_a_newline_without_an_end_token() -> None:
     without = ByteTokenizer(eos=False)
     model = ToyDecoder(RANDOM, 40)
     (empty, line) = generate(model, without, ["", "\n"], Sampling(max_new_tokens=4, top_k=1))
@@ -150,14 +150,14 @@ def test_without_an_end_of_text_an_empty_prompt_is_a_new_line() -> None:
     assert "".join(stream_text(model, without, "", Sampling(max_new_tokens=4, top_k=1))) == empty.text
 
 
-def test_a_tokenizer_without_an_end_never_ends_early() -> None:
+def test_tokenizer_without_an_end_token_never_ends_early() -> None:
     without = ByteTokenizer(eos=False)
     model = ToyDecoder(lambda tokens: torch.zeros(256), 40)
     (completion,) = generate(model, without, ["a"], Sampling(max_new_tokens=30))
     assert (len(completion.ids), completion.finish) == (30, "length")
 
 
-def test_no_tokens_asked_for() -> None:
+def test_zero_new_tokens_give_an_empty_completion() -> None:
     (completion,) = generate(scripted(b"a"), TOKENIZER, ["a"], Sampling(max_new_tokens=0))
     assert (completion.text, completion.ids, completion.finish) == ("", (), "length")
 

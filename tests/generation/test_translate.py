@@ -40,7 +40,7 @@ def best(texts: list[str], search: Any = Beam(size=3), **settings: Any) -> list[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=2), Beam(size=1), Sampling(seed=5), Sampling(temperature=0)])
-def test_every_line_gets_an_answer_the_same_in_any_batch(search: Any) -> None:
+def test_every_line_has_the_same_translation_in_any_batch(search: Any) -> None:
     together = translate(toy(), TOKENIZER, TEXTS, search)
     assert len(together) == len(TEXTS)
     for budget in (1, 40, 10**6):
@@ -53,7 +53,7 @@ def test_every_line_gets_an_answer_the_same_in_any_batch(search: Any) -> None:
         assert {one.source for one in answers} == {text.strip()}
 
 
-def test_sources_end_with_the_end_and_targets_begin_with_the_beginning() -> None:
+def test_sources_end_with_eos_and_targets_start_with_bos() -> None:
     model = saying(*b"hi")
     (answer,) = translate(model, TOKENIZER, [" abc "])[0]
     assert model.sources == [[[*b"abc", TOKENIZER.eos_id]]]
@@ -63,7 +63,7 @@ def test_sources_end_with_the_end_and_targets_begin_with_the_beginning() -> None
     assert answer.logprobs == pytest.approx([0.0] * 3, abs=1e-6)
 
 
-def test_an_empty_line_is_answered_without_the_model() -> None:
+def test_empty_line_is_translated_without_the_model() -> None:
     model = toy()
     empty = Translation(source="", text="", ids=(), logprobs=(), logprob=0.0, score=0.0, finish="eos", truncated=False)
     assert translate(model, TOKENIZER, ["", " \t\u00a0"], Beam(size=3, n_best=3)) == [[empty]] * 2
@@ -71,7 +71,7 @@ def test_an_empty_line_is_answered_without_the_model() -> None:
     assert model.calls == []
 
 
-def test_a_line_that_is_too_long_is_cut_and_marked() -> None:
+def test_too_long_line_is_cut_and_marked() -> None:
     model = saying(*b"hi")
     exact, beyond = "a" * (MAX_LEN - 1), "a" * MAX_LEN
     answers = translate(model, TOKENIZER, [exact, beyond])
@@ -94,7 +94,7 @@ def test_lines_are_batched_by_length_within_the_budget() -> None:
 
 
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=3), Sampling(seed=2)])
-def test_padding_beginning_and_unknown_are_never_written(search: Any) -> None:
+def test_padding_bos_and_unknown_are_never_generated(search: Any) -> None:
     unknown = ByteTokenizer(bos=True)
     unknown.unk_id = ord("u")
     specials = [unknown.pad_id, unknown.bos_id]
@@ -148,7 +148,7 @@ def test_lengths_follow_each_lines_own_source() -> None:
 
 
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=2), Sampling(seed=2)])
-def test_a_translation_begins_with_its_prefix(search: Any) -> None:
+def test_translation_starts_with_its_prefix(search: Any) -> None:
     prefixes = ["", "so", "né 🙂"]
     answers = translate(toy(), TOKENIZER, ["abc", "abc", ""], search, prefixes=prefixes)
     for prefix, found in zip(prefixes, answers, strict=True):
@@ -161,7 +161,7 @@ def test_a_translation_begins_with_its_prefix(search: Any) -> None:
     assert model.caches[0].rows[0][:3] == [TOKENIZER.bos_id, *b"so"]
 
 
-def test_two_vocabularies() -> None:
+def test_source_and_target_may_have_two_vocabularies() -> None:
     source_tokenizer = ByteTokenizer((b"ab",))
     assert source_tokenizer.eos_id != TOKENIZER.eos_id
     model = saying(*b"hi")
@@ -169,7 +169,7 @@ def test_two_vocabularies() -> None:
     assert model.sources == [[[*b"abc", source_tokenizer.eos_id]]]
 
 
-def test_an_ensemble_translates() -> None:
+def test_ensemble_translates() -> None:
     assert [one.ids for one in best(TEXTS)] == [
         answers[0].ids for answers in translate(Ensemble([toy(), toy()]), TOKENIZER, TEXTS, Beam(size=3))
     ]
@@ -178,14 +178,14 @@ def test_an_ensemble_translates() -> None:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(lines=st.lists(st.text(max_size=8), max_size=9), pool=st.integers(1, 4), budget=st.integers(1, 60))
-def test_any_lines_come_back_in_order(lines: list[str], pool: int, budget: int) -> None:
+def test_any_lines_are_returned_in_order(lines: list[str], pool: int, budget: int) -> None:
     searching = {"search": Beam(size=2), "batch_tokens": budget}
     answers = list(translate_stream(toy(), TOKENIZER, lines, pool=pool, **searching))
     assert [found[0].source for found in answers] == [line.strip() for line in lines]
     assert all((found[0].ids == ()) == (line.strip() == "") for line, found in zip(lines, answers, strict=True))
 
 
-def test_a_stream_reads_no_further_than_its_pool() -> None:
+def test_stream_reads_no_further_than_its_pool() -> None:
     read = []
 
     def lines():
@@ -199,7 +199,7 @@ def test_a_stream_reads_no_further_than_its_pool() -> None:
     assert len(read) == 4
 
 
-def test_what_cannot_be_is_refused_before_the_first_line() -> None:
+def test_invalid_arguments_are_rejected_before_the_first_line() -> None:
     without_start, without_end = ByteTokenizer(), ByteTokenizer(bos=True, eos=False)
     with pytest.raises(UserError, match="the target tokenizer has no beginning token"):
         translate_stream(toy(), without_start, [])
@@ -219,7 +219,7 @@ def test_what_cannot_be_is_refused_before_the_first_line() -> None:
         translate(toy(), TOKENIZER, ["a"], prefixes=["c" * MAX_LEN])
 
 
-def test_a_diverged_model_is_named_as_such() -> None:
+def test_diverged_model_is_reported() -> None:
     model = toy(lambda source, tokens: torch.full((TOKENIZER.vocab_size,), math.nan))
     for search in (Beam(), Sampling(), Sampling(temperature=0)):
         with pytest.raises(UserError, match="diverged"):

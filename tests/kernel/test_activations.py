@@ -21,7 +21,9 @@ in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=
 @in_both
 @pytest.mark.parametrize("name", SMOOTH)
 @given(count=st.integers(1, 70), size=st.sampled_from([0.01, 1.0, 10.0]), seed=st.integers(0, 2**32))
-def test_it_is_the_formula_there_and_back(name: str, count: int, size: float, seed: int, dtype: torch.dtype) -> None:
+def test_activation_matches_the_formula_forward_and_backward(
+    name: str, count: int, size: float, seed: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(seed)
     rtol = 2**-8 if dtype == torch.bfloat16 else 2e-6
     x = (torch.randn(count) * size).to(dtype).requires_grad_()
@@ -37,7 +39,7 @@ def test_it_is_the_formula_there_and_back(name: str, count: int, size: float, se
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_at_the_ends_and_in_the_middle(name: str) -> None:
+def test_activation_is_right_at_extremes_and_zero(name: str) -> None:
     x = torch.tensor([0.0, -math.inf, math.inf, math.nan, 1e30, -1e30, -0.0] * 5).bfloat16()
     y = activate(x, name)
     assert y[0] == 0
@@ -49,7 +51,7 @@ def test_at_the_ends_and_in_the_middle(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_a_feed_forward_network_takes_it_where_it_may(
+def test_feed_forward_network_uses_it_where_supported(
     name: str, use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activations, "MIN_WORK", 64)
@@ -64,7 +66,7 @@ def test_a_feed_forward_network_takes_it_where_it_may(
 
 
 @pytest.mark.slow
-def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_module_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "MIN_WORK", 64)
     graphs = list[torch.fx.GraphModule]()
 
@@ -79,7 +81,7 @@ def test_what_is_compiled_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(found, ACTIVATIONS["gelu"](x))
 
 
-def test_none_is_an_activation_too() -> None:
+def test_none_activation_copies_the_input() -> None:
     """In the fused step, "none" copies the numbers instead of leaving memory uninitialized."""
     x, grad_output = torch.randn(2, 70).bfloat16()
     assert torch.equal(torch.ops.tercet.activate(x, "none"), x)

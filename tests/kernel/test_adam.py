@@ -23,7 +23,7 @@ def numbers(sizes: list[int], size: float = 1.0) -> list[Tensor]:
     sizes=SIZES, decay=st.sampled_from([0.0, 0.1]), size=st.sampled_from([1e-6, 1.0, 1e4]),
     scale=st.sampled_from([1.0, 0.3]), seed=st.integers(0, 2**32),
 )  # fmt: skip
-def test_steps_are_those_of_pytorch(sizes: list[int], decay: float, size: float, scale: float, seed: int) -> None:
+def test_steps_match_pytorch(sizes: list[int], decay: float, size: float, scale: float, seed: int) -> None:
     torch.manual_seed(seed)
     ours = numbers(sizes)
     theirs = [p.double() for p in ours]
@@ -49,14 +49,14 @@ def test_steps_are_those_of_pytorch(sizes: list[int], decay: float, size: float,
 
 
 @given(sizes=SIZES, size=st.sampled_from([1e-8, 1.0, 1e10]), seed=st.integers(0, 2**32))
-def test_the_norm_is_that_of_all_numbers(sizes: list[int], size: float, seed: int) -> None:
+def test_norm_is_that_of_all_tensors(sizes: list[int], size: float, seed: int) -> None:
     torch.manual_seed(seed)
     given = numbers(sizes, size)
     wanted = torch.cat(given).double().norm()
     torch.testing.assert_close(gradient_norm(given).double(), wanted, rtol=1e-5, atol=0.0)
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     given = numbers([100_003, 5, 40_000])
     results = list[tuple[float, list[Tensor]]]()
     for threads in (1, 2, 3):
@@ -71,14 +71,14 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(torch.equal(x, y) for x, y in zip(found, results[0][1], strict=True))
 
 
-def test_what_is_no_number_shows_in_the_norm() -> None:
+def test_nan_and_infinity_appear_in_the_norm() -> None:
     for bad in (torch.nan, torch.inf):
         given = numbers([20, 30])
         given[1][29] = bad
         assert not gradient_norm(given).isfinite()
 
 
-def test_each_parameter_goes_its_own_way() -> None:
+def test_each_parameter_has_its_own_settings() -> None:
     ours = [torch.ones(3), torch.ones(5)]
     none, means, squares = ([torch.zeros(3), torch.zeros(5)] for _ in range(3))
     settings = [(0.1, 0.9, 0.99, 1e-8, 0.0), (0.5, 0.9, 0.99, 1e-8, 0.2)]
@@ -87,7 +87,7 @@ def test_each_parameter_goes_its_own_way() -> None:
     torch.testing.assert_close(ours[1], torch.full((5,), 1 - 0.5 * 0.2))
 
 
-def test_who_keeps_parameters_for_a_gradient_learns_that_they_changed() -> None:
+def test_autograd_detects_in_place_changes_of_parameters() -> None:
     p = torch.nn.Parameter(torch.ones(4))
     kept = (p * p).sum()  # autograd saves p for the square
     mean, square = torch.zeros(4), torch.zeros(4)
@@ -96,7 +96,7 @@ def test_who_keeps_parameters_for_a_gradient_learns_that_they_changed() -> None:
         kept.backward()
 
 
-def test_which_parameters_it_takes() -> None:
+def test_supported_parameters_use_the_kernel() -> None:
     def learnt(*tensors: Tensor) -> list[Tensor]:
         found = [x.requires_grad_() for x in tensors]
         for p in found:
@@ -123,7 +123,7 @@ def test_which_parameters_it_takes() -> None:
     size=st.integers(1, 200), first=st.integers(0, 40), decay=st.sampled_from([0.0, 0.1]),
     scale=st.sampled_from([1.0, 0.3]), seed=st.integers(0, 2**32),
 )  # fmt: skip
-def test_a_piece_takes_the_step_of_the_whole_to_the_last_bit(
+def test_step_of_a_piece_is_bitwise_identical_to_the_whole(
     size: int, first: int, decay: float, scale: float, seed: int
 ) -> None:
     """The piece may start and end within a vector register. Ranks that own a piece rely on this."""

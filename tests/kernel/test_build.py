@@ -22,16 +22,16 @@ print(json.dumps([*found, warm_up()]))
 
 
 @pytest.mark.slow
-def test_importing_compiles_and_loads_nothing_and_off_is_off() -> None:
+def test_import_and_off_setting_do_not_compile_or_load() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [0, False, False]  # importing the graph compiler takes a second
 
 
-def test_a_warm_up_loads_them() -> None:
+def test_warm_up_loads_kernels() -> None:
     assert warm_up() == (library() is not None)
 
 
-def test_a_constant_is_marked_as_torch_marks_it() -> None:
+def test_constant_is_marked_as_in_torch() -> None:
     def ours() -> int:
         return 1
 
@@ -50,7 +50,7 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_arguments_are_converted_is_ctrl_c() -> None:
+def test_ctrl_c_during_argument_conversion_is_raised() -> None:
     kernels = library()
     if kernels is None:
         pytest.skip("no compiled kernels")

@@ -6,7 +6,7 @@ import torch
 from tercet.kernel.contract import Contract
 
 
-def test_a_contract_is_read_as_it_is_written() -> None:
+def test_contract_is_parsed() -> None:
     contract = Contract("test", x="float32|int8[* H%G K%8] rows", y="float32[G #H]?", z="bool[]?")
     assert contract.sizes(torch.zeros(3, 5, 4, 16), torch.zeros(2, 4), None)["*"] == (3, 5)
     assert contract.fits(torch.zeros(4, 16), torch.zeros(2, 1), torch.tensor(True))

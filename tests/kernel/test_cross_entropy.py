@@ -42,7 +42,7 @@ def written_out(
     size=st.sampled_from([0.0, 0.1, 3.0, 40.0]),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_cross_entropy_written_out(
+def test_kernel_matches_cross_entropy_written_out(
     n: int, v: int, gaps: int, dtype: torch.dtype, smoothing: float, softcap: float | None, size: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -65,7 +65,7 @@ def test_it_is_cross_entropy_written_out(
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [3, 11])
-def test_what_is_not_a_number_is_told_and_stays_in_its_row(broken: float, place: int) -> None:
+def test_non_finite_scores_stay_in_their_row(broken: float, place: int) -> None:
     scores, targets = torch.randn(3, 12), torch.tensor([1, 2, 3])
     scores[1, place] = broken
     totals, plains = cross_entropy_(scores, targets, smoothing=0.0, softcap=None, needs_grad=True)
@@ -73,7 +73,7 @@ def test_what_is_not_a_number_is_told_and_stays_in_its_row(broken: float, place:
         assert found.isfinite().tolist() == [True, False, True]
 
 
-def test_a_bfloat16_gradient_is_rounded_to_the_nearest() -> None:
+def test_bfloat16_gradient_is_rounded_to_nearest() -> None:
     torch.manual_seed(0)
     scores, targets = torch.randn(64, 300).bfloat16(), torch.randint(300, (64,))
     exact = written_out(scores, targets, smoothing=0.1, softcap=None)[2].float()
@@ -97,7 +97,7 @@ def test_threads_share_the_rows() -> None:
     assert all(torch.equal(one, found[i % 2]) for i, one in enumerate(found))
 
 
-def test_what_it_is_for() -> None:
+def test_supported_logits() -> None:
     rows = MIN_WORK // 1_024
     fit = torch.zeros(rows, 1_024)
     assert supports_logits(fit)

@@ -30,7 +30,7 @@ def masks(b: int, t: int, s: int) -> list[Tensor | None]:
     size=st.sampled_from([0.1, 1.0, 30.0]),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_formula(
+def test_decode_attention_matches_the_formula(
     b: int, groups: int, each: int, t: int, s: int, width: int, mask: int, size: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -45,7 +45,7 @@ def test_it_is_the_formula(
     )
 
 
-def test_what_a_query_may_not_see_is_not_read_and_who_sees_nothing_takes_zeros() -> None:
+def test_masked_keys_are_not_read_and_fully_masked_queries_get_zeros() -> None:
     q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
     k[:, :, 5:], v[:, :, 5:] = math.nan, math.inf
     mask = torch.arange(9).expand(2, 1, 1, 9) < torch.tensor([5, 0])[:, None, None, None]
@@ -54,13 +54,13 @@ def test_what_a_query_may_not_see_is_not_read_and_who_sees_nothing_takes_zeros()
     assert torch.equal(found[1], torch.zeros(4, 1, 16))
 
 
-def test_what_is_not_a_number_is_not_hidden() -> None:
+def test_non_finite_inputs_are_not_hidden() -> None:
     q, k, v = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     k[0, 1, 3, 2] = math.nan
     assert decode_attention(q, k, v, None).isnan().flatten(1).tolist() == [[False] * 8 + [True] * 8]
 
 
-def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
+def test_row_does_not_depend_on_other_rows_or_threads() -> None:
     q, k, v = torch.randn(5, 4, 2, 32), torch.randn(5, 4, 301, 32), torch.randn(5, 4, 301, 32)
     together, threads = decode_attention(q, k, v, None), torch.get_num_threads()
     assert torch.equal(decode_attention(q[3:4], k[3:4], v[3:4], None), together[3:4])
@@ -72,7 +72,7 @@ def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
         torch.set_num_threads(threads)
 
 
-def test_it_takes_few_queries_without_gradients() -> None:
+def test_kernel_supports_few_queries_without_gradients() -> None:
     q, k = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 9, 16)
     assert supports_decode_attention(q, k, k)
     assert not supports_decode_attention(torch.randn(1, 2, 9, 16), k, k)
@@ -82,7 +82,7 @@ def test_it_takes_few_queries_without_gradients() -> None:
     assert not supports_decode_attention(q, k.mT.contiguous().mT, k)
 
 
-def test_attend_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     monkeypatch.setattr(
         "tercet.kernel.api.decode_attention",

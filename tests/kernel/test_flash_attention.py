@@ -41,7 +41,7 @@ def apart(found: Tensor, exact: Tensor) -> float:
     by_tokens=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_formula_there_and_back(
+def test_flash_attention_matches_the_formula_forward_and_backward(
     b: int, groups: int, each: int, t: int, s: int, wide: int, sees: str, size: float, by_tokens: bool, seed: int,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
@@ -75,7 +75,7 @@ def test_it_is_the_formula_there_and_back(
 
 
 @in_both
-def test_who_sees_nothing_takes_nothing(dtype: torch.dtype) -> None:
+def test_fully_masked_queries_get_zeros(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 20, 16).to(dtype).requires_grad_() for _ in range(3))
     mask = torch.ones(1, 1, 20, 20, dtype=torch.bool)
@@ -89,7 +89,7 @@ def test_who_sees_nothing_takes_nothing(dtype: torch.dtype) -> None:
 
 @in_both
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float, dtype: torch.dtype) -> None:
+def test_non_finite_inputs_reach_only_queries_that_see_them(broken: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 40, 16).to(dtype) for _ in range(3))
     k[0, 0, 30] = broken
@@ -99,7 +99,7 @@ def test_what_is_not_a_number_is_told_by_those_who_see_it(broken: float, dtype: 
 
 
 @in_both
-def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
+def test_threads_do_not_change_results(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(3, 4, 100, 32).to(dtype).requires_grad_() for _ in range(3))
     found: list[tuple[Tensor, ...]] = []
@@ -113,7 +113,7 @@ def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
 
 
 @needs_bfloat16
-def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_uses_it_where_supported(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     use_from()
     taken: list[bool] = []
@@ -146,7 +146,7 @@ def test_attend_takes_it_where_it_may(use_from: Callable[..., None], monkeypatch
         attend(*narrow, mask=torch.ones(1, 1, 20, 20, dtype=torch.bool), causal=True)
 
 
-def test_attend_takes_it_in_float32_where_it_pays(
+def test_attend_uses_it_in_float32_for_enough_work(
     use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
@@ -160,7 +160,7 @@ def test_attend_takes_it_in_float32_where_it_pays(
 
 
 @pytest.mark.slow
-def test_what_is_compiled_has_it_in_one_graph(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_module_has_it_in_one_graph(use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     use_from(flash_attention=0)
     met: list[str] = []

@@ -23,7 +23,7 @@ needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler")
     os.environ.get("TERCET_KERNEL") == "off" or shutil.which(os.environ.get("CXX") or "c++") is None,
     reason="no C++ compiler",
 )
-def test_where_there_is_a_compiler_there_are_kernels() -> None:
+def test_kernels_exist_if_there_is_a_compiler() -> None:
     assert library() is not None
 
 
@@ -45,7 +45,7 @@ def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | Non
 )
 @example(kind="int8", rows=1, k=67, n=43, biased=False, seed=0)
 @example(kind="int8", rows=16, k=67, n=43, biased=False, seed=0)
-def test_the_product_is_pytorchs(kind: str, rows: int, k: int, n: int, biased: bool, seed: int) -> None:
+def test_product_matches_pytorch(kind: str, rows: int, k: int, n: int, biased: bool, seed: int) -> None:
     torch.manual_seed(seed)
     x, (weight, scale) = torch.randn(rows, k), weights(kind, n, k)
     bias = torch.randn(n) if biased else None
@@ -70,7 +70,7 @@ def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) ->
 @needs_kernel
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 13, 16])
 @pytest.mark.parametrize("k", [1023, 1024, 1056, 3072])
-def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> None:
+def test_x_in_16_bits_keeps_the_range_of_each_piece(rows: int, k: int) -> None:
     """A large number in one piece of 1024 does not affect the others, and the integer sums never overflow."""
     generator = torch.Generator().manual_seed(k)
     x = torch.randn(rows, k, generator=generator)
@@ -92,7 +92,7 @@ def test_x_in_16_bits_keeps_the_whole_range_of_each_piece(rows: int, k: int) -> 
 
 
 @needs_kernel
-def test_x_in_16_bits_with_nothing_in_it_or_what_is_no_number() -> None:
+def test_x_in_16_bits_handles_zeros_nan_and_infinity() -> None:
     weight, scale = torch.ones(9, 40, dtype=torch.int8), torch.ones(9)
     x = torch.zeros(5, 40)
     x[1] = 1e-38  # too small to differ from zero
@@ -106,7 +106,7 @@ def test_x_in_16_bits_with_nothing_in_it_or_what_is_no_number() -> None:
 
 @needs_kernel
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
-def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
+def test_row_does_not_depend_on_other_rows(kind: str) -> None:
     """Results are bitwise identical in any batch."""
     x, (weight, scale) = torch.randn(60, 523), weights(kind, 263, 523)
     for few_or_many in ((1, 2, 3, 4, 5, 16), (17, 18, 31, 32, 33, 48, 60)):
@@ -117,7 +117,7 @@ def test_a_row_owes_nothing_to_its_neighbours(kind: str) -> None:
 
 @needs_kernel
 @pytest.mark.parametrize("rows", [3, 30])
-def test_any_shape_of_rows_and_any_number_of_threads(rows: int) -> None:
+def test_any_shape_of_rows_and_any_number_of_threads_match(rows: int) -> None:
     x, (weight, _) = torch.randn(2, rows, 1, 401), weights("fp32", 701, 401)
     threads = torch.get_num_threads()
     try:
@@ -135,7 +135,7 @@ def test_any_shape_of_rows_and_any_number_of_threads(rows: int) -> None:
 
 
 @needs_kernel
-def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
+def test_kernel_is_used_for_enough_work_without_gradients() -> None:
     large, small = torch.randn(1024, 256), torch.randn(100, 256)
     x = torch.randn(16, 256)
     assert supports_inference_linear(x, large)
@@ -156,7 +156,7 @@ def test_it_takes_what_is_enough_to_do_without_gradients() -> None:
 
 
 @needs_kernel
-def test_a_linear_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_layer_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Linear(256, 1031), torch.randn(3, 1, 256)
     expected = nn.functional.linear(x, layer.weight, layer.bias)
     used = []
@@ -196,9 +196,7 @@ def look(tmp_path: Path, stderr: str = "", **environment: str) -> list[str]:
 
 @pytest.mark.slow
 @needs_kernel
-def test_with_a_compiler_and_without_one_the_answers_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_the_same_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unoptimised = tmp_path / "c++"  # compiles in a third of the time
     unoptimised.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX") or "c++"} "$@" -O0\n')
     unoptimised.chmod(0o755)

@@ -72,7 +72,7 @@ print("read to the end")
     ],
     ids=lambda level: level.name,
 )
-def test_nothing_is_read_beyond_a_mapping(level: Level) -> None:
+def test_nothing_is_read_after_the_end_of_a_mapping(level: Level) -> None:
     if level not in RUNNABLE:
         pytest.skip("this CPU does not support the level")
     done = subprocess.run(

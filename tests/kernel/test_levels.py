@@ -85,7 +85,7 @@ def copied() -> str:
         ("riscv64", (), "native"),
     ],
 )
-def test_the_highest_level_that_a_cpu_has_all_of(machine: str, lacks: tuple[str, ...], level: str) -> None:
+def test_highest_fully_supported_level_is_chosen(machine: str, lacks: tuple[str, ...], level: str) -> None:
     cpu = {*BY_NAME["x86-64-v4-amx"].needs, "amx_int8", "sse"} - set(lacks)
     assert best_level(machine, cpu).name == level
     assert best_level("aarch64", {"fp", "asimd"}).name == "armv8-a"
@@ -93,7 +93,7 @@ def test_the_highest_level_that_a_cpu_has_all_of(machine: str, lacks: tuple[str,
 
 
 @pytest.mark.parametrize("permitted", [True, False])
-def test_tiles_count_where_the_process_may_use_them(permitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amx_requires_permission_of_the_process(permitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     amx = BY_NAME["x86-64-v4-amx"].needs
     monkeypatch.setattr(levels, "_cpu_line", lambda *_: " ".join(sorted(amx)))
     monkeypatch.setattr(levels, "_permit_tiles", lambda: permitted)
@@ -101,17 +101,17 @@ def test_tiles_count_where_the_process_may_use_them(permitted: bool, monkeypatch
     assert best_level("x86_64", cpu_instructions()).name == ("x86-64-v4-amx" if permitted else "x86-64-v4-bf16")
 
 
-def test_a_higher_level_has_all_that_a_lower_one_has() -> None:
+def test_higher_levels_include_lower_levels() -> None:
     assert all(low.needs < high.needs for high, low in itertools.pairwise(levels_of("x86_64")))
 
 
-def test_the_levels_are_known_where_pytorch_is_not() -> None:
+def test_levels_can_be_listed_without_pytorch() -> None:
     """The module must run without PyTorch, since it is used while a wheel is built."""
     subprocess.run([sys.executable, "-S", "-W", "error", levels.__file__], env={}, check=True)
 
 
 @needs_kernels
-def test_what_came_with_the_wheel_is_taken_and_nothing_is_compiled(
+def test_kernels_of_the_wheel_are_used_without_compiling(
     machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler(copied())
@@ -127,7 +127,7 @@ def test_what_came_with_the_wheel_is_taken_and_nothing_is_compiled(
 
 @needs_kernels
 @pytest.mark.parametrize("content", [b"", b"no library"])
-def test_what_cannot_be_loaded_is_compiled(machine: Path, compiler: Compiler, content: bytes) -> None:
+def test_kernels_that_cannot_be_loaded_are_compiled(machine: Path, compiler: Compiler, content: bytes) -> None:
     (machine / "prebuilt" / "x86-64-v4.so").write_bytes(content)
     compiler(copied())
     choice = choose()
@@ -136,7 +136,7 @@ def test_what_cannot_be_loaded_is_compiled(machine: Path, compiler: Compiler, co
 
 
 @needs_kernels
-def test_what_is_missing_is_compiled_once_with_the_levels_flags_and_one_line(
+def test_missing_kernels_are_compiled_once_with_the_flags_of_the_level(
     machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler(copied())
@@ -152,7 +152,9 @@ def test_what_is_missing_is_compiled_once_with_the_levels_flags_and_one_line(
 
 
 @needs_kernels
-def test_a_cpu_of_no_level_has_its_own(machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_without_a_level_gets_native_kernels(
+    machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(build, "cpu_instructions", lambda: frozenset({"sse2"}))
     compiler(copied())
     choice = choose()
@@ -162,7 +164,7 @@ def test_a_cpu_of_no_level_has_its_own(machine: Path, compiler: Compiler, monkey
 
 
 @needs_kernels
-def test_a_compiler_that_is_older_than_the_level_compiles_for_this_cpu(machine: Path, compiler: Compiler) -> None:
+def test_compiler_older_than_the_level_compiles_for_the_native_cpu(machine: Path, compiler: Compiler) -> None:
     compiler(f'case "$*" in *x86-64-v4*) echo "error: bad value" >&2; exit 1;; esac\n{copied()}')
     for _ in range(2):
         choice = choose()
@@ -172,14 +174,14 @@ def test_a_compiler_that_is_older_than_the_level_compiles_for_this_cpu(machine: 
 
 
 @needs_kernels
-def test_a_cache_that_cannot_be_written_leaves_none(machine: Path, compiler: Compiler) -> None:
+def test_unwritable_cache_disables_kernels(machine: Path, compiler: Compiler) -> None:
     compiler(copied())
     (machine / "cache").mkdir(exist_ok=True)
     (machine / "cache" / "kernels").write_text("in the way")
     assert choose().origin == "none"
 
 
-def test_a_compiler_that_fails_is_called_once(
+def test_failing_compiler_is_called_once(
     machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = compiler('echo "kernels.cpp:1: error: no \033[31mheader" >&2; exit 1')
@@ -211,7 +213,7 @@ def test_a_compiler_that_fails_is_called_once(
 
 
 @pytest.mark.slow
-def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
+def test_hanging_compiler_is_killed_with_its_children_and_called_once(
     machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tercet.kernel.levels.COMPILE_TIMEOUT", 0.5)
@@ -229,7 +231,7 @@ def test_a_compiler_that_hangs_is_ended_with_its_children_and_called_once(
     pytest.fail("a process of the compiler is still running")
 
 
-def test_who_leaves_a_server_behind_is_not_waited_for(machine: Path, compiler: Compiler) -> None:
+def test_server_started_by_the_compiler_is_not_waited_for(machine: Path, compiler: Compiler) -> None:
     """Compiler caches leave such a server running, which keeps the compiler's output open."""
     script = compiler('sleep 5 & echo > "$last"')
     start = time.monotonic()
@@ -237,7 +239,7 @@ def test_who_leaves_a_server_behind_is_not_waited_for(machine: Path, compiler: C
     assert time.monotonic() - start < 4
 
 
-def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
+def test_without_a_compiler_there_are_no_kernels_and_a_reason(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "/nowhere/c++")
@@ -258,9 +260,7 @@ def test_without_a_compiler_there_are_none_and_the_reason_is_kept(
         ),
     ],
 )
-def test_a_level_that_does_not_run_here_is_refused(
-    machine: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_level_is_rejected(machine: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_KERNEL", name)
     with pytest.raises(UserError) as refusal:
         choose()
@@ -270,7 +270,7 @@ def test_a_level_that_does_not_run_here_is_refused(
 
 @needs_kernels
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "native"])
-def test_a_level_can_be_named(machine: Path, compiler: Compiler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_can_be_selected(machine: Path, compiler: Compiler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(copied())
     monkeypatch.setenv("TERCET_KERNEL", name)
     choice = choose()
@@ -278,9 +278,7 @@ def test_a_level_can_be_named(machine: Path, compiler: Compiler, name: str, monk
     assert choice.reason.startswith(f"TERCET_KERNEL={name}")
 
 
-def test_a_level_that_is_named_has_no_other_in_its_place(
-    machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selected_level_has_no_substitute(machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler("exit 1")
     monkeypatch.setenv("TERCET_KERNEL", "x86-64-v3")
     assert choose().origin == "none"
@@ -288,7 +286,7 @@ def test_a_level_that_is_named_has_no_other_in_its_place(
 
 
 @needs_kernels
-def test_arithmetic_is_told_apart_by_level_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arithmetic_is_identified_by_level_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted() -> str:
         return describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)["kernels"]
 
@@ -305,12 +303,12 @@ def test_arithmetic_is_told_apart_by_level_and_code(monkeypatch: pytest.MonkeyPa
 @pytest.mark.exhaustive  # test_variants.py compares the kernels of one level with plain loops
 @needs_kernels
 @pytest.mark.parametrize("level", LEVELS[1:], ids=lambda level: level.name)
-def test_the_kernels_pass_their_tests_at_each_level(level: Level) -> None:
+def test_kernels_pass_their_tests_at_each_level(level: Level) -> None:
     """Run with other levels; the remaining tests use the highest level of this CPU."""
     runnable = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
     if level not in runnable[1:]:
         pytest.skip("not supported by this CPU, or its default")
-    arithmetic = "formula or written_out or pytorch or full_sort or softmax or neighbours or threads or last_bit"
+    arithmetic = "formula or written_out or pytorch or full_sort or softmax or does_not_depend_on or threads or bitwise"
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "not slow", "-k", arithmetic]
     command.append(str(Path(__file__).parent))
     done = subprocess.run(command, env={**os.environ, "TERCET_KERNEL": level.name}, capture_output=True, text=True)

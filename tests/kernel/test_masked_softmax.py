@@ -45,7 +45,7 @@ def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     strided=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_softmax_of_what_is_seen(
+def test_kernel_matches_the_softmax_of_visible_scores(
     b: int, h: int, t: int, s: int, sees: str, dtype: torch.dtype, size: float, strided: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -72,7 +72,7 @@ def test_it_is_the_softmax_of_what_is_seen(
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 9])
-def test_what_is_not_a_number_is_told_where_it_is_seen(broken: float, place: int) -> None:
+def test_non_finite_scores_reach_only_rows_that_see_them(broken: float, place: int) -> None:
     scores = torch.randn(1, 1, 10, 10)
     scores[0, 0, 9, place] = broken
     scores[0, 0, 3, 7] = broken  # masked, since it is a later position
@@ -82,7 +82,9 @@ def test_what_is_not_a_number_is_told_where_it_is_seen(broken: float, place: int
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("sees", ["causal", "mask", "all"])
-def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_the_same_with_and_without_the_kernel(
+    autocast: bool, sees: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 11, 8, requires_grad=True) for _ in range(3))
     mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
@@ -97,7 +99,7 @@ def test_attention_is_the_same_either_way(autocast: bool, sees: str, monkeypatch
         assert float((mine.float() - plain.float()).norm() / plain.float().norm()) < (0.01 if autocast else 1e-5)
 
 
-def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.zeros(4, 16, 128, 128)
     assert supports_elements(scores, MIN_WORK)
     assert supports_elements(scores.bfloat16(), MIN_WORK)
@@ -108,7 +110,7 @@ def test_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(weights, masked_softmax(scores, mask=None, causal=True))
 
 
-def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+def test_second_derivative_is_rejected() -> None:
     scores = torch.randn(1, 1, 4, 4, requires_grad=True)
     weights = masked_softmax(scores, mask=None, causal=False)
     (gradient,) = torch.autograd.grad(weights.square().sum(), scores, create_graph=True)

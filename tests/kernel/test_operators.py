@@ -51,7 +51,7 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def test_these_are_all_operators() -> None:
+def test_all_operators_are_tested() -> None:
     registered = {
         name.removeprefix("tercet::").split(".")[0]
         for name in torch._C._dispatch_get_all_op_names()
@@ -61,7 +61,7 @@ def test_these_are_all_operators() -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_the_operators_keep_the_rules_of_operators(name: str) -> None:
+def test_operators_pass_opcheck(name: str) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(getattr(ops, name).default, OPERATORS[name], test_utils=checks)
 
@@ -131,7 +131,9 @@ fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list
 @pytest.mark.slow
 @fuzz
 @given(data=st.data(), rows=SIZES, k=SIZES, n=SIZES, autocast=st.booleans(), raw=st.booleans())
-def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, raw: bool) -> None:
+def test_any_linear_layer_matches_pytorch_or_raises(
+    data: Any, rows: int, k: int, n: int, autocast: bool, raw: bool
+) -> None:
     f32 = torch.float32
     x, weight = data.draw(tensors((2, rows, k), dtype=f32)), data.draw(tensors((n, k), dtype=f32))
     bias = data.draw(st.none() | tensors((n,), dtype=f32))
@@ -160,7 +162,7 @@ def test_any_linear_layer(data: Any, rows: int, k: int, n: int, autocast: bool, 
     mask=st.sampled_from([None, "b1ts", "11ts", "b11s", "bhts", "wrong"]), causal=st.booleans(),
     dtype=st.sampled_from([torch.float32, bf16]),
 )  # fmt: skip
-def test_any_attention(
+def test_any_attention_matches_the_formula_or_raises(
     data: Any, b: int, h: int, g: int, t: int, s: int, k: int, mask: str | None, causal: bool, dtype: torch.dtype
 ) -> None:
     q = data.draw(tensors((b, h, t, k), dtype=dtype))
@@ -206,7 +208,7 @@ VALUES = st.one_of(
 
 @fuzz
 @given(data=st.data(), name=st.sampled_from(sorted(OPERATORS)))
-def test_any_operator_with_other_arguments_answers_or_raises(data: Any, name: str) -> None:
+def test_any_operator_with_other_arguments_returns_or_raises(data: Any, name: str) -> None:
     """The process does not crash, and results have the shapes of the operator's fake implementation."""
     arguments: list[Any] = [x.clone() if isinstance(x, Tensor) else x for x in OPERATORS[name]]
     for _ in range(data.draw(st.integers(1, 2))):
@@ -223,7 +225,7 @@ def test_any_operator_with_other_arguments_answers_or_raises(data: Any, name: st
 
 @fuzz
 @given(data=st.data(), n=st.integers(1, 5), v=st.sampled_from([1, 2, 7, 16, 33]))
-def test_any_target_is_a_loss_or_an_index_error(data: Any, n: int, v: int) -> None:
+def test_any_target_gives_a_loss_or_an_index_error(data: Any, n: int, v: int) -> None:
     targets = torch.tensor(
         data.draw(st.lists(st.integers(-103, v + 3) | st.integers(-(2**63), 2**63 - 1), min_size=n, max_size=n))
     )

@@ -24,7 +24,7 @@ K = 3
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_formula_to_the_last_bit(
+def test_short_attention_is_bitwise_identical_to_the_formula(
     groups: int, t: int, s: int, sees: str, biased: bool, dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def test_it_is_the_formula_to_the_last_bit(
     ("rows", "queries", "keys", "is_short"),
     [(2, 7, 7, True), (2, 129, 129, False), (1, 1, 129, True), (1, 128, 128, True), (1, 2, 129, False)],
 )
-def test_it_is_for_few_keys(rows: int, queries: int, keys: int, is_short: bool) -> None:
+def test_short_attention_is_used_for_few_keys(rows: int, queries: int, keys: int, is_short: bool) -> None:
     q, k = torch.randn(rows, 2, queries, K), torch.randn(rows, 1, keys, K)
     mask = torch.ones(1, 1, queries, keys, dtype=torch.bool)
     mask[..., -1] = False
@@ -57,7 +57,7 @@ def test_it_is_for_few_keys(rows: int, queries: int, keys: int, is_short: bool) 
         torch.testing.assert_close(out, attend_fused(q, k, k, mask=mask), atol=1e-6, rtol=1e-5)
 
 
-def test_by_onednn_it_is_for_longer() -> None:
+def test_onednn_raises_the_limit_of_keys() -> None:
     q = torch.randn(1, 1, 129, K)
     before = torch.get_float32_matmul_precision()
     assert not supports_short_attention(q, q)

@@ -31,9 +31,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
     gaps=st.integers(0, 9),
     seed=st.integers(0, 2**32),
 )
-def test_the_best_are_those_of_a_full_sort(
-    n: int, h: int, v: int, count: int, levels: int, gaps: int, seed: int
-) -> None:
+def test_best_tokens_match_a_full_sort(n: int, h: int, v: int, count: int, levels: int, gaps: int, seed: int) -> None:
     torch.manual_seed(seed)
     scores = (torch.randint(levels, (n * h, v + gaps)).float() / 3)[:, :v]
     totals = -torch.randint(5, (n, h)).float()
@@ -59,7 +57,7 @@ def test_the_best_are_those_of_a_full_sort(
 
 @pytest.mark.parametrize("place", [0, 70, 199])
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_sentence(place: int, broken: float) -> None:
+def test_non_finite_scores_are_not_hidden_and_stay_in_their_sentence(place: int, broken: float) -> None:
     scores = torch.rand(6, 200)
     scores[3, place] = broken
     values, _, _ = top_tokens(
@@ -68,7 +66,7 @@ def test_what_is_not_a_number_is_not_hidden_and_stays_with_its_sentence(place: i
     assert values.isnan().all(-1).tolist() == [False, True, False]
 
 
-def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
+def test_sentence_does_not_depend_on_other_sentences_or_threads() -> None:
     scores, totals, threads = torch.randn(40, 3001), torch.randn(8, 5), torch.get_num_threads()
 
     def found(first: int, last: int) -> list[Any]:
@@ -88,7 +86,7 @@ def test_a_sentence_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
         torch.set_num_threads(threads)
 
 
-def test_it_takes_scores_on_a_cpu_in_float32() -> None:
+def test_kernel_supports_float32_scores_on_a_cpu() -> None:
     scores = torch.randn(4, 9)
     assert supports_scores(scores)
     assert supports_scores(scores[:, :7])
@@ -98,7 +96,7 @@ def test_it_takes_scores_on_a_cpu_in_float32() -> None:
 
 
 @pytest.mark.slow
-def test_beam_search_finds_the_same_with_it_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_search_is_the_same_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecoderOnlySpec(vocab_size=97, max_len=24, stack=StackSpec(d_model=32, n_layers=2, n_heads=2))
     model = DecoderOnly(spec, seed=3)
     with torch.no_grad():

@@ -53,7 +53,7 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     bias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_it_is_the_formula_there_and_back(
+def test_linear_matches_the_formula_forward_and_backward(
     rows: int, wide: int, long: int, bias: bool, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
@@ -75,7 +75,7 @@ def test_it_is_the_formula_there_and_back(
 
 
 @given(wanted=st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, bool, bool]) -> None:
+def test_frozen_tensors_have_no_gradient_and_others_do(wanted: tuple[bool, bool, bool]) -> None:
     torch.manual_seed(0)
     every = some(40, 32, 48, bias=True)
     slopes = torch.randn(40, 48)
@@ -91,7 +91,7 @@ def test_what_is_frozen_has_no_slopes_and_the_others_theirs(wanted: tuple[bool, 
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_a_frozen_weight_does_not_keep_its_input(learns: bool) -> None:
+def test_frozen_weight_does_not_save_its_input(learns: bool) -> None:
     """PyTorch's layer does not either. Otherwise adapters would need as much memory as full training."""
     x, weight, _ = some(64, 32, 48, bias=False)
     weight.requires_grad_(learns)
@@ -104,7 +104,7 @@ def test_a_frozen_weight_does_not_keep_its_input(learns: bool) -> None:
 @in_both
 @settings(max_examples=20)
 @given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))
-def test_weights_of_any_number_of_rows_are_padded_by_zeros(
+def test_weights_with_any_number_of_rows_are_zero_padded(
     rows: int, wide: int, long: int, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
@@ -121,7 +121,7 @@ def test_weights_of_any_number_of_rows_are_padded_by_zeros(
 
 
 @in_both
-def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
+def test_threads_do_not_change_results(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     ours = some(1500, 96, 208, bias=True, dtype=dtype)
     found: list[tuple[Tensor, ...]] = []
@@ -134,7 +134,7 @@ def test_threads_do_not_change_it(dtype: torch.dtype) -> None:
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None:
+def test_leading_axes_and_gaps_between_rows_do_not_change_results() -> None:
     torch.manual_seed(0)
     x, weight, bias = some(48, 32, 64, bias=True)
     flat = training_linear(x, weight, bias)
@@ -150,7 +150,7 @@ def test_axes_in_front_and_gaps_between_rows_are_as_if_there_were_none() -> None
 
 @needs_bfloat16
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_uses_it_in_mixed_precision(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 1)
     layer, x = Linear(32, 48, bias=bias), torch.randn(2, 20, 32)
@@ -173,7 +173,7 @@ def test_a_layer_takes_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Mon
         assert not supports_training_linear(x, layer.weight)
 
 
-def test_a_layer_takes_it_in_float32_where_it_pays(
+def test_layer_uses_it_in_float32_for_enough_work(
     use_from: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -194,7 +194,7 @@ def test_a_layer_takes_it_in_float32_where_it_pays(
 @pytest.mark.parametrize(
     ("learns", "dynamic"), [((True, True, True), True), ((False, True, False), False), ((True, False, True), False)]
 )
-def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
+def test_compiled_module_has_it_in_one_graph_with_the_same_result(
     learns: tuple[bool, bool, bool], dynamic: bool
 ) -> None:
     torch.manual_seed(0)
@@ -221,7 +221,7 @@ def test_what_is_compiled_has_it_in_one_graph_and_finds_the_same(
     assert met[0].count("tercet.linear.default") == 1
 
 
-def test_the_gradient_is_a_proper_operator_whatever_is_frozen() -> None:
+def test_gradient_operator_passes_opcheck_with_frozen_inputs() -> None:
     x, weight, _ = some(40, 32, 48, bias=True)
     for wanted in ((True, True, True), (False, True, False), (True, False, False)):
         arguments = torch.randn(40, 48), x.detach(), weight.detach(), wanted

@@ -81,20 +81,20 @@ def test_fake_tensors_have_shapes_and_no_memory(kind: Any) -> None:
     assert found.shape == plain(x).shape
 
 
-def test_a_model_of_fake_tensors_gives_fake_tensors() -> None:
+def test_model_of_fake_tensors_returns_fake_tensors() -> None:
     with FakeTensorMode(), torch.no_grad():
         assert isinstance(Linear(512, 1024)(torch.randn(4, 512)), FakeTensor)
 
 
 @pytest.mark.parametrize("tracing", ["real", "fake", "symbolic"])
-def test_make_fx_sees_what_is_worked_out(kind: Any, tracing: str) -> None:
+def test_make_fx_traces_the_computation(kind: Any, tracing: str) -> None:
     ours, plain, x = kind
     graph = make_fx(ours, tracing_mode=tracing, _allow_non_fake_inputs=True)(x)
     other = torch.randn(x.shape).to(x.dtype)
     same(graph(other), plain(other))
 
 
-def test_a_traced_function_answers_to_other_numbers(kind: Any) -> None:
+def test_traced_function_works_for_other_inputs(kind: Any) -> None:
     ours, plain, x = kind
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about every read of a shape
@@ -103,14 +103,14 @@ def test_a_traced_function_answers_to_other_numbers(kind: Any) -> None:
     same(traced(other), plain(other))
 
 
-def test_vmap(kind: Any) -> None:
+def test_vmap_matches_pytorch(kind: Any) -> None:
     ours, plain, x = kind
     many = torch.stack([x, 2 * x, -x])
     same(torch.vmap(ours)(many), torch.stack([plain(one) for one in many]))
     same(torch.vmap(torch.vmap(ours))(many[None])[0], torch.stack([plain(one) for one in many]))
 
 
-def test_jvp_and_forward_mode(kind: Any) -> None:
+def test_jvp_and_forward_mode_match_pytorch(kind: Any) -> None:
     ours, plain, x = kind
     tangent = torch.randn_like(x)
     expected = torch.func.jvp(plain, (x,), (tangent,))
@@ -123,7 +123,7 @@ def test_jvp_and_forward_mode(kind: Any) -> None:
         same(found.tangent, expected[1])
 
 
-def test_grad_and_jacobians_of_functions(kind: Any) -> None:
+def test_grad_and_jacobians_match_pytorch(kind: Any) -> None:
     ours, plain, x = kind
     found, expected = (torch.func.grad(lambda x, f=f: f(x).float().square().sum())(x) for f in (ours, plain))
     same(found, expected)
@@ -131,14 +131,14 @@ def test_grad_and_jacobians_of_functions(kind: Any) -> None:
     same(found, expected)
 
 
-def test_an_escaped_wrapper_is_not_read() -> None:
+def test_escaped_wrapper_is_not_read() -> None:
     made, kept = Linear(512, 1024).requires_grad_(False), list[Tensor]()
     torch.vmap(lambda x: kept.append(x) or x)(torch.randn(3, 4, 512))
     with pytest.raises(Exception, match=r".+"):  # PyTorch's own error, whatever its message
         made(kept[0]).sum().item()
 
 
-def test_a_mode_that_dispatches_sees_pytorchs_operations(kind: Any) -> None:
+def test_dispatch_mode_sees_pytorchs_operations(kind: Any) -> None:
     ours, plain, x = kind
     seen: list[str] = []
 
@@ -153,14 +153,14 @@ def test_a_mode_that_dispatches_sees_pytorchs_operations(kind: Any) -> None:
     assert not any("tercet" in name for name in seen)
 
 
-def test_a_copy_on_the_meta_device_has_shapes() -> None:
+def test_copy_on_the_meta_device_has_shapes() -> None:
     made = copy.deepcopy(Linear(512, 1024)).to("meta")
     assert made(torch.zeros(4, 512, device="meta")).shape == (4, 1024)
 
 
 @needs_bfloat16
 @pytest.mark.parametrize("what", ["linear", "attention", "activation", "softmax"])
-def test_a_second_derivative_is_refused_by_name(what: str) -> None:
+def test_second_derivative_is_rejected_by_name(what: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 16, 64, requires_grad=True)
     made = Linear(64, 64)
@@ -186,7 +186,7 @@ def test_a_second_derivative_is_refused_by_name(what: str) -> None:
 
 
 @needs_bfloat16
-def test_a_first_derivative_is_the_same_where_a_second_might_be_wanted() -> None:
+def test_first_derivative_with_create_graph_is_the_same() -> None:
     made, x = Linear(64, 64), torch.randn(40, 64, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = made(x).float().square().sum()
@@ -197,7 +197,7 @@ def test_a_first_derivative_is_the_same_where_a_second_might_be_wanted() -> None
     assert all(one.requires_grad for one in gradients[1])
 
 
-def test_the_likelihoods_second_derivative_is_refused_by_name() -> None:
+def test_second_derivative_of_the_likelihood_is_rejected_by_name() -> None:
     hidden = torch.randn(5, 8, requires_grad=True)
     unembedding: Any = SimpleNamespace(weight=nn.Parameter(torch.randn(9, 8)), bias=None, vocab_size=9, softcap=None)
     loss = negative_log_likelihood(hidden, unembedding, torch.tensor([0, 1, 2, 3, -100])).total
@@ -206,7 +206,7 @@ def test_the_likelihoods_second_derivative_is_refused_by_name() -> None:
         torch.autograd.grad(gradient.sum(), hidden)
 
 
-def test_an_operator_without_a_gradient_says_so() -> None:
+def test_operator_without_a_gradient_raises() -> None:
     x, weight = torch.randn(4, 64, requires_grad=True), torch.randn(32, 64)
     with pytest.raises(NotImplementedError, match="tercet::inference_linear has no gradient"):
         torch.ops.tercet.inference_linear(x, weight, None, None)
@@ -216,7 +216,7 @@ def test_an_operator_without_a_gradient_says_so() -> None:
         torch.func.jvp(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None), (x.detach(),), (x.detach(),))
 
 
-def test_a_raw_operator_under_vmap_is_worked_out_one_by_one() -> None:
+def test_raw_operator_under_vmap_runs_one_by_one() -> None:
     x, weight = torch.randn(3, 4, 64), torch.randn(32, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the slow fallback

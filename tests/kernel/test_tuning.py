@@ -10,16 +10,16 @@ from tercet.kernel.tuning import NEVER, TABLE_KEYS, TABLES, WorkRange, describe_
 from tercet.training.run_folder.arithmetic import describe_arithmetic, find_changes
 
 
-def test_a_table_is_told_in_words() -> None:
+def test_table_is_described() -> None:
     ranges = {"a": NEVER, "b": WorkRange(0, math.inf), "c": WorkRange(4096, math.inf), "d": WorkRange(1, 2000)}
     assert describe_table(ranges) == "a never, b always, c from 4,096, d from 1 up to 2,000"
 
 
-def test_each_table_says_it_of_every_kernel() -> None:
+def test_each_table_has_every_kernel() -> None:
     assert all(set(table) == set(TABLE_KEYS) for table in TABLES.values())
 
 
-def test_on_a_cpu_that_was_not_measured_float32_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_uses_pytorch_on_unmeasured_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "tuning_key", lambda: "native")
     table = tuning.kernel_table()
     assert {name for name, of in table.items() if of != NEVER} == {
@@ -27,7 +27,7 @@ def test_on_a_cpu_that_was_not_measured_float32_is_pytorchs(monkeypatch: pytest.
     }
 
 
-def test_under_another_table_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reports_another_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def arithmetic() -> dict[str, str]:
         return describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)
 

@@ -44,7 +44,7 @@ def needs(variant: Variant) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SLICE)
-def test_a_variant_answers_as_loops_do_and_notices_planted_faults(name: str, tmp_path: Path) -> None:
+def test_variant_matches_plain_loops_and_detects_planted_faults(name: str, tmp_path: Path) -> None:
     variant = VARIANTS[name]
     needs(variant)
     variant = replace(variant, flags=(*variant.flags, "-O0"))  # to compile in seconds
@@ -68,7 +68,7 @@ SYNTAX = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("compiler", "flags"), SYNTAX)
-def test_no_compiler_warns(compiler: str, flags: tuple[str, ...]) -> None:
+def test_compilers_emit_no_warnings(compiler: str, flags: tuple[str, ...]) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     # Without flow analysis: GCC's header for AVX-512 leaves numbers uninitialized on purpose (its bug 105593).
@@ -77,21 +77,21 @@ def test_no_compiler_warns(compiler: str, flags: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_warning_is_noticed(tmp_path: Path) -> None:
+def test_warning_is_detected(tmp_path: Path) -> None:
     source = tmp_path / "narrow.cpp"
     source.write_text("float narrow(long x) { return x; }\n")
     done = subprocess.run(["c++", *WARNINGS, "-fsyntax-only", str(source)], capture_output=True, text=True)
     assert "conversion" in done.stderr
 
 
-def test_what_is_in_software_needs_no_instruction_of_its_own() -> None:
+def test_emulation_needs_no_special_instructions() -> None:
     assert "-march=x86-64-v3" in SOFTWARE
     assert not any("avx512" in flag.removesuffix("avx512.h") for flag in SOFTWARE)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
-def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_return_or_raise_for_any_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     fuzz.main(2_000)
     words = capsys.readouterr().out
     assert words.startswith("2,000 cases")
@@ -99,7 +99,7 @@ def test_operators_answer_or_refuse_whatever_they_are_given(capsys: pytest.Captu
 
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
-def test_the_fuzz_notices_a_wrong_answer_and_names_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_a_wrong_result_and_names_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = fuzz.inference_linear
 
     def inference_linear(pick: Any) -> fuzz.Case:
@@ -113,7 +113,7 @@ def test_the_fuzz_notices_a_wrong_answer_and_names_the_case(monkeypatch: pytest.
 
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
-def test_a_case_is_the_same_whatever_came_before_it() -> None:
+def test_case_does_not_depend_on_earlier_cases() -> None:
     def arguments(number: int) -> list[Any]:
         kept: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:

@@ -121,7 +121,7 @@ def kernel_cases(*cases: tuple[str, dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("kernel", "wrong"), kernel_cases(*[(name, {}) for name in TAKES]))
-def test_what_is_right_is_taken(kernel: str, wrong: dict[str, Any]) -> None:
+def test_valid_arguments_are_accepted(kernel: str, wrong: dict[str, Any]) -> None:
     takes(kernel, **wrong)
 
 
@@ -196,19 +196,19 @@ WRONG = kernel_cases(
 
 
 @pytest.mark.parametrize(("kernel", "wrong"), WRONG)
-def test_a_kernel_refuses_what_is_wrong_and_says_what_it_got(kernel: str, wrong: dict[str, Any]) -> None:
+def test_kernel_rejects_invalid_arguments_and_reports_them(kernel: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=kernel if "name" not in wrong else "sine"):
         takes(kernel, **wrong)
 
 
-def test_the_words_name_what_is_taken_and_what_came() -> None:
+def test_message_names_expected_and_actual_arguments() -> None:
     with pytest.raises(ValueError, match=r"x float32\[\* K\].*x float32\[4, 128\] on cpu.*bias None"):
         inference_linear(many(4, 128), many(32, 64), None, None)
 
 
 @pytest.mark.parametrize("target", [20, -1, -101, 2**62, -(2**62)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_target_that_is_no_token_is_named_before_anything_is_written(target: int, dtype: torch.dtype) -> None:
+def test_invalid_target_is_rejected_before_any_write(target: int, dtype: torch.dtype) -> None:
     scores, targets = torch.randn(6, 20).to(dtype), torch.tensor([0, 19, -100, target, 4, 5])
     before = scores.clone()
     with pytest.raises(IndexError, match=f"target {target} of row 3 is not in a vocabulary of 20"):
@@ -216,7 +216,7 @@ def test_a_target_that_is_no_token_is_named_before_anything_is_written(target: i
     assert torch.equal(scores, before)
 
 
-def test_adam_refuses_tensors_that_share_memory() -> None:
+def test_adam_rejects_tensors_that_share_memory() -> None:
     whole = torch.zeros(12)
     for name, wrong in (("parameters", [whole[:9], whole[6:9]]), ("means", [whole[:9], whole[8:11]])):
         shapes = [torch.zeros(x.shape) for x in wrong]
@@ -269,7 +269,7 @@ def layer(width: int, out: int, **changes: Any) -> Linear:
     ],
 )
 @pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=needs_bfloat16)])
-def test_a_linear_layer_answers_or_refuses_as_pytorch_does(made: Linear, x: Tensor, autocast: bool) -> None:
+def test_linear_layer_returns_or_raises_as_pytorch_does(made: Linear, x: Tensor, autocast: bool) -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         expected = plain(F.linear, x, made.weight, made.bias)
         if isinstance(expected, Exception):
@@ -284,13 +284,13 @@ def test_a_linear_layer_answers_or_refuses_as_pytorch_does(made: Linear, x: Tens
 
 @needs_bfloat16
 @pytest.mark.parametrize("learns", [False, True])
-def test_a_width_is_compared_in_mixed_precision(learns: bool) -> None:
+def test_widths_are_compared_in_mixed_precision(learns: bool) -> None:
     made, x = Linear(256, 256), torch.randn(4, 512, 128, requires_grad=learns)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         made(x)
 
 
-def test_a_bias_alone_is_trained() -> None:
+def test_only_a_bias_is_trained() -> None:
     made, x = layer(512, 1024), torch.randn(4, 512)
     made.weight.requires_grad_(False)
     made(x).sum().backward()
@@ -320,7 +320,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("q", "k", "v", "mask"), ATTENTIONS)
-def test_attention_answers_or_refuses_as_the_formula_does(
+def test_attention_returns_or_raises_as_the_formula_does(
     q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: tuple[int, ...] | None, dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -339,7 +339,7 @@ def test_attention_answers_or_refuses_as_the_formula_does(
         torch.testing.assert_close(found.double(), expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0.02)
 
 
-def test_the_softmax_of_a_mask_that_does_not_fit_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_with_a_mismatched_mask_uses_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax_module, "MIN_WORK", 1)
     scores = torch.randn(2, 4, 8, 8)
     with pytest.raises(RuntimeError, match="must match the size"):
@@ -354,13 +354,13 @@ def test_the_softmax_of_a_mask_that_does_not_fit_is_pytorchs(monkeypatch: pytest
         torch.ops.tercet.masked_softmax_backward(torch.randn(1, 1, 9, 4), torch.randn(1, 1, 9, 4), True)
 
 
-def test_scores_whose_rows_overlap_are_pytorchs() -> None:
+def test_scores_with_overlapping_rows_use_pytorch() -> None:
     assert supports_logits(torch.zeros(64, 1024))
     assert not supports_logits(torch.zeros(1, 1024).expand(64, 1024))
 
 
 @needs_bfloat16
-def test_no_rows_have_gradients_of_zero() -> None:
+def test_empty_inputs_have_zero_gradients() -> None:
     none, weight = torch.zeros(0, 32).bfloat16(), torch.randn(48, 32, requires_grad=True)
     bias = torch.zeros(48, requires_grad=True)
     torch.full((1 << 20,), 7.0)  # leaves nonzero numbers in the memory that is allocated next
@@ -371,12 +371,12 @@ def test_no_rows_have_gradients_of_zero() -> None:
     assert not bias.grad.any()
 
 
-def test_attention_of_other_ranks_is_not_for_a_kernel() -> None:
+def test_attention_with_other_ranks_does_not_use_kernels() -> None:
     q = torch.randn(4, 9, 64)
     assert api.attention(q, q, q) is None
 
 
-def test_a_tensor_of_ones_own_class_meets_pytorchs_operations() -> None:
+def test_tensor_subclass_uses_pytorchs_operations() -> None:
     seen: list[Any] = []
 
     class Logged(Tensor):

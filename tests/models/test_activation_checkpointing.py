@@ -43,14 +43,14 @@ def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tens
 
 @pytest.mark.parametrize("build", [model, encoder, translator, partial(translator, position=RelativeBias())])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_gradients_are_the_same_to_the_last_bit(build: Build, dropout: float) -> None:
+def test_gradients_are_bitwise_identical(build: Build, dropout: float) -> None:
     (plain, kept), (again, kept_again) = (learn(build, again=x, dropout=dropout) for x in (False, True))
     assert len(plain) == len(again) > 20
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
     assert kept_again < 0.5 * kept
 
 
-def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_run_twice_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[bool]()
     made = model()
     made.stack.activation_checkpointing = True
@@ -66,7 +66,7 @@ def test_a_block_is_run_twice_in_training_alone(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised within PyTorch's compiler
-def test_compiled_blocks_are_worked_out_once_more_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_blocks_are_also_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no machine code
     plain, _ = learn(model, again=False)

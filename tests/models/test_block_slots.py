@@ -34,7 +34,7 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 @pytest.mark.slow
 @pytest.mark.parametrize("slot", SLOTS)
 @torch.no_grad()
-def test_steps_with_a_cache_are_the_full_pass(slot: str) -> None:
+def test_steps_with_a_cache_match_the_full_pass(slot: str) -> None:
     decoder, tokens = model(**SLOTS[slot], spec={"logit_bias": True}), torch.randint(V, (3, MAX_LEN))
     full = decoder(tokens)
     logits, cache = decoder.start(tokens[:, :4], torch.tensor([4, 4, 4]), capacity=MAX_LEN)
@@ -60,7 +60,7 @@ def test_padding_changes_nothing(slot: str) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_it_is_kept_and_counted(slot: str) -> None:
+def test_option_is_saved_and_counted(slot: str) -> None:
     decoder = model(**SLOTS[slot], spec={"logit_bias": True})
     assert parse(DecoderOnlySpec, to_plain(decoder.spec)) == decoder.spec
     assert model_table(decoder.spec).parameters == sum(parameter.numel() for parameter in decoder.parameters())
@@ -69,7 +69,7 @@ def test_it_is_kept_and_counted(slot: str) -> None:
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
 @pytest.mark.parametrize("family", ["decoder-only", "encoder-only"])
 @torch.no_grad()
-def test_parallel_sublayers_are_their_formula(placement: str, family: str) -> None:
+def test_parallel_sublayers_match_their_formula(placement: str, family: str) -> None:
     made = (model if family == "decoder-only" else encoder)(placement=placement, parallel=True)
     block = made.stack.blocks[0]
     assert isinstance(block, Block)
@@ -85,7 +85,7 @@ def test_parallel_sublayers_are_their_formula(placement: str, family: str) -> No
 
 
 @torch.no_grad()
-def test_in_a_decoder_that_reads_all_three_stand_side_by_side() -> None:
+def test_decoder_with_cross_attention_runs_all_three_sublayers_in_parallel() -> None:
     block = translator(parallel=True).decoder.blocks[0]
     assert isinstance(block, Block)
     assert block.cross_attention is not None
@@ -95,7 +95,7 @@ def test_in_a_decoder_that_reads_all_three_stand_side_by_side() -> None:
     torch.testing.assert_close(block(x, causal=True, memory=memory), wanted)
 
 
-def test_each_layer_adds_its_own_table_of_relative_positions() -> None:
+def test_each_layer_has_its_own_relative_position_table() -> None:
     made = model(position=RelativeBias(n_buckets=8, max_distance=11, per_layer=True))
     made(torch.randint(V, (1, 5))).square().sum().backward()
     gradients = [table.weight.grad for table in made.stack.position.tables]
@@ -103,7 +103,7 @@ def test_each_layer_adds_its_own_table_of_relative_positions() -> None:
     assert all(gradient is not None and gradient.any() for gradient in gradients)
 
 
-def test_the_norm_by_deviation_is_its_formula() -> None:
+def test_layer_std_norm_matches_its_formula() -> None:
     from tercet.nn.norm import StdLayerNorm
 
     norm, x = StdLayerNorm(7, eps=0.1), torch.randn(3, 5, 7)
@@ -136,7 +136,7 @@ def test_each_kind_of_linear_layer_has_its_own_switch(bias: Biases, names: set[s
         assert biased - {"final_norm"} == names
 
 
-def test_each_dropout_has_its_own_place() -> None:
+def test_each_dropout_acts_in_its_own_place() -> None:
     apart = Dropout(
         embedding=0.1, attention=0.2, activation=0.3, residual=BranchDropout(attention=0.4, feedforward=0.5)
     )
@@ -149,7 +149,7 @@ def test_each_dropout_has_its_own_place() -> None:
             assert block.feedforward_residual.dropout.p == 0.5
 
 
-def test_dropout_inside_the_network_is_on_what_is_narrowed() -> None:
+def test_activation_dropout_acts_before_the_down_projection() -> None:
     network, x = FeedForward(6, 4000, dropout=0.25), torch.randn(3, 6)
     seen: list[torch.Tensor] = []
     network.down.register_forward_pre_hook(lambda _part, given: seen.append(given[0]))
@@ -161,7 +161,7 @@ def test_dropout_inside_the_network_is_on_what_is_narrowed() -> None:
     torch.testing.assert_close(network.eval()(x), plainly)
 
 
-def test_a_table_shorter_than_the_context_is_refused() -> None:
+def test_position_table_shorter_than_the_context_is_rejected() -> None:
     with pytest.raises(
         ValueError, match=r"position table too short: 5 positions for max_len=13; set position\.size to"
     ):
@@ -169,7 +169,7 @@ def test_a_table_shorter_than_the_context_is_refused() -> None:
     assert model(position=Learned(size=40)).stack.position.table.num_embeddings == 40
 
 
-def test_recipes_say_one_value_for_all_or_each_by_itself() -> None:
+def test_recipes_set_one_value_for_all_or_one_for_each() -> None:
     all_of_them = model_spec({"preset": "gpt2", "stack": {"bias": False, "dropout": {"residual": 0.2}}})
     assert all_of_them.stack.biases == Biases(qkv=False, out=False, feedforward=False)
     assert all_of_them.stack.dropout.branches == BranchDropout(attention=0.2, feedforward=0.2)
@@ -189,12 +189,12 @@ def test_recipes_say_one_value_for_all_or_each_by_itself() -> None:
         ({"norm": "std"}, "stack.norm: "),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_key(stack: dict[str, Any], message: str) -> None:
+def test_inconsistent_options_are_rejected_by_key(stack: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         model_spec({"preset": "gpt2", "stack": stack})
 
 
-def test_a_residual_reads_what_it_is_given() -> None:
+def test_residual_uses_the_given_arguments() -> None:
     residual, x, h = Residual(lambda: nn.LayerNorm(6)), torch.randn(2, 3, 6), torch.randn(2, 3, 6)
     torch.testing.assert_close(residual(x, lambda given: 2 * given, read=h), x + 2 * h)
 
@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_gpt2_has_no_equal_of_is_refused_by_name(key: str) -> None:
+def test_options_without_gpt2_equivalent_are_rejected_by_name(key: str) -> None:
     from tercet.checkpoint.foreign.gpt2 import to_gpt2
 
     stack, spec = REFUSED[key]
@@ -217,7 +217,7 @@ def test_what_gpt2_has_no_equal_of_is_refused_by_name(key: str) -> None:
 
 
 @torch.no_grad()
-def test_what_gpt2_has_an_equal_of_is_written_as_that() -> None:
+def test_options_with_gpt2_equivalent_are_exported() -> None:
     from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
 
     ours = model(bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40))
@@ -228,7 +228,7 @@ def test_what_gpt2_has_an_equal_of_is_written_as_that() -> None:
     assert theirs.stack.position.table.num_embeddings == MAX_LEN
 
 
-def test_ctranslate2_refuses_what_it_has_no_equal_of(tmp_path: Path) -> None:
+def test_ctranslate2_rejects_unsupported_options(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     from tercet.checkpoint.foreign.features import check_features, features_of_block
 

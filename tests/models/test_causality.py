@@ -8,7 +8,7 @@ from small import MAX_LEN, V, model
 
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
-def test_a_token_moves_no_logit_before_it(point) -> None:
+def test_token_does_not_change_earlier_logits(point) -> None:
     decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))
     for token_mask in (None, torch.ones_like(tokens, dtype=torch.bool)):
         before = decoder(tokens, token_mask=token_mask)
@@ -30,7 +30,7 @@ def test_a_token_moves_no_logit_before_it(point) -> None:
     ids=str,
 )
 @torch.no_grad()
-def test_nor_with_the_other_parts(part) -> None:
+def test_token_does_not_change_earlier_logits_with_other_parts(part) -> None:
     spec = {"embedding_norm": True, "scale_embedding": True, "logit_softcap": 15.0, "tie_embeddings": False}
     decoder, tokens = model(spec=spec, **part), torch.randint(V, (2, MAX_LEN))
     before = decoder(tokens)

@@ -22,7 +22,7 @@ def empty_cache(decoder: DecoderOnly, *, batch: int, capacity: int) -> StackCach
 
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
-def test_start_and_steps_are_the_full_pass(point) -> None:
+def test_start_and_steps_match_the_full_pass(point) -> None:
     """Prompts of 3, 1 and 7 tokens in one batch; each row is decoded up to the last column."""
     decoder, tokens = model(**point), torch.randint(V, (3, MAX_LEN))
     full, lengths, rows = decoder(tokens), torch.tensor([3, 1, 7]), torch.arange(3)
@@ -38,7 +38,7 @@ def test_start_and_steps_are_the_full_pass(point) -> None:
 
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
-def test_reading_in_chunks_is_reading_at_once(point) -> None:
+def test_chunked_prefill_matches_a_single_prefill(point) -> None:
     decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))
     cache, parts = empty_cache(decoder, batch=2, capacity=MAX_LEN), []
     for chunk in tokens.split((1, 7, MAX_LEN - 8), dim=1):
@@ -50,7 +50,7 @@ def test_reading_in_chunks_is_reading_at_once(point) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
-def test_a_row_that_is_done_does_not_trouble_the_others(position) -> None:
+def test_full_row_does_not_affect_the_others(position) -> None:
     """A full row may still be stepped: its logits are undefined, but those of other rows are not."""
     decoder, tokens = model(position=position), torch.randint(V, (2, MAX_LEN))
     logits, cache = decoder.start(tokens, torch.tensor([MAX_LEN, 4]), capacity=MAX_LEN)
@@ -65,7 +65,7 @@ def test_a_row_that_is_done_does_not_trouble_the_others(position) -> None:
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
-def test_reorder_is_having_started_with_these_rows(position, rows: list[int]) -> None:
+def test_reorder_equals_starting_with_these_rows(position, rows: list[int]) -> None:
     decoder, tokens = model(position=position), torch.randint(V, (3, MAX_LEN))
     lengths, full = torch.tensor([3, 1, 5]), decoder(tokens)
     _, cache = decoder.start(tokens[:, :5], lengths, capacity=MAX_LEN)
@@ -77,7 +77,7 @@ def test_reorder_is_having_started_with_these_rows(position, rows: list[int]) ->
 
 
 @torch.no_grad()
-def test_repeated_rows_go_their_own_ways() -> None:
+def test_repeated_rows_are_independent() -> None:
     decoder, tokens = model(), torch.randint(V, (1, 5))
     _, cache = decoder.start(tokens, torch.tensor([5]), capacity=MAX_LEN)
     cache.reorder(torch.tensor([0, 0]))
@@ -88,7 +88,7 @@ def test_repeated_rows_go_their_own_ways() -> None:
 
 
 @torch.no_grad()
-def test_the_state_is_outside_the_model() -> None:
+def test_decoding_state_is_not_stored_in_the_model() -> None:
     decoder, tokens = model(), torch.randint(V, (2, 5))
     before = decoder(tokens)
     _, cache = decoder.start(tokens, torch.tensor([5, 5]), capacity=7)
@@ -97,7 +97,7 @@ def test_the_state_is_outside_the_model() -> None:
     assert decoder.start(tokens, torch.tensor([5, 5]), capacity=7)[1] is not cache
 
 
-def test_capacities_that_do_not_fit_are_refused() -> None:
+def test_invalid_capacities_are_rejected() -> None:
     decoder, tokens = model(), torch.randint(V, (2, 5))
     lengths = torch.tensor([5, 5])
     with pytest.raises(ValueError, match=r"capacity=4 must be at least the 5 prompt tokens and at most max_len=13"):
@@ -110,7 +110,7 @@ def test_capacities_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @torch.no_grad()
-def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
+def test_steps_match_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
     decoder, tokens = model(position=POSITIONS[2]).to(dtype), torch.randint(V, (2, MAX_LEN))
     full = decoder(tokens)
     assert full.dtype == torch.float32
@@ -124,7 +124,7 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
+def test_greedy_decoding_is_the_same_without_a_cache() -> None:
     decoder, prompt = model(), torch.randint(V, (2, 3))
     tokens = prompt
     for _ in range(10):

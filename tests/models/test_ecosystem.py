@@ -177,7 +177,7 @@ CASES += [pytest.param(llama_pair, llama_names, n, id=f"llama-{n}") for n in ran
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "names", "number"), CASES)
-def test_logits_gradients_and_greedy_tokens_are_theirs(make, names, number: int) -> None:
+def test_logits_gradients_and_greedy_tokens_match_transformers(make, names, number: int) -> None:
     torch.manual_seed(number)
     pair = make(number)
     vocab_size = pair.ours.vocab_size

@@ -46,7 +46,7 @@ def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None
     form=("attend", "attend_by_hand"),
 )
 @torch.no_grad()
-def test_a_text_is_the_same_alone_and_in_a_padded_batch(
+def test_text_has_the_same_outputs_in_a_padded_batch(
     position, placement, side: str, length: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "attend", getattr(attention, form))
@@ -62,7 +62,7 @@ def test_a_text_is_the_same_alone_and_in_a_padded_batch(
 
 @pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
 @torch.no_grad()
-def test_packed_documents_do_not_see_each_other(position) -> None:
+def test_packed_documents_are_independent(position) -> None:
     model = encoder(spec=ALL_HEADS, position=position)
     lengths = (5, 1, 6)
     tokens = torch.randint(V, (2, sum(lengths) + 1))
@@ -81,7 +81,7 @@ def test_packed_documents_do_not_see_each_other(position) -> None:
 
 
 @torch.no_grad()
-def test_a_token_sees_both_sides() -> None:
+def test_token_attends_to_both_sides() -> None:
     model, tokens = encoder(), torch.randint(V, (1, 9))
     for place in (0, 8):
         changed = tokens.clone()
@@ -91,7 +91,7 @@ def test_a_token_sees_both_sides() -> None:
 
 
 @pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
-def test_padding_learns_nothing_and_a_row_of_it_is_finite(position) -> None:
+def test_padding_has_no_gradient_and_padding_rows_are_finite(position) -> None:
     model = encoder(spec=ALL_HEADS | {"tie_embeddings": False}, position=position)
     pad, real = V - 1, torch.tensor([[True] * 5 + [False] * 4, [False] * 9, [False] * 2 + [True] * 7])
     tokens = torch.randint(V - 1, (3, 9)).masked_fill(~real, pad)
@@ -109,7 +109,7 @@ def test_padding_learns_nothing_and_a_row_of_it_is_finite(position) -> None:
 
 
 @torch.no_grad()
-def test_segments_are_the_first_where_nothing_is_said() -> None:
+def test_default_segment_is_the_first() -> None:
     model, tokens = encoder(spec={"n_segments": 2}), torch.randint(V, (2, 5))
     hidden = model.hidden(tokens)
     assert torch.equal(model.hidden(tokens, segments=torch.zeros_like(tokens)), hidden)
@@ -119,7 +119,7 @@ def test_segments_are_the_first_where_nothing_is_said() -> None:
 
 
 @torch.no_grad()
-def test_the_embedding_norm_comes_after_positions_and_segments() -> None:
+def test_embedding_norm_comes_after_positions_and_segments() -> None:
     model = encoder(spec={"n_segments": 2, "embedding_norm": True})
     seen: list[Tensor] = []
     model.stack.embedding_norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
@@ -130,7 +130,7 @@ def test_the_embedding_norm_comes_after_positions_and_segments() -> None:
 
 
 @torch.no_grad()
-def test_logits_are_the_transform_the_tied_matrix_and_the_bias() -> None:
+def test_logits_use_the_transform_the_tied_matrix_and_the_bias() -> None:
     model, hidden = encoder(spec=ALL_HEADS), torch.randn(3, 24)
     assert model.unembedding.weight is model.embedding.weight
     assert model.unembedding.bias is not None
@@ -171,7 +171,7 @@ def test_the_pooler_reads_the_first_real_token() -> None:
         (lambda model, hidden: model.classify(hidden), "no classifier: train it on labeled examples first"),
     ],
 )
-def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
+def test_missing_head_is_reported_with_a_remedy(ask, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ask(encoder(spec={"masked_head": None}), torch.randn(2, 5, 24))
 
@@ -191,12 +191,12 @@ def test_a_head_that_is_not_there_says_what_to_do(ask, message: str) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message: str) -> None:
+def test_invalid_settings_and_inputs_are_rejected(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_spec_goes_to_a_file_and_back() -> None:
+def test_spec_survives_a_file() -> None:
     spec = EncoderOnlySpec(vocab_size=V, stack=STACK, **ALL_HEADS)
     assert parse(EncoderOnlySpec, to_plain(spec)) == spec
     assert to_plain(spec)["classifier"]["labels"] == ["a", "b", "c"]

@@ -117,7 +117,7 @@ def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)))
-def test_all_layers_at_once_are_the_layers_one_by_one(number: int) -> None:
+def test_fused_layers_match_layers_one_by_one(number: int) -> None:
     shape: dict[str, Any] = dict(CASES[number])
     narrow, times = shape.pop("narrow"), shape.pop("times")
     make, writes = [(gpt, written), (translator, translated)][number % 2]
@@ -133,7 +133,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(number: int) -> None:
     torch.testing.assert_close(at_once, one_by_one, atol=rounding * size, rtol=1e-4)
 
 
-def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:
+def test_steps_and_lookahead_use_fused_layers(calls: list[int]) -> None:
     written(gpt(), torch.randint(V, (3, 12)))
     assert calls == [3] * 7  # but not the prefill of prompts with nine tokens
     calls.clear()
@@ -141,7 +141,7 @@ def test_steps_and_looks_ahead_go_at_once(calls: list[int]) -> None:
     assert calls == [2, 6, 6, 3]  # nor the first pass, which has to project the sources
 
 
-def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
+def test_row_does_not_depend_on_other_rows_or_threads() -> None:
     model, tokens, threads = gpt(d_model=128, d_ff=512), torch.randint(V, (5, 9)), torch.get_num_threads()
 
     @torch.inference_mode()
@@ -165,7 +165,7 @@ def test_a_row_owes_nothing_to_its_neighbours_or_to_the_threads() -> None:
         assert torch.equal(last(tokens[row : row + 1]), found[0][row : row + 1])
 
 
-def test_a_full_row_is_stepped_on_without_harm_to_its_neighbours() -> None:
+def test_full_row_does_not_affect_the_others() -> None:
     model, tokens = gpt(), torch.randint(V, (2, 12))
     with torch.inference_mode():
         _, cache = model.start(tokens[:, :4], torch.tensor([4, 2]), capacity=6)
@@ -176,7 +176,7 @@ def test_a_full_row_is_stepped_on_without_harm_to_its_neighbours() -> None:
 
 
 @pytest.mark.slow
-def test_what_it_has_no_steps_for_goes_the_plain_way(calls: list[int]) -> None:
+def test_unsupported_models_use_separate_layers(calls: list[int]) -> None:
     written(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
     written(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
     written(gpt(d_head=12), torch.randint(V, (3, 12)))
@@ -213,7 +213,7 @@ class Near(PositionScheme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Fast(), Near()], ids=["rotation", "bias"])
-def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None:
+def test_custom_position_scheme_is_used(scheme: PositionScheme) -> None:
     model, tokens = gpt(position=NoPosition()), torch.randint(V, (3, 12))
     without = written(model, tokens)
     model.stack.position = scheme
@@ -225,7 +225,7 @@ def test_a_position_scheme_of_ones_own_is_heeded(scheme: PositionScheme) -> None
     assert not torch.allclose(at_once, without, atol=1e-2)
 
 
-def test_many_rows_go_through_it_as_few_do(calls: list[int]) -> None:
+def test_many_rows_match_few_rows(calls: list[int]) -> None:
     model, tokens = gpt(), torch.randint(V, (18, 12))
     written(model, tokens)
     quantize(model, "int8")
@@ -234,7 +234,7 @@ def test_many_rows_go_through_it_as_few_do(calls: list[int]) -> None:
 
 
 @pytest.mark.slow
-def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -> None:
+def test_fused_layers_are_not_used_with_gradients_training_or_listeners(calls: list[int]) -> None:
     model, one = gpt(), torch.ones(1, dtype=torch.long)
 
     def step(rows: int = 1) -> Tensor:
@@ -263,7 +263,7 @@ def test_it_steps_aside_for_gradients_training_and_listeners(calls: list[int]) -
 
 
 @pytest.mark.slow
-def test_changed_weights_and_parts_are_noticed() -> None:
+def test_changed_weights_and_parts_are_detected() -> None:
     model, tokens = gpt(), torch.randint(V, (3, 12))
     before = written(model, tokens)
     other = gpt(n_kv_heads=None)
@@ -295,7 +295,7 @@ def test_changed_weights_and_parts_are_noticed() -> None:
 
 
 @pytest.mark.slow
-def test_the_program_goes_with_its_model() -> None:
+def test_program_is_freed_with_its_model() -> None:
     model = gpt()
     written(model, torch.randint(V, (3, 12)))
     with torch.inference_mode():

@@ -121,7 +121,7 @@ CHANGES = [
 
 @needs_kernel
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any], None]) -> None:
+def test_change_between_two_steps_is_detected(change: Callable[[DecoderOnly, Any], None]) -> None:
     model = square(n_kv_heads=None)
     at_once = continued(copy.deepcopy(model), change)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +135,7 @@ def test_a_change_between_two_steps_is_heeded(change: Callable[[DecoderOnly, Any
 
 
 @needs_kernel
-def test_what_no_longer_fits_is_told_in_one_line(
+def test_change_that_disables_fusing_is_logged_in_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused_module.log, "disabled", False)  # other tests in this process may have configured logging
@@ -152,7 +152,7 @@ def test_what_no_longer_fits_is_told_in_one_line(
 
 @needs_kernel
 @torch.inference_mode()
-def test_a_cache_that_is_not_these_layers_is_not_read() -> None:
+def test_cache_of_other_layers_is_not_read() -> None:
     model, x = square(), torch.zeros(3, 1, 64)
     fits = model.stack.new_cache(3, capacity=5)
     assert fused_layers(model.stack, x, fits) is not None
@@ -167,7 +167,7 @@ def test_a_cache_that_is_not_these_layers_is_not_read() -> None:
 
 @needs_kernel
 @torch.inference_mode()
-def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> None:
+def test_invalid_column_is_rejected_before_any_write() -> None:
     model = square()
     cache = model.stack.new_cache(2, capacity=5)
     cache.lengths = torch.tensor([1, -3])
@@ -180,7 +180,7 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_written() -> N
 
 @needs_kernel
 @torch.inference_mode()
-def test_masks_and_rotations_of_other_sizes_are_refused() -> None:
+def test_masks_and_rotations_of_other_sizes_are_rejected() -> None:
     model = square(position=Rotary())
     cache = model.stack.new_cache(2, capacity=5)
     layers = fused_layers(model.stack, torch.zeros(2, 1, 64), cache)
@@ -199,7 +199,7 @@ def test_masks_and_rotations_of_other_sizes_are_refused() -> None:
 
 @needs_kernel
 @torch.inference_mode()
-def test_memory_stays_while_its_address_is_known() -> None:
+def test_memory_is_kept_alive_while_its_address_is_stored() -> None:
     model = square()
     program = fused_layers(model.stack, torch.zeros(1, 1, 64), model.stack.new_cache(1, capacity=3))
     assert isinstance(program, FusedLayers)
@@ -226,7 +226,7 @@ def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
             assert ours is theirs  # otherwise no step would recognize the activation
 
 
-def test_a_translator_can_be_pickled() -> None:
+def test_translator_can_be_pickled() -> None:
     model = translator(activation="silu")
     copied = pickle.loads(pickle.dumps(model))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), copied.parameters(), strict=True))

@@ -23,7 +23,7 @@ def random_(layer: LoRALinear, seed: int = 3) -> LoRALinear:
     return layer
 
 
-def test_the_formula() -> None:
+def test_lora_matches_the_formula() -> None:
     base = Linear(K, N)
     layer = random_(LoRALinear(base, LoRA(rank=R, alpha=6.0)))
     x = torch.randn(B, T, K)
@@ -33,7 +33,7 @@ def test_the_formula() -> None:
     torch.testing.assert_close(layer.merge()(x), expected)
 
 
-def test_it_begins_as_the_model_was_and_only_the_two_matrices_learn() -> None:
+def test_lora_starts_as_the_base_and_trains_only_its_matrices() -> None:
     model, ids = build(SPEC, seed=1), torch.arange(B * T).reshape(B, T) % 13
     before = model(ids)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -50,7 +50,7 @@ def test_it_begins_as_the_model_was_and_only_the_two_matrices_learn() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_merged_it_is_the_same_model(dtype: torch.dtype) -> None:
+def test_merged_model_is_the_same(dtype: torch.dtype) -> None:
     model, ids = build(SPEC, seed=1).to(dtype), torch.arange(B * T).reshape(B, T) % 13
     kinds = {name: type(module) for name, module in model.named_modules()}
     tied = model.unembedding.weight is model.embedding.weight
@@ -66,13 +66,13 @@ def test_merged_it_is_the_same_model(dtype: torch.dtype) -> None:
     torch.testing.assert_close(model(ids), adapted, **bound)
 
 
-def test_merged_in_bfloat16_the_sum_is_rounded_once() -> None:
+def test_merging_in_bfloat16_rounds_once() -> None:
     layer = random_(LoRALinear(Linear(K, N).bfloat16(), LoRA(rank=R, alpha=6.0)))
     exact = layer.weight.double() + 6.0 / R * layer.lora_B.double() @ layer.lora_A.double()
     assert torch.equal(layer.merge().weight, exact.bfloat16())
 
 
-def test_the_seed_draws_a_alone() -> None:
+def test_seed_determines_only_a() -> None:
     def matrices(seed: int) -> list[torch.Tensor]:
         model = build(SPEC, seed=1)
         state = torch.get_rng_state()
@@ -86,7 +86,7 @@ def test_the_seed_draws_a_alone() -> None:
     assert not torch.equal(one[0], one[1])
 
 
-def test_dropout_acts_on_what_the_two_read_in_training_alone() -> None:
+def test_dropout_acts_on_the_adapters_input_only_in_training() -> None:
     layer, x = random_(LoRALinear(Linear(K, N), LoRA(rank=R, dropout=0.5))), torch.randn(B, K)
     assert not torch.equal(layer(x), layer(x))
     assert torch.equal(layer.eval()(x), layer(x))
@@ -108,12 +108,12 @@ def test_targets(target: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("target", ["querry", "uery", "unembedding", "blocks"])
-def test_a_target_that_is_no_layer(target: str) -> None:
+def test_unknown_target_is_rejected(target: str) -> None:
     with pytest.raises(ValueError, match=rf"no linear layer matches '{target}'; choose from query, key, .*or 'all'"):
         add_lora(build(SPEC), LoRA(targets=(target,)))
 
 
-def test_it_decodes_step_by_step() -> None:
+def test_adapted_model_decodes_step_by_step() -> None:
     """Fused decode steps support only plain layers and would omit the two matrices."""
     sizes = StackSpec(d_model=32, n_layers=2, n_heads=2, d_ff=64)  # sizes that the fused step supports
     model, ids = build(replace(SPEC, stack=sizes), seed=1).eval(), torch.tensor([[1, 2, 3]])

@@ -13,7 +13,7 @@ LENGTHS = (MAX_LEN, 1, 5, 8)
 
 @parametrize_pairs(position=POSITIONS, groups=tuple(GROUPS.values()), side=("left", "right", "scattered"))
 @torch.no_grad()
-def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> None:
+def test_padded_rows_match_unpadded_rows(position, groups: int, side: str) -> None:
     decoder = model(position=position, n_kv_heads=groups)
     sequences = [torch.randint(V, (length,)) for length in LENGTHS]
     tokens, token_mask = padded(sequences, side, MAX_LEN)
@@ -24,7 +24,7 @@ def test_padded_rows_are_the_rows_alone(position, groups: int, side: str) -> Non
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
-def test_padding_sends_back_finite_gradients(position) -> None:
+def test_padding_has_finite_gradients(position) -> None:
     decoder = model(position=position)
     tokens, token_mask = padded([torch.randint(V, (length,)) for length in LENGTHS], "left", MAX_LEN)
     decoder(tokens, token_mask=token_mask)[token_mask].logsumexp(-1).sum().backward()
@@ -33,7 +33,7 @@ def test_padding_sends_back_finite_gradients(position) -> None:
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
-def test_packed_documents_are_the_documents_alone(position) -> None:
+def test_packed_documents_match_separate_documents(position) -> None:
     decoder = model(position=position)
     lengths = (5, 1, 7)
     tokens = torch.randint(V, (2, sum(lengths)))

@@ -44,7 +44,7 @@ def same_stack(stack: StackSpec, expected: dict[str, Any]) -> None:
     assert final in (None, expected["has_final_norm"])
 
 
-def test_gpt2() -> None:
+def test_gpt2_matches_its_reference() -> None:
     """Radford et al. (2019), without their dropout of 0.1, as usual today for large corpora."""
     theirs, spec = transformers.GPT2Config(), PRESETS["gpt2"]
     assert isinstance(spec, DecoderOnlySpec)
@@ -63,7 +63,7 @@ def test_gpt2() -> None:
     )  # fmt: skip
 
 
-def test_llama() -> None:
+def test_llama_matches_its_reference() -> None:
     """Touvron et al. (2023), at other sizes. The eps is from Meta's model.py; the library's default is 1e-6."""
     theirs, spec = transformers.LlamaConfig(), PRESETS["llama"]
     assert isinstance(spec, DecoderOnlySpec)
@@ -94,7 +94,7 @@ def test_llama() -> None:
         ("bert-original", 128, 2, True),
     ],
 )
-def test_berts(preset: str, d_model: int, n_layers: int, all_heads: bool) -> None:
+def test_berts_match_their_references(preset: str, d_model: int, n_layers: int, all_heads: bool) -> None:
     theirs, spec = transformers.BertConfig(), PRESETS[preset]
     assert isinstance(spec, EncoderOnlySpec)
     hidden = theirs.hidden_dropout_prob
@@ -127,7 +127,9 @@ def test_berts(preset: str, d_model: int, n_layers: int, all_heads: bool) -> Non
         ("transformer-decoder", 512, 6, 8, 2048, 0.0),
     ],
 )
-def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> None:
+def test_transformer_presets_match_the_paper(
+    preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float
+) -> None:
     """The paper defines no eps; PyTorch's is used."""
     theirs = {name: one.default for name, one in inspect.signature(nn.Transformer).parameters.items()}
     expected = plain_stack(
@@ -150,7 +152,7 @@ def test_the_transformer(preset: str, d_model: int, n_layers: int, n_heads: int,
         assert tuple(theirs[name] for name in names) == (d_model, n_layers, n_heads, d_ff, dropout)
 
 
-def test_cramming() -> None:
+def test_cramming_matches_the_paper() -> None:
     """Geiping and Goldstein (2022), except that these norms have no biases."""
     spec = PRESETS["cramming"]
     assert isinstance(spec, EncoderOnlySpec)
@@ -180,7 +182,7 @@ def test_modern_encoder_has_modernberts_parts() -> None:
     assert (spec.embedding_norm, spec.tie_embeddings) == (True, theirs.tie_word_embeddings)
 
 
-def test_no_preset_with_a_source_is_forgotten() -> None:
+def test_every_preset_with_a_reference_is_tested() -> None:
     held = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
     held |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
     held |= {f"transformer-{size}" for size in ("base", "big", "tiny")}

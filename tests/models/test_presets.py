@@ -63,7 +63,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("preset", "vocab_size", "stack"), CASES)
-def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> None:
+def test_new_model_has_the_loss_of_a_uniform_guess(preset: str, vocab_size: int, stack) -> None:
     # Tied embeddings of variance 1/D and hidden states of variance 1 give logits of variance 1, which add 1/2.
     sure = 0.5 if "original-" in preset or "transformer" in preset else 0.0
     loss = first_loss(small(preset, stack, vocab_size=vocab_size))
@@ -78,7 +78,7 @@ def test_a_fresh_model_knows_nothing(preset: str, vocab_size: int, stack) -> Non
         for name in TRANSLATION
     ],
 )
-def test_nor_does_a_translator_at_its_full_size(preset: str) -> None:
+def test_new_full_size_translator_has_the_loss_of_a_uniform_guess(preset: str) -> None:
     fresh = build(PRESETS[preset], seed=1).eval()
     assert first_loss(fresh, (2, 11)) == pytest.approx(math.log(fresh.vocab_size), rel=0.1)
 
@@ -151,7 +151,7 @@ def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_go_to_a_file_and_back(preset: str) -> None:
+def test_presets_survive_a_file(preset: str) -> None:
     spec = PRESETS[preset]
     assert parse(SPECS[spec.family], to_plain(spec)) == spec
     assert model_spec({"preset": preset}) == spec
@@ -159,7 +159,7 @@ def test_presets_go_to_a_file_and_back(preset: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_has_shapes_without_numbers(preset: str) -> None:
+def test_every_preset_builds_on_the_meta_device(preset: str) -> None:
     with torch.device("meta"):
         made = build(PRESETS[preset])
     with FakeTensorMode():
@@ -169,7 +169,7 @@ def test_every_preset_has_shapes_without_numbers(preset: str) -> None:
     assert shapes[0] == shapes[1]
 
 
-def test_a_misspelt_preset_is_told_the_nearest() -> None:
+def test_misspelled_preset_is_reported_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"model.preset: unknown preset 'gtp2'; did you mean 'gpt2'\?"):
         model_spec({"preset": "gtp2"})
 
@@ -228,7 +228,7 @@ def test_each_dropout_acts_in_training_only(place: str) -> None:
         (lambda: DecoderOnlySpec(stack=StackSpec(**SMALL), logit_softcap=0.0), "logit_softcap=0.0 must be above 0"),
     ],
 )
-def test_sizes_that_make_no_sense_are_refused(make, message: str) -> None:
+def test_invalid_sizes_are_rejected(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -142,7 +142,7 @@ def pair(number: int) -> Pair:
 
 # The first four numbers cover each placement with each activation.
 @pytest.mark.parametrize("number", [*range(6), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(6, 20))])
-def test_logits_and_gradients_are_theirs(number: int) -> None:
+def test_logits_and_gradients_match_pytorch(number: int) -> None:
     torch.manual_seed(number)
     both = pair(number)
     source, target = torch.randint(V, (3, 13)), torch.randint(V, (3, 11))
@@ -160,7 +160,7 @@ def test_logits_and_gradients_are_theirs(number: int) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_twenty_are_unlike() -> None:
+def test_random_specs_differ() -> None:
     specs = [pair(number).ours.spec for number in range(20)]
     sides = [spec.encoder for spec in specs]
     assert {(side.placement, side.activation) for side in sides} == {

@@ -50,7 +50,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("number", range(len(VARIANTS)))
-def test_outputs_are_what_they_were(number: int) -> None:
+def test_recording_does_not_change_outputs(number: int) -> None:
     variant, family = VARIANTS[number], ("gpt", "bert", "translator")[number // 3 % 3]
     one, passed = made(family, **variant)
     before = passed()
@@ -63,7 +63,7 @@ def test_outputs_are_what_they_were(number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "modern", "transformer-decoder", "bert-tiny", "transformer-base"])
-def test_the_presets_parts(name: str) -> None:
+def test_parts_of_presets_can_be_recorded(name: str) -> None:
     spec = PRESETS[name]
     stacks = ("encoder", "decoder") if isinstance(spec, EncoderDecoderSpec) else ("stack",)
     sizes = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 31, "n_kv_heads": None, "d_head": None}
@@ -76,7 +76,7 @@ def test_the_presets_parts(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_with_padding_and_documents() -> None:
+def test_recording_works_with_padding_and_documents() -> None:
     text, token_mask = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2]]).expand(B, -1)
     for one in (model(position=ALiBi(), n_kv_heads=2), encoder(position=Rotary())):
@@ -98,7 +98,7 @@ def test_with_padding_and_documents() -> None:
 
 
 @pytest.mark.slow
-def test_decoding_steps_with_a_cache() -> None:
+def test_recording_works_in_cached_decode_steps() -> None:
     for one, source in ((model(position=Rotary(), n_kv_heads=2), None), (translator(), tokens(B, S))):
         text, lengths = tokens(B, 4), torch.tensor([4, 2, 3])
         given = {} if source is None else {"source": source}
@@ -117,7 +117,7 @@ def test_decoding_steps_with_a_cache() -> None:
         assert seen[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # of the last step
 
 
-def test_in_bfloat16() -> None:
+def test_recording_works_in_bfloat16() -> None:
     one = model().bfloat16()
     text = tokens()
     before = one(text)
@@ -129,7 +129,7 @@ def test_in_bfloat16() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised within the compiler
 @torch.no_grad()
-def test_compiled_blocks_are_recorded_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_blocks_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shape annotations cannot be compiled
     one = model()
     for block in one.stack.blocks:
@@ -149,7 +149,7 @@ def test_compiled_blocks_are_recorded_all_the_same(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
-def test_the_formulas_hold_between_what_was_recorded(family: str) -> None:
+def test_recorded_tensors_satisfy_the_formulas(family: str) -> None:
     one, passed = made(family, n_kv_heads=2, gated=True)
     with record(one) as seen:
         passed()
@@ -175,7 +175,7 @@ def test_the_formulas_hold_between_what_was_recorded(family: str) -> None:
     close(seen[f"{stack}.blocks.1.{kind}"] + residual, seen[f"{stack}.blocks.1"])
 
 
-def test_a_heads_weights_are_those_of_its_own_slice() -> None:
+def test_recorded_weights_of_a_head_match_its_slice() -> None:
     one, text = model(n_kv_heads=2), tokens()
     with record(one) as seen:
         one(text)
@@ -188,7 +188,7 @@ def test_a_heads_weights_are_those_of_its_own_slice() -> None:
         close(scores.softmax(-1), seen["stack.blocks.0.self_attention.weights"][:, head])
 
 
-def test_weights_in_training_are_those_before_dropout() -> None:
+def test_recorded_weights_in_training_are_those_before_dropout() -> None:
     one, text = model(dropout=Dropout(attention=0.5)), tokens()
     with record(one) as seen:
         one(text)
@@ -201,7 +201,7 @@ def test_weights_in_training_are_those_before_dropout() -> None:
     )
 
 
-def test_a_later_pass_overwrites_and_only_chooses() -> None:
+def test_later_pass_overwrites_and_only_selects() -> None:
     one, text = model(), tokens()
     with record(one, patterns=["*.weights", "stack.blocks.?"]) as seen:
         one(text)
@@ -223,7 +223,7 @@ def traces(one: nn.Module) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_the_model_is_as_it_was_after_an_exception_too() -> None:
+def test_model_is_unchanged_after_recording_even_with_exceptions() -> None:
     one = translator()
     before = traces(one)
     one(tokens(), tokens())
@@ -261,7 +261,7 @@ def test_no_graph_is_kept_alive() -> None:
     assert graph() is None
 
 
-def test_gradients_are_what_they_were() -> None:
+def test_recording_does_not_change_gradients() -> None:
     one, text = model(), tokens()
     one(text).logsumexp(-1).mean().backward()
     before = [parameter.grad.clone() for parameter in one.parameters() if parameter.grad is not None]
@@ -274,7 +274,7 @@ def test_gradients_are_what_they_were() -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_recordings_need_no_more_memory() -> None:
+def test_hundred_recordings_do_not_leak_memory() -> None:
     one, text = model(), tokens()
 
     def alive() -> int:
@@ -299,7 +299,7 @@ def test_a_hundred_recordings_need_no_more_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
-def test_a_head_at_zero_is_its_slice_of_the_output_matrix_at_zero(family: str) -> None:
+def test_editing_a_head_to_zero_equals_zeroing_its_output_slice(family: str) -> None:
     one, passed = made(family, n_kv_heads=2)
     attentions = [(name, part) for name, part in one.named_modules() if isinstance(part, Attention)]
     for number, (name, part) in enumerate(attentions):
@@ -319,7 +319,7 @@ def restored(part: Attention, weight: Tensor) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
-def test_all_of_one_run_patched_into_another_gives_the_ones_logits(family: str) -> None:
+def test_patching_all_tensors_gives_the_logits_of_the_source_run(family: str) -> None:
     one, first = made(family)
     with record(one) as seen:
         wanted = first()
@@ -333,7 +333,7 @@ def test_all_of_one_run_patched_into_another_gives_the_ones_logits(family: str) 
         close(patched, wanted)
 
 
-def test_editing_nothing_changes_nothing() -> None:
+def test_empty_edit_changes_nothing() -> None:
     one, passed = made("gpt")
     with record(one) as seen:
         before = passed()
@@ -344,7 +344,7 @@ def test_editing_nothing_changes_nothing() -> None:
             assert torch.equal(passed(), before)
 
 
-def test_an_edit_of_a_position_changes_what_may_see_it_alone() -> None:
+def test_editing_a_position_changes_only_positions_that_see_it() -> None:
     one, text = model(), tokens()
     before = one(text)
     with record(one, edits=[Edit(name="stack.blocks.0", positions=(3,))]) as seen:
@@ -361,7 +361,7 @@ def test_an_edit_of_a_position_changes_what_may_see_it_alone() -> None:
     assert not (seen[weights][:, 1, 4] == 0.25).any()
 
 
-def test_edits_of_one_tensor_are_made_one_after_another() -> None:
+def test_edits_of_one_tensor_apply_in_order() -> None:
     one, text = model(), tokens()
     name = "stack.blocks.0.feedforward"
     with record(one, edits=[Edit(name=name, value=2.0), Edit(name=name, value=3.0, positions=(1,))]) as seen:
@@ -384,13 +384,13 @@ def test_edits_of_one_tensor_are_made_one_after_another() -> None:
         (Edit(name="stack.position.embed"), "edit not applied: no forward pass computed stack.position.embed"),
     ],
 )
-def test_words(edit: Edit, words: str) -> None:
+def test_edit_has_a_description(edit: Edit, words: str) -> None:
     one, text = model(position=Rotary(), n_kv_heads=2), tokens()
     with pytest.raises(ValueError, match=words), record(one, edits=[edit]):
         one(text)
 
 
-def test_a_recording_within_a_recording_is_refused_and_the_outer_one_goes_on() -> None:
+def test_nested_edit_recording_is_rejected_and_the_outer_one_continues() -> None:
     one, text = model(), tokens()
     before = one(text)
     with record(one) as seen:

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.exhaustive  # `training/test_learning.py` tests in less time that a translator learns to reverse
 @pytest.mark.parametrize("seed", [0, 1])
-def test_reverse_is_learnt_and_read_along_the_other_diagonal(seed: int) -> None:
+def test_translator_learns_to_reverse_and_attends_along_the_antidiagonal(seed: int) -> None:
     command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -21,7 +21,7 @@ import pytest
         ),
     ],
 )
-def test_each_pass_is_one_graph_and_stays_one(traced: tuple[str, ...]) -> None:
+def test_each_pass_traces_once_as_one_graph(traced: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced.py"), *traced]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -38,7 +38,7 @@ def test_each_pass_is_one_graph_and_stays_one(traced: tuple[str, ...]) -> None:
     ],
     ids=lambda arguments: "-".join(arguments)[:20],
 )
-def test_all_from_the_embedding_to_the_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
+def test_embedding_to_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
     """Embedding, blocks and loss are one graph in every form of the likelihood; "shapes" varies the sizes."""
     command = [sys.executable, Path(__file__).with_name("traced_losses.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -51,7 +51,7 @@ def test_all_from_the_embedding_to_the_loss_is_one_graph(arguments: tuple[str, .
     [("few",), pytest.param(("many", "falling"), marks=pytest.mark.exhaustive)],
     ids=lambda layouts: "-".join(layouts),
 )
-def test_documents_need_no_number_for_each_pair_of_tokens(layouts: tuple[str, ...]) -> None:
+def test_documents_need_no_element_per_pair_of_tokens(layouts: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced_documents.py"), *layouts]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -25,7 +25,7 @@ def sources(side: str = "scattered") -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", GRID)
 @torch.no_grad()
-def test_start_and_steps_are_the_full_pass(point) -> None:
+def test_start_and_steps_match_the_full_pass(point) -> None:
     """Prefixes of 3, 1 and 5 tokens in one batch; each row is decoded up to the last column."""
     translator_, target = translator(**point), torch.randint(V, (3, MAX_LEN))
     source, token_mask = sources()
@@ -115,7 +115,7 @@ BEAMS = ["step", "expand_beams", "step", "shuffle", "step", "grow", "drop", "shu
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
-def test_beams_are_their_rows_alone(position, family: str) -> None:
+def test_beams_match_separate_rows(position, family: str) -> None:
     walk = Walk(FAMILIES[family](position=position, n_kv_heads=2))
     for act in BEAMS:
         getattr(walk, act)()
@@ -124,7 +124,7 @@ def test_beams_are_their_rows_alone(position, family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_so_are_those_of_any_search(family: str) -> None:
+def test_beams_of_random_searches_match_separate_rows(family: str) -> None:
     made = FAMILIES[family](position=POSITIONS[0])
 
     @settings(max_examples=10, deadline=None)
@@ -142,7 +142,7 @@ def test_so_are_those_of_any_search(family: str) -> None:
 
 
 @torch.no_grad()
-def test_rows_without_a_source_go_singly() -> None:
+def test_rows_without_a_source_are_dropped_separately() -> None:
     """Samples of one prompt are not a group in a language model: any may finish first."""
     walk = Walk(model())
     walk.expand_beams()
@@ -152,7 +152,7 @@ def test_rows_without_a_source_go_singly() -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_source_is_kept_once_for_all_its_rows() -> None:
+def test_source_is_stored_once_for_all_its_rows() -> None:
     walk = Walk(translator(n_kv_heads=2))
     pairs = [layer.cross_kv.pair for layer in walk.cache.layers]
     walk.expand_beams()
@@ -168,7 +168,7 @@ def test_a_source_is_kept_once_for_all_its_rows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
 @torch.no_grad()
-def test_reorder_takes_the_sources_along(rows: list[int]) -> None:
+def test_reorder_also_moves_the_sources(rows: list[int]) -> None:
     walk = Walk(translator())
     walk.reorder(rows)
     walk.step()
@@ -177,7 +177,7 @@ def test_reorder_takes_the_sources_along(rows: list[int]) -> None:
 
 
 @torch.no_grad()
-def test_the_source_is_read_once_and_the_state_is_outside_the_model() -> None:
+def test_source_is_read_once_and_state_is_not_stored_in_the_model() -> None:
     made = translator()
     walk = Walk(made)
     calls = []
@@ -191,7 +191,7 @@ def test_the_source_is_read_once_and_the_state_is_outside_the_model() -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
+def test_greedy_decoding_is_the_same_without_a_cache() -> None:
     made, (source, token_mask) = translator(), sources("right")
     target = torch.randint(V, (3, 1))
     logits, cache = made.start(
@@ -208,7 +208,7 @@ def test_greedy_decoding_needs_no_cache_to_choose_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @torch.no_grad()
-def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
+def test_steps_match_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
     made, (source, token_mask) = translator(position=POSITIONS[2]).to(dtype), sources("left")
     target = torch.randint(V, (3, MAX_LEN))
     full = made(source, target, source_token_mask=token_mask)
@@ -223,7 +223,7 @@ def test_steps_follow_the_full_pass_in_half_precision(dtype: torch.dtype) -> Non
 
 
 @torch.no_grad()
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_reported() -> None:
     made, (source, token_mask), target = translator(), sources(), torch.randint(V, (3, 5))
     start = {"source": source, "source_token_mask": token_mask, "capacity": 6}
     with pytest.raises(ValueError, match=r"capacity=4 must be at least the 5 target tokens and at most max_len=13"):
@@ -241,7 +241,7 @@ def test_wrong_use_is_told() -> None:
 
 
 @torch.no_grad()
-def test_as_many_sources_as_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_sources_must_match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # annotations are not checked outside of tests

@@ -54,7 +54,7 @@ def check_sight(model: EncoderDecoder) -> None:
 
 
 @torch.no_grad()
-def test_a_mask_of_ones_is_no_mask() -> None:
+def test_mask_of_ones_equals_no_mask() -> None:
     model = translator()
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     real = torch.ones(2, S, dtype=torch.bool), torch.ones(2, T, dtype=torch.bool)
@@ -103,7 +103,7 @@ def check_an_empty_source(model: EncoderDecoder) -> None:
     n_kv_heads=tuple(GROUPS.values()),
     placement=PLACEMENTS,
 )
-def test_the_whole_source_is_seen_and_no_future_and_no_padding(
+def test_whole_source_is_seen_but_no_future_and_no_padding(
     check, position, n_kv_heads: int, placement: Placement
 ) -> None:
     check(translator(position=position, n_kv_heads=n_kv_heads, placement=placement))
@@ -112,12 +112,12 @@ def test_the_whole_source_is_seen_and_no_future_and_no_padding(
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [check_sight, check_padded_rows])
 @pytest.mark.parametrize("part", OTHER_PARTS, ids=str)
-def test_so_it_is_with_the_other_parts(check, part) -> None:
+def test_other_parts_keep_the_masks(check, part) -> None:
     check(translator(spec=OTHER_SPEC, **part))
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
-def test_padding_sends_back_finite_gradients(position) -> None:
+def test_padding_has_finite_gradients(position) -> None:
     """Some sources and targets consist only of padding."""
     model = translator(position=position)
     source, source_token_mask = padded([torch.randint(V, (length,)) for length in (0, 1, 5, S)], "left", S)
@@ -128,7 +128,7 @@ def test_padding_sends_back_finite_gradients(position) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_sides_that_are_too_long_are_refused() -> None:
+def test_overlong_sides_are_rejected() -> None:
     model, short, long = translator(), torch.randint(V, (2, 5)), torch.randint(V, (2, MAX_LEN + 1))
     with pytest.raises(ValueError, match=r"source too long: 14 tokens do not fit into the context of max_len=13"):
         model(long, short)

@@ -23,7 +23,7 @@ def storages(model: EncoderDecoder, *names: str) -> set[int]:
 PLACES = ("source_embedding.weight", "embedding.weight", "unembedding.weight")
 
 
-def test_one_matrix_serves_in_three_places() -> None:
+def test_one_matrix_is_used_in_three_places() -> None:
     model = translator()
     assert model.source_embedding.weight is model.embedding.weight is model.unembedding.weight
     assert len(storages(model, *PLACES)) == 1
@@ -33,7 +33,7 @@ def test_one_matrix_serves_in_three_places() -> None:
     assert len({id(p) for p in model.parameters()}) == len(list(model.parameters()))
 
 
-def test_its_gradient_comes_from_all_three() -> None:
+def test_shared_matrix_gets_gradients_from_all_three_places() -> None:
     tied, untied = translator(), translator(spec={"share_embeddings": False, "tie_embeddings": False})
     untied.load_state_dict(tied.state_dict())
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
@@ -57,14 +57,14 @@ def test_its_gradient_comes_from_all_three() -> None:
     ],
     ids=str,
 )
-def test_ties_are_those_asked_for(spec, matrices: int) -> None:
+def test_weights_are_tied_as_requested(spec, matrices: int) -> None:
     model = translator(spec=spec)
     assert len(storages(model, *PLACES)) == matrices
     source = torch.randint(model.source_embedding.num_embeddings, (2, S))
     assert model(source, torch.randint(V, (2, T))).shape == (2, T, V)
 
 
-def test_two_vocabularies() -> None:
+def test_translator_may_have_two_vocabularies() -> None:
     model = translator(spec=SEPARATE | {"pad_vocab_to": 8})
     assert model.source_embedding.weight.shape == (32, 24)
     assert model.embedding.weight.shape == model.unembedding.weight.shape == (24, 24)
@@ -77,7 +77,7 @@ def test_two_vocabularies() -> None:
     ("placement", "normed"), [("pre", True), ("sandwich", True), ("branch", True), ("post", False)]
 )
 @torch.no_grad()
-def test_both_sides_end_with_a_norm_and_the_memory_is_normed(placement, normed: bool) -> None:
+def test_both_sides_end_with_a_norm_and_memory_is_normalized(placement, normed: bool) -> None:
     side = replace(STACK, placement=placement)
     model = EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, encoder=side, decoder=side))
     for side in (model.encoder, model.decoder):
@@ -99,7 +99,7 @@ def test_both_sides_end_with_a_norm_and_the_memory_is_normed(placement, normed: 
 
 
 @pytest.mark.parametrize("init", [Normal(), Xavier()], ids=str)
-def test_no_two_matrices_share_weights_or_begin_alike(init) -> None:
+def test_no_two_matrices_share_or_equal_initial_weights(init) -> None:
     model = EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, init=init, encoder=STACK, decoder=STACK))
     parameters = list(model.parameters())
     assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
@@ -109,7 +109,7 @@ def test_no_two_matrices_share_weights_or_begin_alike(init) -> None:
 
 
 @pytest.mark.parametrize("init", [Normal(), Xavier(), ZeroProjections()], ids=str)
-def test_each_parameter_is_filled_and_the_seed_decides(init) -> None:
+def test_each_parameter_is_initialized_from_the_seed(init) -> None:
     spec = EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, init=init, encoder=STACK, decoder=STACK)
     first = EncoderDecoder(spec, seed=5).state_dict()
     torch.rand(3)
@@ -119,7 +119,7 @@ def test_each_parameter_is_filled_and_the_seed_decides(init) -> None:
     assert all(tensor.isfinite().all() for tensor in first.values())
 
 
-def test_every_parameter_takes_part() -> None:
+def test_every_parameter_has_a_gradient() -> None:
     model = translator(spec=SEPARATE | {"tie_embeddings": False, "embedding_norm": True}, qk_norm=True, gated=True)
     source, target = torch.randint(SOURCE_V, (2, S)), torch.randint(V, (2, T))
     model(source, target).logsumexp(-1).sum().backward()
@@ -128,7 +128,7 @@ def test_every_parameter_takes_part() -> None:
         assert "key.bias" in name or parameter.grad.abs().sum() > 0, name
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_inconsistent_sizes_are_rejected() -> None:
     wide = replace(STACK, d_model=32)
     with pytest.raises(ValueError, match=r"encoder.d_model=24, decoder.d_model=32"):
         EncoderDecoderSpec(encoder=STACK, decoder=wide)

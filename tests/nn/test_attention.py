@@ -89,7 +89,7 @@ def test_heads_folded_into_queries_agree_forward_and_backward(
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_heads_use_the_cache_and_a_mask_of_one_row_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decode step on a GPU passes the cache itself to PyTorch's kernel, without a copy."""
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
     asked = dict[str, Any]()
@@ -116,7 +116,7 @@ def test_folded_heads_ask_with_a_mask_of_one_row_and_read_the_keys_once(monkeypa
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
-def test_causal_is_the_causal_mask_in_both_forms(groups: int, biased: bool) -> None:
+def test_causal_flag_equals_the_causal_mask_in_both_forms(groups: int, biased: bool) -> None:
     qkv = tensors(groups, T)
     bias = alibi(T, T) if biased else None
     masked = outputs_and_gradients(attend_by_hand, qkv, mask=MASKS["causal"](T, T), bias=bias)
@@ -138,7 +138,7 @@ def test_both_forms_agree_in_bfloat16(kind: str, groups: int) -> None:
 
 @pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
-def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased: bool) -> None:
+def test_query_without_visible_keys_has_zero_output_and_gradient(form, biased: bool) -> None:
     qkv = tensors(2, S)
     out, dq, dk, dv = outputs_and_gradients(form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None)
     assert (out[0, :, 2] == 0).all()
@@ -150,7 +150,7 @@ def test_a_query_that_sees_nothing_takes_zeros_and_sends_none_back(form, biased:
 
 @pytest.mark.parametrize("queries", [5, 130])  # compiled kernels accept 130 x 130 scores of 8 heads
 @pytest.mark.parametrize("kind", ["none", "causal", "random"])
-def test_a_learned_bias_gets_its_gradient_in_every_form(kind: str, queries: int) -> None:
+def test_learned_bias_has_a_gradient_in_every_form(kind: str, queries: int) -> None:
     keys = max(queries, S)
     q, k, v = (torch.randn(B, n, t, 16, requires_grad=True) for n, t in ((H, queries), (2, keys), (2, keys)))
     bias = torch.randn(1, H, queries, keys, requires_grad=True)
@@ -167,7 +167,7 @@ def test_a_learned_bias_gets_its_gradient_in_every_form(kind: str, queries: int)
 
 
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
-def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_boolean_mask_is_rejected(form, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, S)
     mask = torch.ones(B, 1, T, S)
     with pytest.raises(jaxtyping.TypeCheckError):  # tests check the annotations ...
@@ -178,7 +178,7 @@ def test_a_mask_of_numbers_is_refused(form, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
-def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
+def test_causal_flag_with_more_keys_than_queries_is_rejected(form) -> None:
     q, k, v = tensors(2, S)
     with pytest.raises(ValueError, match=r"T=5, S=7.*in the mask"):
         form(q, k, v, causal=True)
@@ -186,7 +186,7 @@ def test_causal_with_more_keys_than_queries_is_refused(form) -> None:
         form(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
 
 
-def test_attend_is_pytorchs_where_no_kernel_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_falls_back_to_pytorch_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors(2, S)
     mask, bias = random_mask(T, S), alibi(T, S)
     monkeypatch.setattr("tercet.nn.kernels.attention", lambda *qkv, **options: None)
@@ -197,7 +197,7 @@ def test_attend_is_pytorchs_where_no_kernel_answers(monkeypatch: pytest.MonkeyPa
         attend(q, k[:, :, :T], v[:, :, :T], causal=True, mask=MASKS["causal"](T, T))
 
 
-def test_each_step_is_noted_and_what_is_given_back_goes_on() -> None:
+def test_note_receives_each_step_and_its_result_is_used() -> None:
     q, k, v = tensors(2, T)
     noted = dict[str, Tensor]()
 
@@ -211,7 +211,7 @@ def test_each_step_is_noted_and_what_is_given_back_goes_on() -> None:
     assert torch.equal(out, 2 * attend_by_hand(q, k, v, causal=True))
 
 
-def test_softmax_of_bfloat16_scores_has_the_gradient_of_float32() -> None:
+def test_softmax_of_bfloat16_scores_has_a_float32_gradient() -> None:
     scores = (3 * torch.randn(B, H, T, S)).bfloat16().requires_grad_()
     slopes = torch.rand(B, H, T, S).bfloat16()
     (gradient,) = torch.autograd.grad((attention_weights(scores) * slopes).sum(), scores)
@@ -252,7 +252,7 @@ def copied(ours: Attention, theirs: nn.MultiheadAttention) -> None:
 
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-def test_attention_is_pytorchs(cross: bool, masked: bool) -> None:
+def test_attention_matches_pytorch(cross: bool, masked: bool) -> None:
     theirs = nn.MultiheadAttention(24, 4, batch_first=True)
     nn.init.normal_(theirs.in_proj_bias)
     ours = Attention(24, 4, bias=True)
@@ -266,7 +266,7 @@ def test_attention_is_pytorchs(cross: bool, masked: bool) -> None:
     torch.testing.assert_close(given, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_equal_groups_are_full_attention_with_the_heads_repeated() -> None:
+def test_grouped_heads_equal_full_attention_with_repeated_heads() -> None:
     grouped, full = Attention(24, 6, n_kv_heads=2), Attention(24, 6)
     with torch.no_grad():
         for name in ("query", "out"):
@@ -280,7 +280,7 @@ def test_equal_groups_are_full_attention_with_the_heads_repeated() -> None:
 
 @pytest.mark.parametrize("groups", [6, 2])
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_rows_that_share_a_source_ask_it_as_if_each_had_its_own(n: int, groups: int) -> None:
+def test_rows_with_a_shared_source_match_repeated_sources(n: int, groups: int) -> None:
     attention, mask = Attention(24, 6, n_kv_heads=groups), padding_mask(1, S)
     x, source = torch.randn(n * B, T, 24), torch.randn(B, S, 24)
     shared = source.clone().requires_grad_(), x.clone().requires_grad_()
@@ -294,7 +294,7 @@ def test_rows_that_share_a_source_ask_it_as_if_each_had_its_own(n: int, groups: 
         torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
 
 
-def test_a_group_for_each_source_or_none() -> None:
+def test_query_rows_must_be_a_multiple_of_the_sources() -> None:
     attention, source = Attention(24, 4), torch.randn(2, S, 24)
     for rows in (1, 3):
         with pytest.raises(ValueError, match=rf"query rows must be a multiple of the number of key rows: {rows} and 2"):
@@ -303,7 +303,7 @@ def test_a_group_for_each_source_or_none() -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), [(4, 3), (1, 3), (3, 2)])
 @pytest.mark.parametrize("form", [attend, attend_fused, attend_by_hand])
-def test_heads_that_cannot_be_shared_out_are_refused(form: Any, queries: int, keys: int) -> None:
+def test_query_heads_must_be_a_multiple_of_the_key_heads(form: Any, queries: int, keys: int) -> None:
     q, source = torch.randn(B, queries, 1, 8), torch.randn(B, keys, S, 8)
     with pytest.raises(
         ValueError, match=f"query heads must be a multiple of the number of key heads: {queries} and {keys}"
@@ -311,13 +311,13 @@ def test_heads_that_cannot_be_shared_out_are_refused(form: Any, queries: int, ke
         form(q, source, source)
 
 
-def test_heads_may_be_wider_than_their_share() -> None:
+def test_heads_may_be_wider_than_d_model_divided_by_n_heads() -> None:
     attention = Attention(24, 4, d_head=7)
     assert attention.query.weight.shape == (28, 24)
     assert attention(torch.randn(B, T, 24)).shape == (B, T, 24)
 
 
-def test_qk_norm_makes_scores_blind_to_the_inputs_size() -> None:
+def test_qk_norm_makes_weights_independent_of_input_scale() -> None:
     x = torch.randn(B, T, 24)
     for normed in (True, False):
         attention = Attention(24, 4, qk_norm=normed)
@@ -354,7 +354,7 @@ def test_dropout_acts_in_training_only() -> None:
     torch.testing.assert_close(attention(x), attention(x), atol=0, rtol=0)
 
 
-def test_sizes_that_do_not_fit_are_refused_with_the_remedy() -> None:
+def test_invalid_sizes_are_rejected_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"d_model=24 must be divisible by n_heads=5; try n_heads=4"):
         Attention(24, 5)
     with pytest.raises(ValueError, match=r"n_heads=6 must be divisible by n_kv_heads=4"):

@@ -61,7 +61,7 @@ def last_padded(length: int) -> Tensor:
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_block_is_pytorchs_encoder_layer(placement) -> None:
+def test_block_matches_pytorchs_encoder_layer(placement) -> None:
     ours, theirs = pair(placement, cross=False)
     x, real = torch.randn(B, T, D), last_padded(T)
     expected = theirs(x, src_key_padding_mask=~real)
@@ -70,7 +70,7 @@ def test_block_is_pytorchs_encoder_layer(placement) -> None:
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_block_with_cross_attention_is_pytorchs_decoder_layer(placement) -> None:
+def test_block_with_cross_attention_matches_pytorchs_decoder_layer(placement) -> None:
     ours, theirs = pair(placement, cross=True)
     x, memory, real = torch.randn(B, T, D), torch.randn(B, M, D), last_padded(M)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -82,7 +82,7 @@ def test_block_with_cross_attention_is_pytorchs_decoder_layer(placement) -> None
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
 @pytest.mark.parametrize("groups", [4, 2, 1])
 @torch.no_grad()
-def test_cached_steps_with_cross_attention_are_the_full_pass(placement, groups: int) -> None:
+def test_cached_steps_with_cross_attention_match_the_full_pass(placement, groups: int) -> None:
     layer = block(placement, cross=True, n_kv_heads=groups, bias=False)
     x, memory, memory_mask = torch.randn(B, T, D), torch.randn(B, M, D), last_padded(M)[:, None, None]
     expected = layer(x, causal=True, memory=memory, memory_mask=memory_mask)
@@ -97,7 +97,7 @@ def test_cached_steps_with_cross_attention_are_the_full_pass(placement, groups: 
 
 
 @torch.no_grad()
-def test_reorder_takes_the_cross_attention_along() -> None:
+def test_reorder_also_moves_the_cross_attention_cache() -> None:
     layer = block("pre", cross=True)
     x, memory = torch.randn(B, 2, D), torch.randn(B, M, D)
     cache = StackCache(n_layers=1, n_kv_heads=4, d_head=6, batch=B, capacity=3)
@@ -109,7 +109,7 @@ def test_reorder_takes_the_cross_attention_along() -> None:
     torch.testing.assert_close(given, layer(x, causal=True, memory=memory)[rows, 1:], atol=1e-5, rtol=1e-5)
 
 
-def test_cross_attention_without_anything_to_look_at_is_refused() -> None:
+def test_cross_attention_without_memory_is_rejected() -> None:
     layer, x = block("pre", cross=True), torch.randn(B, T, D)
     with pytest.raises(ValueError, match="cross-attention requires `memory`, or a cache that already contains it"):
         layer(x, causal=True)

@@ -32,7 +32,7 @@ def assert_all_equal(given: list[torch.Tensor], expected: list[torch.Tensor]) ->
     assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
 
 
-def test_a_row_writes_at_its_own_length_and_what_is_too_long_in_the_spare_column() -> None:
+def test_rows_write_at_their_own_length_and_overflow_goes_to_the_spare_column() -> None:
     made = cache()
     assert made.positions(3).tolist() == [[4, 5, 6], [1, 2, 3], [6, 7, 7]]
     mask = made.mask(made.positions(1))
@@ -40,7 +40,7 @@ def test_a_row_writes_at_its_own_length_and_what_is_too_long_in_the_spare_column
     assert mask.sum(-1).flatten().tolist() == [5, 2, 7]
 
 
-def test_read_gives_the_last_real_hidden_state_and_counts() -> None:
+def test_read_returns_the_last_real_hidden_state_and_counts_tokens() -> None:
     made, hidden = cache(), torch.randn(B, 4, 24)
     last = made.read(hidden, torch.tensor([4, 1, 2]))
     assert torch.equal(last, torch.stack((hidden[0, 3], hidden[1, 0], hidden[2, 1])))
@@ -48,7 +48,7 @@ def test_read_gives_the_last_real_hidden_state_and_counts() -> None:
 
 
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 1], [2]], ids=["permuted", "repeated", "dropped"])
-def test_reorder_takes_whole_rows(rows: list[int]) -> None:
+def test_reorder_moves_whole_rows(rows: list[int]) -> None:
     made, before = cache(), cache()
     before.layers, before.memory_token_mask = made.layers, made.memory_token_mask
     tables = own(made), cross(made)
@@ -59,7 +59,7 @@ def test_reorder_takes_whole_rows(rows: list[int]) -> None:
     assert torch.equal(made.memory_token_mask, before.memory_token_mask[rows])
 
 
-def test_spread_rows_stand_next_to_each_other_and_share_their_source() -> None:
+def test_spread_rows_are_adjacent_and_share_their_source() -> None:
     made = cache()
     tables, sources, token_mask = own(made), cross(made), made.memory_token_mask
     made.expand_beams(2)
@@ -71,7 +71,7 @@ def test_spread_rows_stand_next_to_each_other_and_share_their_source() -> None:
     assert made.memory_token_mask is token_mask
 
 
-def test_rows_change_places_within_a_group_and_groups_go_whole() -> None:
+def test_reordering_swaps_rows_within_a_group_and_drops_whole_groups() -> None:
     made = cache()
     tables, sources, token_mask = own(made), cross(made), made.memory_token_mask
     made.expand_beams(2)
@@ -86,7 +86,7 @@ def test_rows_change_places_within_a_group_and_groups_go_whole() -> None:
         made.reorder(torch.tensor([0, 1, 2]))
 
 
-def test_grown_columns_are_empty_and_the_rest_stays() -> None:
+def test_grown_columns_are_zero_and_the_others_unchanged() -> None:
     made = cache()
     tables, sources = own(made), cross(made)
     made.grow(CAPACITY + 4)

@@ -22,7 +22,7 @@ def packed(length: int, rows: int = 3) -> Tensor:
 
 @each_causal
 @pytest.mark.parametrize("length", [1, 5, 128, 256, 300])
-def test_squares_are_those_of_the_dense_mask(length: int, causal: bool) -> None:
+def test_block_mask_matches_the_dense_mask(length: int, causal: bool) -> None:
     documents = packed(length)
     mask, same = document_blocks(documents, causal=causal), documents[:, None, :, None] == documents[:, None, None, :]
     dense = same.tril() if causal else same
@@ -37,7 +37,7 @@ def test_squares_are_those_of_the_dense_mask(length: int, causal: bool) -> None:
 
 
 @each_causal
-def test_no_square_is_missing_for_any_numbers(causal: bool) -> None:
+def test_block_mask_is_complete_for_any_document_ids(causal: bool) -> None:
     documents = torch.randint(-3, 3, (2, 13)).repeat_interleave(23, dim=1)
     listed = document_blocks(documents, causal=causal)
     pairs = listed.to_dense().repeat_interleave(128, -1).repeat_interleave(128, -2)[..., :299, :299]
@@ -59,7 +59,7 @@ def test_no_square_is_missing_for_any_numbers(causal: bool) -> None:
         ({"d_head": 8}, False),
     ],
 )
-def test_squares_are_for_what_the_kernel_computes(changed: dict, expected: bool) -> None:
+def test_block_mask_is_used_only_where_the_kernel_supports_it(changed: dict, expected: bool) -> None:
     settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "has_bias": False}
     assert supports_block_mask(**settings | changed) is expected
 
@@ -90,7 +90,7 @@ def mask_of_stack(*, padded: bool = False, causal: bool = True, training: bool =
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @each_causal
-def test_stack_on_a_gpu_has_no_number_for_each_pair(causal: bool, padded: bool) -> None:
+def test_stack_on_a_gpu_allocates_no_element_per_pair(causal: bool, padded: bool) -> None:
     with Largest() as largest:
         mask = mask_of_stack(causal=causal, padded=padded)
     assert isinstance(mask, BlockMask)
@@ -98,7 +98,7 @@ def test_stack_on_a_gpu_has_no_number_for_each_pair(causal: bool, padded: bool) 
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_padding_is_a_document_that_no_token_is_in() -> None:
+def test_padding_belongs_to_a_separate_document() -> None:
     mask = mask_of_stack(padded=True, causal=False)
     assert isinstance(mask, BlockMask)
     visible = dense_mask(mask)[0, 0]
@@ -108,7 +108,7 @@ def test_padding_is_a_document_that_no_token_is_in() -> None:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_stack_with_bias_or_dropout_has_the_dense_mask() -> None:
+def test_stack_with_bias_or_dropout_uses_the_dense_mask() -> None:
     assert isinstance(mask_of_stack(), BlockMask)
     assert isinstance(mask_of_stack(position=ALiBi()), Tensor)
     dropout = Dropout(attention=0.1)
@@ -116,5 +116,5 @@ def test_stack_with_bias_or_dropout_has_the_dense_mask() -> None:
     assert isinstance(mask_of_stack(dropout=dropout, training=False), BlockMask)
 
 
-def test_stack_on_a_cpu_has_the_dense_mask() -> None:
+def test_stack_on_a_cpu_uses_the_dense_mask() -> None:
     assert isinstance(mask_of_stack(), Tensor)

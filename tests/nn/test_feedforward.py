@@ -17,14 +17,14 @@ DEFINITIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activation_is_its_definition(name) -> None:
+def test_activation_matches_its_definition(name) -> None:
     x = torch.linspace(-6, 6, 241)
     torch.testing.assert_close(ACTIVATIONS[name](x), DEFINITIONS[name](x), atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [False, True])
-def test_plain_and_gated_are_their_formulas(name, bias: bool) -> None:
+def test_plain_and_gated_networks_match_their_formulas(name, bias: bool) -> None:
     x = torch.randn(2, 5, 24)
     act = DEFINITIONS[name]
     plain = FeedForward(24, 31, activation=name, bias=bias)

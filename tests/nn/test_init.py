@@ -42,7 +42,7 @@ def expected_std(scheme, name: str, module: nn.Module) -> float:
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Normal(std=0.1), Xavier(), ZeroProjections()], ids=str)
-def test_each_tensor_has_the_spread_its_scheme_names(scheme) -> None:
+def test_each_tensor_has_the_standard_deviation_of_its_scheme(scheme) -> None:
     found = matrices(model(scheme))
     assert sum(name.endswith(LAST) for name in found) == 2 * LAYERS
     for name, (module, weight) in found.items():
@@ -52,14 +52,14 @@ def test_each_tensor_has_the_spread_its_scheme_names(scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)
-def test_norms_begin_at_one_and_biases_at_zero(scheme) -> None:
+def test_norms_start_at_one_and_biases_at_zero(scheme) -> None:
     for name, parameter in model(scheme).named_parameters():
         if parameter.ndim == 1:
             assert (parameter == (0 if name.endswith("bias") else 1)).all(), name
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)
-def test_every_parameter_is_reached(scheme) -> None:
+def test_every_parameter_is_initialized(scheme) -> None:
     decoder = model(scheme)
     with torch.no_grad():
         for parameter in decoder.parameters():
@@ -69,7 +69,7 @@ def test_every_parameter_is_reached(scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)
-def test_the_same_seed_makes_the_same_weights_whatever_the_global_generator(scheme) -> None:
+def test_same_seed_gives_same_weights_for_any_global_generator_state(scheme) -> None:
     first = model(scheme, seed=5).state_dict()
     torch.rand(3)
     second, other = model(scheme, seed=5).state_dict(), model(scheme, seed=6).state_dict()
@@ -77,7 +77,7 @@ def test_the_same_seed_makes_the_same_weights_whatever_the_global_generator(sche
     assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
 
 
-def test_initialising_leaves_the_global_generator_alone() -> None:
+def test_initialization_does_not_change_the_global_generator() -> None:
     decoder = model(Normal())
     before = torch.get_rng_state()
     for scheme in (Normal(), Xavier(), ZeroProjections()):
@@ -92,7 +92,7 @@ def test_no_two_matrices_are_equal() -> None:
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)
-def test_tied_weights_stay_one_tensor_with_the_embeddings_spread(scheme) -> None:
+def test_tied_weights_stay_one_tensor_with_the_spread_of_the_embedding(scheme) -> None:
     decoder = model(scheme, tied=True)
     assert decoder.unembedding.weight is decoder.embedding.weight
     expected = expected_std(scheme, "embedding.weight", decoder.embedding)
@@ -102,7 +102,7 @@ def test_tied_weights_stay_one_tensor_with_the_embeddings_spread(scheme) -> None
     assert "unembedding.weight" not in names
 
 
-def test_every_parameter_takes_part() -> None:
+def test_every_parameter_has_a_gradient() -> None:
     decoder = model(Normal())
     decoder(torch.randint(V, (2, 67))).logsumexp(-1).sum().backward()
     assert all(
@@ -114,7 +114,7 @@ def test_positions_without_parameters_add_none() -> None:
     assert not list(Rotary().build(d_model=24, d_head=6, n_heads=4, max_len=11).parameters())
 
 
-def test_pytorchs_own_is_what_its_layers_begin_with() -> None:
+def test_pytorch_scheme_matches_the_initial_weights_of_pytorchs_layers() -> None:
     torch.manual_seed(3)
     for name, (module, weight) in matrices(model(PyTorch())).items():
         if isinstance(module, nn.Embedding):
@@ -131,7 +131,7 @@ def test_pytorchs_own_is_what_its_layers_begin_with() -> None:
             assert ours.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.25), name
 
 
-def test_pytorchs_own_takes_a_tied_matrix_for_an_embedding() -> None:
+def test_pytorch_scheme_treats_a_tied_matrix_as_an_embedding() -> None:
     tied = model(PyTorch(), tied=True)
     assert tied.unembedding.weight is tied.embedding.weight
     assert tied.embedding.weight.std().item() == pytest.approx(1.0, rel=0.05)

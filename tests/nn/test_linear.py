@@ -18,7 +18,7 @@ SPEC = DecoderOnlySpec(
 
 @pytest.mark.slow
 @given(n=st.integers(1, 19), k=st.integers(1, 31), seed=st.integers(0, 2**32), scale=st.floats(1e-6, 1e6))
-def test_int8_is_off_by_half_a_step_at_most(n: int, k: int, seed: int, scale: float) -> None:
+def test_int8_error_is_at_most_half_a_step(n: int, k: int, seed: int, scale: float) -> None:
     torch.manual_seed(seed)
     layer = Linear(k, n, bias=False)
     with torch.no_grad():
@@ -30,7 +30,7 @@ def test_int8_is_off_by_half_a_step_at_most(n: int, k: int, seed: int, scale: fl
     assert ((layer.dequantize(torch.float32) - before).abs() <= 0.5001 * step).all()
 
 
-def test_a_row_of_zeros_stays_zeros() -> None:
+def test_row_of_zeros_stays_zero() -> None:
     layer = Linear(5, 3)
     torch.nn.init.zeros_(layer.weight)
     layer.quantize("int8")
@@ -40,7 +40,7 @@ def test_a_row_of_zeros_stays_zeros() -> None:
 
 @pytest.mark.parametrize("narrow", ["bf16", "int8"])
 @pytest.mark.parametrize("rows", [1, 3, 50])
-def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int) -> None:
+def test_product_matches_that_of_the_dequantized_weight(narrow: str, rows: int) -> None:
     layer, x = Linear(512, 700), torch.randn(rows, 512)
     layer.quantize(narrow)
     meant = torch.nn.functional.linear(x.double(), layer.dequantize(torch.float64), layer.bias.double())
@@ -53,7 +53,7 @@ def test_the_product_is_that_of_the_weight_that_is_meant(narrow: str, rows: int)
 
 @torch.no_grad()
 @pytest.mark.parametrize("narrow", ["bf16", "int8"])
-def test_a_model_in_fewer_bits_says_nearly_the_same(narrow: str) -> None:
+def test_quantized_model_has_nearly_the_same_outputs(narrow: str) -> None:
     model = DecoderOnly(SPEC, seed=1).eval()
     tokens = torch.randint(0, 53, (2, 17))
     before = model(tokens).log_softmax(-1)
@@ -70,7 +70,7 @@ def test_a_model_in_fewer_bits_says_nearly_the_same(narrow: str) -> None:
     torch.testing.assert_close(stepped[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)
 
 
-def test_it_survives_copying_and_a_second_time_is_refused() -> None:
+def test_quantized_model_can_be_copied_but_not_quantized_again() -> None:
     model = DecoderOnly(SPEC, seed=1).eval()
     quantize(model, "int8")
     tokens = torch.randint(0, 53, (1, 11))
@@ -79,5 +79,5 @@ def test_it_survives_copying_and_a_second_time_is_refused() -> None:
         quantize(model, "bf16")
 
 
-def test_nothing_of_it_is_saved_with_a_model_that_is_not_quantized() -> None:
+def test_state_of_an_unquantized_model_has_no_scales() -> None:
     assert not [name for name in DecoderOnly(SPEC, seed=1).state_dict() if "scale" in name]

@@ -10,7 +10,7 @@ KINDS = ("mean", "first")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_no_vector(kind, side: str) -> None:
+def test_padding_does_not_change_vectors(kind, side: str) -> None:
     alone = torch.randn(1, 5, 7)
     beside = torch.full((1, 6, 7), float("nan"))  # values at padding must not be read
     token_mask = torch.tensor([[True] * 5 + [False] * 6])
@@ -20,14 +20,14 @@ def test_padding_changes_no_vector(kind, side: str) -> None:
     torch.testing.assert_close(pool(hidden, token_mask, kind), pool(alone, None, kind))
 
 
-def test_the_mean_is_the_mean_and_the_first_the_first() -> None:
+def test_mean_and_first_pooling_match_their_definitions() -> None:
     hidden = torch.randn(3, 5, 7)
     torch.testing.assert_close(pool(hidden, None, "mean"), hidden.sum(1) / 5)
     assert torch.equal(pool(hidden, None, "first"), hidden[:, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_without_a_token_is_finite_and_sends_back_finite_gradients(kind) -> None:
+def test_row_without_tokens_has_finite_output_and_gradients(kind) -> None:
     hidden = torch.randn(2, 5, 7, requires_grad=True)
     pooled = pool(hidden, torch.tensor([[False] * 5, [True] * 5]), kind)
     assert pooled.isfinite().all()
@@ -36,12 +36,12 @@ def test_a_row_without_a_token_is_finite_and_sends_back_finite_gradients(kind) -
     assert hidden.grad.isfinite().all()
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_unknown_kind_is_rejected() -> None:
     with pytest.raises((ValueError, TypeError), match="max"):
         pool(torch.randn(2, 5, 7), None, "max")  # pyright: ignore[reportArgumentType]
 
 
-def test_the_heads_are_their_formulas() -> None:
+def test_heads_match_their_formulas() -> None:
     x = torch.randn(3, 7)
     transform = Transform(7, norm=lambda: torch.nn.LayerNorm(7), activation="relu")
     torch.testing.assert_close(transform(x), torch.layer_norm(transform.dense(x).relu(), (7,)))

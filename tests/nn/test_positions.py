@@ -29,7 +29,7 @@ def test_each_scheme_acts_in_at_most_one_place(spec) -> None:
 
 
 @pytest.mark.parametrize("base", [10_000.0, 37.0])
-def test_sinusoidal_table_is_the_papers(base: float) -> None:
+def test_sinusoidal_table_matches_the_paper(base: float) -> None:
     table = Sinusoidal(base=base).build(**SIZES).embed(torch.arange(11)[None])
     assert table is not None
     assert table.shape == (1, 11, 24)
@@ -57,7 +57,7 @@ def test_rotary_scores_depend_on_the_distance_only(share: float) -> None:
     assert not torch.allclose(score(5, 2), score(2, 5), atol=1e-3)
 
 
-def test_rotary_turns_pair_i_and_i_plus_half_by_its_own_angle() -> None:
+def test_rotary_rotates_pair_i_and_i_plus_half_by_its_own_angle() -> None:
     scheme = Rotary(base=100.0).build(**SIZES)
     x = torch.randn(2, 4, 7, 6)
     rotation = scheme.rotation(torch.arange(7)[None])
@@ -70,7 +70,7 @@ def test_rotary_turns_pair_i_and_i_plus_half_by_its_own_angle() -> None:
         torch.testing.assert_close(turned[..., i + 3], pairs.imag, atol=1e-5, rtol=1e-5)
 
 
-def test_a_shared_rotation_leaves_the_rest_of_the_head_alone() -> None:
+def test_partial_rotation_keeps_the_rest_of_the_head() -> None:
     scheme = Rotary(share=0.5).build(d_model=24, d_head=12, n_heads=2, max_len=11)
     x = torch.randn(2, 2, 7, 12)
     rotation = scheme.rotation(torch.arange(7)[None])
@@ -83,7 +83,7 @@ def test_a_shared_rotation_leaves_the_rest_of_the_head_alone() -> None:
 
 
 @pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind not in LEARNED], ids=str)
-def test_a_half_precision_model_still_counts_beyond_256(spec) -> None:
+def test_half_precision_keeps_positions_above_256_exact(spec) -> None:
     def acts(scheme) -> list[torch.Tensor]:
         far = torch.tensor([[4001, 4003]])
         rotation = scheme.rotation(far)
@@ -95,12 +95,12 @@ def test_a_half_precision_model_still_counts_beyond_256(spec) -> None:
 
 
 @pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
-def test_nothing_but_parameters_is_lost_on_the_meta_device(spec) -> None:
+def test_scheme_has_no_buffers_to_lose_on_the_meta_device(spec) -> None:
     """A model that is created on `meta` and loaded from a file must not have tables that the file lacks."""
     assert list(spec.build(**SIZES).buffers()) == []
 
 
-def test_alibi_slopes_are_the_papers() -> None:
+def test_alibi_slopes_match_the_paper() -> None:
     assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
     four = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
     assert alibi_slopes(6).tolist() == [*four, 2.0**-1, 2.0**-3]  # every other slope of eight heads
@@ -126,7 +126,7 @@ def relative_bias(n_buckets: int = 32, max_distance: int = 128, **changes) -> Re
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 20), (6, 11), (4, 3)])
-def test_near_distances_have_a_bucket_each_and_far_ones_share_by_the_logarithm(
+def test_near_distances_have_separate_buckets_and_far_ones_logarithmic_buckets(
     n_buckets: int, max_distance: int
 ) -> None:
     scheme, near = relative_bias(n_buckets, max_distance), n_buckets // 2
@@ -141,7 +141,7 @@ def test_near_distances_have_a_bucket_each_and_far_ones_share_by_the_logarithm(
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_a_relative_bias_is_the_number_of_its_bucket_and_head_and_layer(per_layer: bool) -> None:
+def test_relative_bias_depends_on_bucket_head_and_layer(per_layer: bool) -> None:
     scheme = relative_bias(8, 9, causal=False, per_layer=per_layer)
     queries, keys = torch.tensor([[3, 5], [0, 1]]), torch.tensor([[0, 1, 5], [2, 3, 14]])
     biases = list(scheme.biases(queries, keys, 3))
@@ -156,7 +156,7 @@ def test_a_relative_bias_is_the_number_of_its_bucket_and_head_and_layer(per_laye
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(7, 20), (32, 16), (32, 3)])
-def test_buckets_that_cannot_share_are_refused(n_buckets: int, max_distance: int) -> None:
+def test_invalid_bucket_settings_are_rejected(n_buckets: int, max_distance: int) -> None:
     with pytest.raises(ValueError, match=f"n_buckets={n_buckets} must be even and max_distance={max_distance} must"):
         relative_bias(n_buckets, max_distance)
 
@@ -175,6 +175,6 @@ def test_learned_positions_end_at_max_len() -> None:
         (Sinusoidal(), "d_model=25 must be even"),
     ],
 )
-def test_odd_widths_are_refused(spec, message: str) -> None:
+def test_odd_widths_are_rejected(spec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         spec.build(d_model=25, d_head=5, n_heads=5, max_len=11)

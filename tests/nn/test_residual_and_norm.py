@@ -15,7 +15,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_each_placement_is_its_formula(placement) -> None:
+def test_each_placement_matches_its_formula(placement) -> None:
     sublayer, x = nn.Linear(24, 24), 3 * torch.randn(2, 5, 24)
     residual = Residual(lambda: nn.LayerNorm(24), placement=placement)
     torch.testing.assert_close(residual(x, sublayer), FORMULAS[placement](x, sublayer, nn.LayerNorm(24)))
@@ -29,7 +29,7 @@ def test_norms_are_separate_parts(placement) -> None:
     assert len({p.data_ptr() for p in parameters}) == len(parameters)
 
 
-def test_dropout_falls_on_the_branch_alone() -> None:
+def test_dropout_applies_only_to_the_branch() -> None:
     residual, x = Residual(lambda: nn.LayerNorm(24), dropout=0.5), torch.randn(2, 5, 24)
     added = residual(x, torch.ones_like) - x
     assert set(added.detach().round().unique().tolist()) == {0.0, 2.0}
@@ -37,7 +37,7 @@ def test_dropout_falls_on_the_branch_alone() -> None:
     torch.testing.assert_close(residual(x, torch.ones_like), x + 1)
 
 
-def test_layer_norm_is_its_formula() -> None:
+def test_layer_norm_matches_its_formula() -> None:
     norm, x = NORMS["layer"](24, eps=1e-3), 3 + 2 * torch.randn(2, 5, 24)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
@@ -46,7 +46,7 @@ def test_layer_norm_is_its_formula() -> None:
     assert NORMS["layer"](24, bias=False).bias is None
 
 
-def test_rms_norm_is_its_formula() -> None:
+def test_rms_norm_matches_its_formula() -> None:
     norm, x = NORMS["rms"](24, eps=1e-3), 3 + 2 * torch.randn(2, 5, 24)
     nn.init.normal_(norm.weight)
     scaled = x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt()

@@ -14,7 +14,7 @@ NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py", "te
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_with_the_kernel_room_deleted_the_parts_pass_their_tests(tmp_path: Path) -> None:
+def test_nn_passes_its_tests_without_the_kernel_package(tmp_path: Path) -> None:
     package = tmp_path / "tercet"
     shutil.copytree(ROOT / "src/tercet/nn", package / "nn", ignore=shutil.ignore_patterns("__pycache__"))
     # Modules and packages that `tercet.nn.specs` needs.
@@ -42,6 +42,6 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--root
 """
 
 
-def test_one_file_alone_meets_the_kernel_room() -> None:
+def test_only_one_file_imports_the_kernel_package() -> None:
     names = [path.name for path in (ROOT / "src/tercet/nn").glob("*.py") if "tercet.kernel" in path.read_text()]
     assert names == ["kernels.py"]

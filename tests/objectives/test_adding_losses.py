@@ -32,7 +32,7 @@ def ignoring(batch: CausalBatch) -> CausalBatch:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_four_small_batches_are_one_big_batch(side: str) -> None:
+def test_four_small_batches_match_one_large_batch(side: str) -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side=side, stride=2)  # pyright: ignore[reportArgumentType]
     numbers = np.arange(32) % len(rows)
     big = collate_causal(rows.batch(numbers))
@@ -44,7 +44,7 @@ def test_four_small_batches_are_one_big_batch(side: str) -> None:
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
 
 
-def test_a_target_is_the_next_real_token() -> None:
+def test_target_is_the_next_real_token() -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side="left", stride=1)
     batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.token_mask is not None
@@ -75,7 +75,7 @@ def test_windows_score_every_target_once() -> None:
         assert scored.tolist() == IDS[1:].tolist()
 
 
-def test_the_mean_of_many_is_weighted_by_targets() -> None:
+def test_mean_of_several_losses_is_weighted_by_targets() -> None:
     one, other = (
         Loss(torch.tensor(6.0), torch.tensor(5.0), torch.tensor(2)),
         Loss(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(8)),

@@ -46,7 +46,7 @@ def batch(numbers: list[int], over: Any = "texts") -> LabeledBatch:
     return collate_labels(rows)
 
 
-def test_both_rooms_ignore_the_same_number() -> None:
+def test_ignore_index_is_the_same_in_both_packages() -> None:
     assert label_corpus.IGNORE_INDEX == IGNORE_INDEX
 
 
@@ -62,7 +62,7 @@ def test_rows_of_one_length_need_no_padding() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("over", ["texts", "tokens"])
-def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
+def test_loss_matches_pytorch(over: Any, smoothing: float) -> None:
     made, one = model(over), batch([0, 1, 2, 3, 4], over)
     loss = classify_loss(made, one, smoothing=smoothing)
     scores = made.classify(made.hidden(one.inputs, token_mask=one.token_mask), one.token_mask)
@@ -80,7 +80,7 @@ def test_as_torch_defines_it(over: Any, smoothing: float) -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("over", ["texts", "tokens"])
-def test_small_batches_add_up_to_the_large_one(over: Any, pooling: str) -> None:
+def test_small_batches_add_up_to_the_large_batch(over: Any, pooling: str) -> None:
     if over == "tokens" and pooling == "first":
         pytest.skip("token classifiers do not pool")
     made = model(over, pooling=pooling)
@@ -100,7 +100,7 @@ def test_small_batches_add_up_to_the_large_one(over: Any, pooling: str) -> None:
 
 
 @pytest.mark.parametrize("over", ["texts", "tokens"])
-def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
+def test_more_padding_on_either_side_does_not_change_the_loss(over: Any) -> None:
     made, one = model(over), batch([0, 3], over)
     wanted = classify_loss(made, one)
     real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.token_mask is None else one.token_mask
@@ -117,7 +117,7 @@ def test_more_padding_on_either_side_changes_nothing(over: Any) -> None:
         assert abs(float(blind.plain - wanted.plain)) > 1e-3
 
 
-def test_a_batch_without_a_label_costs_nothing() -> None:
+def test_batch_without_labels_has_zero_loss() -> None:
     made, one = model("tokens"), batch([0, 1], "tokens")
     loss = classify_loss(made, one._replace(targets=torch.full_like(one.targets, IGNORE_INDEX)), smoothing=0.1)
     loss.mean.backward()

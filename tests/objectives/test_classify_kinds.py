@@ -49,7 +49,7 @@ def batch(kind: str, numbers: list[int]) -> LabeledBatch:
     return collate_labels(rows, HEADS[kind])
 
 
-def test_sets_are_binary_cross_entropy() -> None:
+def test_multi_label_loss_is_binary_cross_entropy() -> None:
     made, one = model("multi_label_classification"), batch("multi_label_classification", [0, 1, 2, 3, 4])
     loss, logits = classify_loss(made, one), label_logits(made, one)
     assert one.targets.sum(1).tolist() == [2, 0, 5, 1, 1]
@@ -61,7 +61,7 @@ def test_sets_are_binary_cross_entropy() -> None:
     assert not loss.plain.requires_grad
 
 
-def test_numbers_are_squares_of_standard_deviations() -> None:
+def test_regression_loss_is_squared_error_in_standard_deviations() -> None:
     made, one = model("regression"), batch("regression", [0, 1, 2, 3, 4])
     loss, scores = classify_loss(made, one), label_logits(made, one)[:, 0]
     numbers = torch.from_numpy(texts("regression").labels)
@@ -72,7 +72,7 @@ def test_numbers_are_squares_of_standard_deviations() -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_small_batches_add_up_to_the_large_one(kind: str) -> None:
+def test_small_batches_add_up_to_the_large_batch(kind: str) -> None:
     made, found = model(kind), list[list[torch.Tensor]]()
     for parts in ([[0, 1, 2, 3, 4]], [[2], [0, 4], [1], [3]]):
         made.zero_grad()
@@ -85,7 +85,7 @@ def test_small_batches_add_up_to_the_large_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_padding_changes_nothing(kind: str) -> None:
+def test_padding_does_not_change_the_loss(kind: str) -> None:
     made, one = model(kind), batch(kind, [0, 3])
     assert one.token_mask is not None
     wider = one._replace(inputs=F.pad(one.inputs, (2, 3), value=5), token_mask=F.pad(one.token_mask, (2, 3)))
@@ -94,14 +94,14 @@ def test_padding_changes_nothing(kind: str) -> None:
         classify_loss(made, one, smoothing=0.1)
 
 
-def test_what_a_step_counts() -> None:
+def test_step_counts_examples_with_targets() -> None:
     assert count_targets(torch.tensor([0, 3, -100])) == 2
     assert count_targets(torch.tensor([-0.5, 3.0, -100.0])) == 3, "targets may be negative"
     assert count_targets(torch.zeros(4, 7)) == 4
 
 
 @pytest.mark.parametrize("scale", [(0.0, 1.0), (5e3, 0.1), (-2.0, 1e6)])
-def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
+def test_another_scale_gives_the_same_function(scale: tuple[float, float]) -> None:
     made, one = model("regression").double(), batch("regression", [0, 1, 2])
     with torch.no_grad():
         numbers = -300 + 7 * label_logits(made, one)[:, 0].double()
@@ -118,7 +118,7 @@ def test_another_scale_is_the_same_function(scale: tuple[float, float]) -> None:
     assert remove_target_scale(plain) is plain
 
 
-def test_heads_that_cannot_be() -> None:
+def test_invalid_heads_are_rejected() -> None:
     for settings, words in (
         ({"labels": ("a", "b"), "problem_type": "regression"}, "has one output, but labels has 2 names"),
         ({"target_mean": 1.0}, "target_mean and target_std require"),

@@ -49,7 +49,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | None, bias: bool) -> None:
+def test_likelihood_equals_cross_entropy(smoothing: float, softcap: float | None, bias: bool) -> None:
     head, hidden, targets = unembedding(softcap=softcap, pad_to=4, bias=bias), torch.randn(6, 5, D), some_targets()
     grads: list[tuple[Tensor, ...]] = []
     losses: list[Tensor] = []
@@ -79,7 +79,9 @@ def test_equals_cross_entropy_written_out(smoothing: float, softcap: float | Non
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("bias", [False, True])
-def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compute_every_chunk_if_results_must_not_depend_on_threads(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", 1)
     monkeypatch.setattr(likelihood, "MIN_CHUNK_ROWS", 20)
     monkeypatch.setattr(training_linear, "MIN_WORK", 1)
@@ -98,7 +100,7 @@ def test_kernels_take_every_lot_if_threads_must_not_matter(bias: bool, monkeypat
     torch.testing.assert_close([hidden.grad, *(p.grad for p in head.parameters())], plain)
 
 
-def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:
+def test_label_smoothing_matches_pytorch_and_plain_loss_has_none() -> None:
     head, hidden = unembedding(), torch.randn(4, D)
     targets = torch.randint(0, V, (4,))
     smoothed = negative_log_likelihood(hidden, head, targets, smoothing=0.1)
@@ -110,7 +112,7 @@ def test_label_smoothing_is_that_of_torch_and_its_plain_part_has_none() -> None:
 
 @pytest.mark.usefixtures("at_once", "either_way")
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_frozen_unembedding_gets_no_gradient_and_changes_no_other(bias: bool) -> None:
+def test_frozen_unembedding_has_no_gradient_and_changes_no_other(bias: bool) -> None:
     head, hidden, targets = unembedding(bias=bias), torch.randn(6, 5, D), some_targets()
     gradients: list[tuple[Tensor | None, ...]] = []
     for learns in (True, False):
@@ -135,7 +137,7 @@ def test_losses_add_up() -> None:
     torch.testing.assert_close(whole.mean, -logs[targets != IGNORE_INDEX].mean())
 
 
-def test_columns_of_padding_change_neither_loss_nor_gradient() -> None:
+def test_padding_columns_change_neither_loss_nor_gradient() -> None:
     head, hidden, targets = unembedding(), torch.randn(3, 4, D), torch.randint(0, V, (3, 4))
     wide = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
     more = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1)
@@ -150,7 +152,7 @@ def test_columns_of_padding_change_neither_loss_nor_gradient() -> None:
     assert not wide.grad[:, 4:].any()
 
 
-def test_nothing_to_learn_costs_nothing() -> None:
+def test_no_targets_give_zero_loss() -> None:
     hidden = torch.randn(2, 5, D, requires_grad=True)
     loss = negative_log_likelihood(hidden, unembedding(), torch.full((2, 5), IGNORE_INDEX), smoothing=0.1)
     loss.mean.backward()
@@ -159,14 +161,14 @@ def test_nothing_to_learn_costs_nothing() -> None:
     assert not hidden.grad.any()
 
 
-def test_no_gradient_is_worked_out_where_none_is_asked_for() -> None:
+def test_unneeded_gradients_are_not_computed() -> None:
     hidden, targets = torch.randn(2, 5, D), torch.randint(0, V, (2, 5))
     with torch.no_grad():
         loss = negative_log_likelihood(hidden, unembedding(), targets)
     assert not loss.total.requires_grad
 
 
-def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
+def test_bfloat16_losses_are_summed_in_float32() -> None:
     head = unembedding().bfloat16()
     loss = negative_log_likelihood(torch.zeros(300, D, dtype=torch.bfloat16), head, torch.zeros(300, dtype=torch.long))
     assert loss.total.dtype == torch.float32
@@ -174,7 +176,7 @@ def test_a_loss_in_bfloat16_is_summed_in_float32() -> None:
 
 
 @pytest.mark.usefixtures("at_once", "either_way")
-def test_autocast_reaches_in() -> None:
+def test_autocast_applies_within_the_likelihood() -> None:
     """Autocast multiplies in bfloat16, and gives float32 gradients to float32 weights."""
     head, hidden = unembedding(), torch.randn(9, D, requires_grad=True)
     targets = torch.randint(0, V, (9,))
@@ -194,7 +196,7 @@ def test_autocast_reaches_in() -> None:
         assert float((mine - exact).norm() / exact.norm()) < 0.01
 
 
-def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
+def test_second_backward_pass_is_rejected() -> None:
     hidden = torch.randn(3, D, requires_grad=True)
     total = negative_log_likelihood(hidden, unembedding(), torch.tensor([1, IGNORE_INDEX, 2])).total
     total.backward(retain_graph=True)
@@ -203,7 +205,7 @@ def test_a_second_backward_pass_is_refused_and_not_wrong() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gradient_products_are_computed_without_grad(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation has trainable weights but must not compute gradients."""
 
     def refused(*_: object, **__: object) -> None:
@@ -220,7 +222,7 @@ def test_without_gradients_none_are_worked_out(mode: type, monkeypatch: pytest.M
 
 @pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16, or no compiler")
 @pytest.mark.parametrize("pad_to", [1, 3])
-def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_products_use_the_kernel_with_the_same_result(pad_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_linear, "MIN_WORK", 1)
     calls = {name: Mock(wraps=getattr(likelihood, name)) for name in ("linear_forward", "linear_backward")}
     for name, call in calls.items():
@@ -253,7 +255,9 @@ def test_few_products_go_through_the_kernel_and_find_the_same(pad_to: int, monke
 @pytest.mark.parametrize("form", ["whole", "library"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("softcap", "smoothing"), [(None, 0.0), (1.5, 0.0), (None, 0.1), (1.5, 0.1)])
-def test_all_forms_have_one_loss_and_gradient(form: Form, softcap: float | None, smoothing: float, bias: bool) -> None:
+def test_all_forms_have_the_same_loss_and_gradient(
+    form: Form, softcap: float | None, smoothing: float, bias: bool
+) -> None:
     if form == "library" and not hasattr(F, "linear_cross_entropy"):
         pytest.skip("this PyTorch has no linear_cross_entropy")
     head, hidden, targets = unembedding(softcap=softcap, pad_to=4, bias=bias), torch.randn(6, 5, D), some_targets()
@@ -274,7 +278,7 @@ def test_all_forms_have_one_loss_and_gradient(form: Form, softcap: float | None,
     assert len(found[0]) == 5 + bias
 
 
-def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     def form(n_rows: int, device: str = "cuda") -> Form:
         return choose_form(n_rows, 50304, torch.bfloat16, device)
 
@@ -287,7 +291,7 @@ def test_the_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="PyTorch has no linear_cross_entropy before 2.13")
-def test_librarys_loss_is_one_graph_with_the_same_gradients() -> None:
+def test_pytorchs_loss_is_one_graph_with_the_same_gradients() -> None:
     hidden, targets, layer = torch.randn(6, 5, D, requires_grad=True), some_targets(), unembedding()
     expected = negative_log_likelihood(hidden, layer, targets)
     gradients = torch.autograd.grad(expected.total, (hidden, layer.weight))

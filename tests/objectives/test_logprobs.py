@@ -66,7 +66,7 @@ TRANSLATOR = far_from_uniform(
     at_once=st.sampled_from([1, 3 * V, 7 * V + 5, 1 << 24]),
     seed=st.integers(0, 99),
 )
-def test_equal_to_the_formula(model: AnyModel, targets: list[int], at_once: int, seed: int) -> None:
+def test_logprobs_match_the_formula(model: AnyModel, targets: list[int], at_once: int, seed: int) -> None:
     hidden = torch.randn(len(targets), D, generator=torch.Generator().manual_seed(seed))
     z = model.logits(hidden).double()
     kept = [row for row, target in enumerate(targets) if target != IGNORE_INDEX]
@@ -89,7 +89,7 @@ def test_bfloat16_logits_are_scored_in_float32() -> None:
     torch.testing.assert_close(token_logprobs(logits, tokens).double(), wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_the_scores_of_a_text_add_up_to_its_loss() -> None:
+def test_scores_of_a_text_add_up_to_its_loss() -> None:
     tokens = torch.randint(V, (3, 6)).numpy()
     mask = (torch.arange(6) < torch.tensor([[6], [4], [2]])).numpy()
     batch = collate_causal(TokenRows(tokens=tokens, mask=mask))
@@ -98,7 +98,7 @@ def test_the_scores_of_a_text_add_up_to_its_loss() -> None:
     torch.testing.assert_close(-scores.sum(), loss.total)
 
 
-def test_the_scores_of_a_translation_add_up_to_its_loss() -> None:
+def test_scores_of_a_translation_add_up_to_its_loss() -> None:
     (source, source_mask), (target, target_mask) = (
         [part.numpy() for part in pad_rows(rows, torch.device("cpu"))]
         for rows in ([[3, 4], [5, 6, 7, 8]], [[1, 9, 10, 2], [1, 2]])
@@ -112,7 +112,7 @@ def test_the_scores_of_a_translation_add_up_to_its_loss() -> None:
 
 
 @given(rows=st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=7))
-def test_padded_rows_are_the_rows(rows: list[list[int]]) -> None:
+def test_padded_rows_match_unpadded_rows(rows: list[list[int]]) -> None:
     tokens, mask = pad_rows(rows, torch.device("cpu"), pad=0)
     assert tokens.dtype == torch.long
     assert tokens.shape == mask.shape == (len(rows), max(map(len, rows)))
@@ -120,7 +120,7 @@ def test_padded_rows_are_the_rows(rows: list[list[int]]) -> None:
     assert not tokens[~mask].any()
 
 
-def test_a_batch_that_is_moved_keeps_its_type_and_what_it_lacks() -> None:
+def test_moved_batch_keeps_its_type_and_missing_fields() -> None:
     batch = collate_causal(TokenRows(tokens=torch.randint(V, (2, 5)).numpy()))
     moved = move_batch(batch, nn.Linear(2, 3, device="meta"))
     assert type(moved) is type(batch)

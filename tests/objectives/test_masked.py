@@ -86,7 +86,7 @@ def dense_loss(one: EncoderOnly, batch: MaskedBatch) -> Tensor:
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "modern-encoder"])
 @pytest.mark.parametrize("rate", [0.15, 0.25, 0.4, 0.0])
-def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, preset: str) -> None:
+def test_sparse_head_matches_the_dense_head(tokenizer: Tokenizer, rate: float, preset: str) -> None:
     one = model(tokenizer.vocab_size, preset=preset).double()
     batch = collate_masked(
         rows_of(tokenizer, [0, 1, 4]), tokenizer, masking=Masking(rate=rate), generator=np.random.default_rng(1)
@@ -105,7 +105,7 @@ def test_the_sparse_head_is_the_dense_one(tokenizer: Tokenizer, rate: float, pre
         torch.testing.assert_close(mine, wanted[name], rtol=1e-6, atol=1e-6, msg=lambda told, name=name: name + told)
 
 
-def test_without_masks_the_loss_is_zero_and_moves_nothing(tokenizer: Tokenizer) -> None:
+def test_loss_without_masks_is_zero_with_zero_gradient(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size)
     for rate in (0.0, 0.3):
         masking, generator = Masking(rate=rate), np.random.default_rng(0)
@@ -151,7 +151,7 @@ class Widest(TorchDispatchMode):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.4])
-def test_the_sparse_head_needs_its_share_of_memory(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_head_memory_is_proportional_to_the_mask_rate(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one chunk, only the head's share matters; in chunks, as in training, it needs even less."""
     vocab_size, generator = 1009, np.random.default_rng(0)
     one = model(vocab_size, max_len=127)
@@ -188,7 +188,7 @@ def _whole(tokens: np.ndarray, masking: Masking, vocab_size: int) -> MaskedBatch
     return MaskedBatch(*(torch.from_numpy(array) for array in (made.inputs, made.positions, made.targets)))
 
 
-def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
+def test_small_batches_match_one_large_batch(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size).double()
     generator = np.random.default_rng(5)
     masking = Masking(rate=0.25)
@@ -205,7 +205,7 @@ def test_small_batches_are_one_big_batch(tokenizer: Tokenizer) -> None:
     assert float((whole - parts).norm() / whole.norm()) <= 1e-6
 
 
-def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> None:
+def test_rows_are_texts_and_special_tokens_are_not_masked(tokenizer: Tokenizer) -> None:
     rows = rows_of(tokenizer, list(range(6)))
     special = set(tokenizer.special_ids)
     for unit, drawn in itertools.product(("tokens", "words", "spans"), (0.1, 1.0)):
@@ -225,7 +225,7 @@ def test_rows_are_texts_and_nothing_special_is_hidden(tokenizer: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: Tokenizer, side: Any) -> None:
+def test_padded_rows_keep_their_padding_and_have_bos_and_eos(tokenizer: Tokenizer, side: Any) -> None:
     ids, starts = corpus(tokenizer, [17, 5, 29, 8])
     rows = PaddedRows(ids, starts, length=T - 1, side=side, stride=5, pad_id=0).batch(np.arange(7))
     batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.9), generator=np.random.default_rng(0))
@@ -239,7 +239,7 @@ def test_padded_rows_keep_their_padding_and_begin_and_end_as_texts(tokenizer: To
         assert (row[~real] == 0).all()
 
 
-def test_a_single_real_token_becomes_bos(tokenizer: Tokenizer) -> None:
+def test_single_real_token_becomes_bos(tokenizer: Tokenizer) -> None:
     mask = np.array([[False, False, True], [True, True, False], [False, False, False]])
     rows = TokenRows(tokens=np.full((3, 3), 7), mask=mask)
     batch = collate_masked(rows, tokenizer, masking=Masking(rate=0.0), generator=np.random.default_rng(0))
@@ -247,7 +247,7 @@ def test_a_single_real_token_becomes_bos(tokenizer: Tokenizer) -> None:
     assert batch.inputs.tolist() == [[7, 7, bos], [bos, eos, 7], [7, 7, 7]]
 
 
-def test_padding_of_any_id_is_never_hidden(tokenizer: Tokenizer) -> None:
+def test_padding_of_any_id_is_never_masked(tokenizer: Tokenizer) -> None:
     mask = np.arange(9) < np.array([[4], [9], [1]])
     rows = TokenRows(tokens=np.full((3, 9), 7), mask=mask)
     batch = collate_masked(rows, tokenizer, masking=Masking(rate=1.0), generator=np.random.default_rng(0))
@@ -256,7 +256,7 @@ def test_padding_of_any_id_is_never_hidden(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.slow
-def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
+def test_packed_padded_and_separate_texts_have_the_same_loss(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size).eval()
     ids, starts = corpus(tokenizer, [7, 9, 5])
     rows = PackedRows(ids, starts, length=20, document_mask=True).batch(np.array([0]))
@@ -281,7 +281,7 @@ def test_packed_padded_and_alone_are_one(tokenizer: Tokenizer) -> None:
     assert unkept.all()  # without document masks, all documents see each other
 
 
-def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
+def test_padding_has_no_effect_on_gradients(tokenizer: Tokenizer) -> None:
     one = model(tokenizer.vocab_size)
     one.unembedding.weight = torch.nn.Parameter(one.embedding.weight.detach().clone())
     tokens, mask = np.full((2, T), 0), np.zeros((2, T), bool)
@@ -294,7 +294,7 @@ def test_padding_is_not_learnt_from(tokenizer: Tokenizer) -> None:
     assert one.embedding.weight.grad[4].any()
 
 
-def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
+def test_tokenizer_without_required_tokens_is_rejected() -> None:
     rows = TokenRows(tokens=np.array([[1, 2, 3]]))
     for spec, told in ((BPE(vocab_size=300), "requires a mask token"), (BPE(vocab_size=300, mask=True), "bos: true")):
         with pytest.raises(UserError, match=told):
@@ -302,7 +302,7 @@ def test_a_tokenizer_without_what_is_needed_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_step_is_one_graph_and_stays_one() -> None:
+def test_training_step_traces_once_as_one_graph() -> None:
     """Masked and causal language models trace as one graph."""
     script = Path(__file__).with_name("traced_training.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)

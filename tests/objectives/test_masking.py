@@ -55,7 +55,7 @@ def chosen(made: MaskedRows) -> np.ndarray:
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_the_law_over_200_000_tokens(unit: str, rate: float) -> None:
+def test_mask_rates_over_200_000_tokens_match_the_settings(unit: str, rate: float) -> None:
     tokens, starts = text(1900, 127)
     made = masked(tokens, starts, unit=unit, rate=rate)
     candidates, hidden = tokens >= SPECIAL, chosen(made)
@@ -70,7 +70,7 @@ def test_the_law_over_200_000_tokens(unit: str, rate: float) -> None:
     np.testing.assert_array_equal(made.inputs[~hidden], tokens[~hidden])
 
 
-def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else() -> None:
+def test_targets_are_the_original_tokens_at_chosen_positions_only() -> None:
     tokens, starts = text(31, 53)
     for unit in UNITS:
         made = masked(tokens, starts, unit=unit, rate=0.4)
@@ -81,7 +81,7 @@ def test_targets_are_the_original_tokens_wherever_one_is_chosen_and_nowhere_else
         assert (made.targets[used] >= SPECIAL).all()
 
 
-def test_random_tokens_are_uniform_over_all_that_are_not_special() -> None:
+def test_random_tokens_are_uniform_over_ordinary_tokens() -> None:
     tokens = np.full((1500, 127), 17)  # independent of the tokens in the batch
     made = masked(tokens, rate=0.3, masked=0.0, random=1.0)
     drawn = made.inputs[chosen(made)]
@@ -95,7 +95,7 @@ def test_random_tokens_are_uniform_over_all_that_are_not_special() -> None:
     assert float(((narrow - expected) ** 2 / expected).sum()) - degrees > 4 * np.sqrt(2 * degrees)
 
 
-def test_every_place_is_as_likely() -> None:
+def test_every_position_is_equally_likely() -> None:
     made = masked(np.full((20_000, 11), 17), rate=0.3)
     np.testing.assert_allclose(chosen(made).mean(0), 0.3, atol=0.015)
     hidden = (made.inputs == MASK).mean(0)  # the replacement does not depend on the position either
@@ -137,7 +137,7 @@ def test_shapes_are_static_and_no_mask_is_lost(
         assert (hidden.sum(1) >= np.floor(wanted - 1e-9)).all()
 
 
-def test_a_row_has_its_share_by_itself_whatever_the_batch() -> None:
+def test_masks_per_row_do_not_depend_on_the_batch() -> None:
     """B · round(p T) differs from round(p B T): 4 rows of 14 tokens at 15 % would lose two."""
     for n_rows, length in ((4, 14), (1, 10), (7, 13)):
         for rate in (0.15, 0.4):
@@ -147,12 +147,12 @@ def test_a_row_has_its_share_by_itself_whatever_the_batch() -> None:
             assert counts.sum() == (made.targets != IGNORE_INDEX).sum()
 
 
-def test_short_rows_get_their_share_on_average() -> None:
+def test_short_rows_have_the_mask_rate_on_average() -> None:
     assert chosen(masked(np.full((9000, 3), 17), rate=0.15)).mean() == pytest.approx(0.15, abs=0.005)
 
 
 @pytest.mark.parametrize("unit", ["words", "spans"])
-def test_words_are_hidden_whole_or_not_at_all(unit: str) -> None:
+def test_words_are_masked_whole_or_not_at_all(unit: str) -> None:
     tokens, starts = text(300, 61, pieces=0.4)
     for rate in (0.15, 0.5):
         hidden = chosen(masked(tokens, starts, unit=unit, rate=rate))
@@ -164,7 +164,7 @@ def test_words_are_hidden_whole_or_not_at_all(unit: str) -> None:
     assert (split[:, 1:][inside] != split[:, :-1][inside]).any()
 
 
-def test_a_word_that_no_longer_fits_is_not_begun() -> None:
+def test_word_that_exceeds_the_budget_is_not_masked() -> None:
     starts = np.zeros((50, 20), bool)
     starts[:, ::5] = True  # four words of five tokens, with a budget of four tokens
     tokens = np.full(starts.shape, 17)
@@ -173,7 +173,7 @@ def test_a_word_that_no_longer_fits_is_not_begun() -> None:
 
 
 @pytest.mark.slow
-def test_spans_are_runs_of_words_of_about_their_mean_length() -> None:
+def test_spans_have_about_their_mean_length() -> None:
     tokens = np.full((4000, 401), 17)
     starts = np.ones(tokens.shape, bool)
 
@@ -187,7 +187,7 @@ def test_spans_are_runs_of_words_of_about_their_mean_length() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_equal_generators_hide_alike_and_others_do_not(unit: str) -> None:
+def test_equal_generators_mask_equally_and_others_do_not(unit: str) -> None:
     tokens, starts = text(17, 61)
 
     def inputs(seed: int) -> list[list[int]]:
@@ -197,7 +197,7 @@ def test_equal_generators_hide_alike_and_others_do_not(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_rows_masked_in_parts_are_those_masked_at_once(unit: str) -> None:
+def test_rows_masked_in_parts_match_rows_masked_at_once(unit: str) -> None:
     tokens, starts = text(12, 61)
     whole = masked(tokens, starts, unit=unit, generator=np.random.default_rng(3))
     generator = np.random.default_rng(3)
@@ -206,7 +206,7 @@ def test_rows_masked_in_parts_are_those_masked_at_once(unit: str) -> None:
     np.testing.assert_array_equal(np.concatenate([part.targets for part in parts]), whole.targets)
 
 
-def test_what_was_given_stays_as_it_was() -> None:
+def test_inputs_are_not_modified() -> None:
     tokens, starts = text(5, 31)
     before, words = tokens.copy(), starts.copy()
     masked(tokens, starts, unit="words")
@@ -214,7 +214,7 @@ def test_what_was_given_stays_as_it_was() -> None:
     np.testing.assert_array_equal(starts, words)
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for wrong, told in (
         ({"rate": 1.5}, r"rate=1.5 must be at least 0 and at most 1"),
         ({"span": 0.5}, r"span=0.5 must be at least 1"),

@@ -56,7 +56,7 @@ def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float 
     return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
 
 
-def test_the_decoder_reads_its_target_one_token_late() -> None:
+def test_decoder_input_is_the_target_shifted_by_one() -> None:
     batch = collate_pairs(rows(0, 1, 3))
     for row, number in enumerate((0, 1, 3)):
         source, target = SENTENCES[number]
@@ -69,14 +69,14 @@ def test_the_decoder_reads_its_target_one_token_late() -> None:
     assert batch.inputs.shape == batch.targets.shape == (3, 6)
 
 
-def test_no_mask_where_nothing_is_padded() -> None:
+def test_batch_without_padding_has_no_mask() -> None:
     assert collate_pairs(rows(1, 4)).source_token_mask is None  # both sources have six tokens
     assert collate_pairs(rows(1, 0)).source_token_mask is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> None:
+def test_loss_is_the_sum_of_separate_pairs_by_the_formula(smoothing: float) -> None:
     one, total, plain, count = model(), 0.0, 0.0, 0
     for source, target in SENTENCES:
         logs = one(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))[0].log_softmax(-1).detach()
@@ -92,7 +92,7 @@ def test_it_is_the_sum_of_each_pair_alone_by_the_formula(smoothing: float) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_small_batches_are_one_big_batch(smoothing: float) -> None:
+def test_small_batches_match_one_large_batch(smoothing: float) -> None:
     one = model()
     big = [collate_pairs(rows(0, 1, 2, 3, 4))]
     small = [collate_pairs(rows(3)), collate_pairs(rows(1, 0)), collate_pairs(rows(4, 2))]
@@ -106,7 +106,7 @@ def test_small_batches_are_one_big_batch(smoothing: float) -> None:
     ("position", "junk"),
     [("rotary", PAD), ("sinusoidal", BOS), ("learned", 7), ("alibi", PAD), ("relative_bias", BOS)],
 )
-def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
+def test_padding_of_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
     kind = {"position": position}
     one = model(encoder=STACK | kind, decoder=STACK | kind)
     batch = collate_pairs(rows(0, 1, 3))
@@ -124,13 +124,13 @@ def test_what_pads_a_pair_changes_neither_loss_nor_gradient(position: str, junk:
     assert float((before - after).norm() / before.norm()) <= 1e-5
 
 
-def test_a_source_without_its_mask_is_noticed() -> None:
+def test_missing_source_mask_changes_the_loss() -> None:
     one, batch = model(), collate_pairs(rows(0, 1, 3))
     right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_token_mask=None)))
     assert abs(right - wrong) > 1e-2
 
 
-def test_the_source_is_learnt_from() -> None:
+def test_source_gets_a_gradient() -> None:
     one = model()
     seq2seq_loss(one, collate_pairs(rows(0, 2, 4)), smoothing=0.1).mean.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in one.parameters())

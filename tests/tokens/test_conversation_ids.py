@@ -45,7 +45,7 @@ def conversation(pairs: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @given(pairs=turns)
-def test_what_is_learnt_are_the_answers_and_their_ends(name: str, pairs: list[tuple[str, str]]) -> None:
+def test_only_answers_and_their_ends_are_targets(name: str, pairs: list[tuple[str, str]]) -> None:
     messages = conversation(pairs)
     ids, answers = CHAT[name].encode_conversation(messages)
     learnt = [token for token, answer in zip(ids, answers, strict=True) if answer]
@@ -54,7 +54,7 @@ def test_what_is_learnt_are_the_answers_and_their_ends(name: str, pairs: list[tu
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_before_an_answer_stands_what_is_served(name: str) -> None:
+def test_prefix_of_an_answer_equals_the_served_prompt(name: str) -> None:
     ids, answers = CHAT[name].encode_conversation(TALK)
     first = answers.index(True)
     assert ids[:first] == CHAT[name].encode(TALK[:1])
@@ -64,7 +64,7 @@ def test_before_an_answer_stands_what_is_served(name: str) -> None:
     assert TOKENIZER.decode(ids[: begins[1]], skip_special=False) == TOKENIZER.decode(served, skip_special=False)
 
 
-def test_what_follows_the_last_answer_is_left_out() -> None:
+def test_messages_after_the_last_answer_are_left_out() -> None:
     ids, _ = CHAT["chatml"].encode_conversation(TALK)
     assert CHAT["chatml"].encode_conversation([*TALK, {"role": "user", "content": "and"}])[0] == ids
     assert CHAT["chatml"].encode_conversation(TALK[:1]) == ([], [])
@@ -77,18 +77,18 @@ def test_what_follows_the_last_answer_is_left_out() -> None:
         "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
     ],
 )
-def test_a_template_that_writes_earlier_turns_otherwise_is_refused(source: str) -> None:
+def test_template_that_rewrites_earlier_turns_is_rejected(source: str) -> None:
     with pytest.raises(UserError, match=r"writes message \d, an answer, differently from the prompt for it"):
         ChatTemplate(source, TOKENIZER).encode_conversation(TALK)
 
 
-def test_without_an_end_there_is_no_plain_template() -> None:
+def test_plain_template_requires_an_end_token() -> None:
     endless = Tokenizer.train(Characters(alphabet="abc", eos=False), [])
     with pytest.raises(UserError, match="no eos token, and the model has no chat template"):
         plain_template(endless)
 
 
-def test_the_plain_template_opens_a_text_where_the_model_does() -> None:
+def test_plain_template_starts_texts_as_the_model_does() -> None:
     opened: Any = TOKENIZER.with_opening([TOKENIZER.bos_id or 0])
     ids, answers = ChatTemplate(plain_template(opened), opened).encode_conversation(TALK[:2])
     assert ids[0] == TOKENIZER.bos_id

@@ -30,21 +30,21 @@ def learn_and_save(spec: Any, text: str, folder: Path) -> Tokenizer | None:
 @pytest.mark.parametrize("spec", KINDS, ids=lambda spec: spec.kind)
 @given(alphabet=st.sampled_from(["a", "ab", "ab ", "a\n", "01", "🙂a", "日"]), data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_few_characters(
+def test_few_characters_are_enough_or_rejected(
     spec: Any, alphabet: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = data.draw(st.text(alphabet, min_size=1, max_size=20)) * data.draw(st.sampled_from([1, 3, 50]))
     learn_and_save(spec, text, tmp_path_factory.mktemp("few"))
 
 
-def test_a_letter_that_is_repeated_has_no_unigram_vocabulary() -> None:
+def test_one_repeated_letter_has_no_unigram_vocabulary() -> None:
     with pytest.raises(UserError, match="too few different pieces to train a unigram vocabulary; use the kind bpe"):
         Tokenizer.train(Unigram(vocab_size=50), ["a" * 50])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", KINDS, ids=lambda spec: spec.kind)
-def test_a_word_without_an_end(spec: Any, tmp_path: Path) -> None:
+def test_word_without_an_end_is_accepted_or_rejected(spec: Any, tmp_path: Path) -> None:
     text = "word other " + "x" * 9_000 + " word word other. " + "y" * 1_500 + " " + "y" * 1_500 + " word"
     tokenizer = learn_and_save(spec, text, tmp_path)
     assert tokenizer is not None

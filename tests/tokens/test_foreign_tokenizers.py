@@ -89,7 +89,7 @@ def streamed(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 class TestAllInOne:
     @given(line=texts | st.sampled_from([TEXT, " the cat", "the  cat\n", "日本 🙂", ""]))
     @settings(suppress_health_check=[HealthCheck.differing_executors])
-    def test_a_text_is_cut_and_joined_as_the_library_does(self, kind: str, line: str) -> None:
+    def test_text_is_encoded_and_decoded_as_by_the_library(self, kind: str, line: str) -> None:
         ours, library = pair(kind)
         library.encode_special_tokens = True  # special tokens spelled out in a document are text
         ids = ours.encode(line)
@@ -99,7 +99,7 @@ class TestAllInOne:
             assert ours.decode(ids) == line
             assert not line.isascii() or "".join(ours.tokens(ids)) == line
 
-    def test_its_ends_are_known_by_their_names(self, kind: str) -> None:
+    def test_end_tokens_are_found_by_name(self, kind: str) -> None:
         ours, library = pair(kind)
         end = {"gpt2": "<|endoftext|>", "llama3": "<|end_of_text|>"}.get(kind, "</s>")
         begin = {"gpt2": None, "llama3": "<|begin_of_text|>"}.get(kind, "<s>")
@@ -117,7 +117,7 @@ def gpt2_files(folder: Path, **config: Any) -> Path:
 
 class TestTwoFiles:
     @pytest.mark.parametrize("spaced", [False, True])
-    def test_gpt2s_vocabulary_and_merges(self, spaced: bool, tmp_path: Path) -> None:
+    def test_gpt2_vocabulary_and_merges_are_read(self, spaced: bool, tmp_path: Path) -> None:
         from transformers import GPT2TokenizerFast
 
         folder = gpt2_files(tmp_path, add_prefix_space=spaced, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
@@ -134,7 +134,7 @@ class TestTwoFiles:
                 theirs(line)["input_ids"], clean_up_tokenization_spaces=False
             )
 
-    def test_broken_files_say_so(self, tmp_path: Path) -> None:
+    def test_broken_files_are_reported(self, tmp_path: Path) -> None:
         folder = gpt2_files(tmp_path)
         whole = {name: (folder / name).read_text() for name in ("vocab.json", "merges.txt")}
         for name, content in (
@@ -164,7 +164,7 @@ class TestWhoEnds:
         library.save(str(folder / "tokenizer.json"))
         return load_tokenizers(folder, config)[0]
 
-    def test_the_order_in_which_files_are_asked(self, tmp_path: Path) -> None:
+    def test_files_define_end_tokens_in_order(self, tmp_path: Path) -> None:
         nameless = byte_level(special=("[end]",))
         ids = {name: nameless.token_to_id(name) for name in ("the", "cat")}
         ids = {name: place for name, place in ids.items() if place is not None}
@@ -178,18 +178,18 @@ class TestWhoEnds:
         assert [one.pad_id for one in found] == [None, 7, 7, 7]
         assert all(one.bos_id == 9 for one in found)
 
-    def test_a_name_that_tells_goes_before_a_number(self, tmp_path: Path) -> None:
+    def test_end_token_by_name_precedes_one_by_number(self, tmp_path: Path) -> None:
         assert self.told(tmp_path, {"eos_token_id": 9}, byte_level()).eos_id == 0
 
     @pytest.mark.parametrize("config", [{"eos_token_id": 50_256}, {"eos_token_id": None}, {"eos_token_id": True}, {}])
-    def test_numbers_that_tell_nothing(self, config: dict[str, Any], tmp_path: Path) -> None:
+    def test_invalid_end_ids_are_ignored(self, config: dict[str, Any], tmp_path: Path) -> None:
         assert self.told(tmp_path, config, byte_level(special=("[end]",))).eos_id is None
 
-    def test_a_translator_begins_where_its_decoder_does(self, tmp_path: Path) -> None:
+    def test_translator_starts_with_its_decoder_start_token(self, tmp_path: Path) -> None:
         found = self.told(tmp_path, {"decoder_start_token_id": 1, "pad_token_id": 1}, byte_fallback(metaspace=True))
         assert (found.bos_id, found.pad_id, found.eos_id) == (1, 1, 2)
 
-    def test_a_token_with_a_role_stands_for_no_text(self) -> None:
+    def test_token_with_a_role_has_no_text(self) -> None:
         tokenizer = Tokenizer(byte_level(special=("[end]",)))
         given = tokenizer.with_ids(eos_id=40)
         assert tokenizer.with_ids() is tokenizer
@@ -202,7 +202,7 @@ class TestWhoEnds:
         with pytest.raises(ValueError, match=r"the vocabulary has no id 999; ids are 0 to \d+$"):
             tokenizer.with_ids(eos_id=999)
 
-    def test_broken_settings_say_so(self, tmp_path: Path) -> None:
+    def test_broken_settings_are_reported(self, tmp_path: Path) -> None:
         (tmp_path / "tokenizer_config.json").write_text("[")
         with pytest.raises(UserError, match=r"tokenizer_config\.json is not valid JSON"):
             self.told(tmp_path, {}, byte_level())
@@ -240,7 +240,7 @@ class TestPieces:
     def sides(self, folder: Path) -> tuple[Tokenizer, Tokenizer]:
         return load_tokenizers(marian_files(folder), {"decoder_start_token_id": IDS["<pad>"], "eos_token_id": 0})
 
-    def test_each_side_is_cut_by_its_own_scores(self, tmp_path: Path) -> None:
+    def test_each_side_is_segmented_by_its_own_scores(self, tmp_path: Path) -> None:
         target, source = self.sides(tmp_path)
         assert source.tokens(source.encode("ab  abc ")) == ["▁ab", "▁ab", "c"]  # -4.5, compared with -6.0 as abc
         assert target.tokens(target.encode("ab")) == ["▁", "a", "b"]
@@ -251,7 +251,7 @@ class TestPieces:
     @pytest.mark.slow
     @given(line=st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=4).map(" ".join))
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_no_way_to_cut_scores_better(self, tmp_path: Path, line: str) -> None:
+    def test_no_other_segmentation_scores_better(self, tmp_path: Path, line: str) -> None:
         _, source = self.sides(tmp_path)
         ids = source.encode(line)
         names = source.tokens(ids)
@@ -259,7 +259,7 @@ class TestPieces:
         assert sum(SOURCE[name] for name in names) == pytest.approx(best(line, SOURCE))
         assert source.decode(ids) == line == streamed(source, ids)
 
-    def test_pieces_of_the_other_side_keep_id_and_text_and_are_not_found(self, tmp_path: Path) -> None:
+    def test_pieces_of_the_other_side_keep_id_and_text_but_are_not_produced(self, tmp_path: Path) -> None:
         target, source = self.sides(tmp_path)
         ids = [IDS["abc"], IDS["▁ß"], IDS["aß"]]
         assert target.decode([0, *ids, IDS["<pad>"]]) == "abc ßaß"
@@ -269,17 +269,17 @@ class TestPieces:
         assert source.tokens(source.encode("aüa")) == ["▁", "a", "<unk>", "a"]
         assert source.unk_id == 1
 
-    def test_special_tokens_do_not_come_out_of_a_text(self, tmp_path: Path) -> None:
+    def test_text_does_not_produce_special_tokens(self, tmp_path: Path) -> None:
         for one in self.sides(tmp_path):
             for line in ("</s>", "<pad>", "a </s>a", f"{HIDDEN_PREFIX}abc", f"{HIDDEN_PREFIX}</s>"):
                 assert not set(one.encode(line)) & {0, IDS["<pad>"]}, line
 
-    def test_a_language_is_asked_for_in_front(self, tmp_path: Path) -> None:
+    def test_target_language_token_is_a_prefix(self, tmp_path: Path) -> None:
         _, source = self.sides(tmp_path)
         for line in (">>fr<< ab", ">>fr<<ab"):
             assert source.encode(line) == [IDS[">>fr<<"], IDS["▁ab"]]
 
-    def test_it_comes_back_from_one_file(self, tmp_path: Path) -> None:
+    def test_tokenizer_survives_one_file(self, tmp_path: Path) -> None:
         for one in self.sides(tmp_path):
             again = Tokenizer.from_json(one.to_json())
             assert again.hash == one.hash
@@ -287,7 +287,7 @@ class TestPieces:
                 assert again.encode(line) == one.encode(line)
                 assert again.tokens(one.encode(line)) == one.tokens(one.encode(line))
 
-    def test_sides_with_a_list_each(self, tmp_path: Path) -> None:
+    def test_sides_may_have_separate_vocabularies(self, tmp_path: Path) -> None:
         folder = marian_files(tmp_path, separate_vocabs=True)
         own = {name: place for place, name in enumerate(["<pad>", "</s>", "<unk>", *TARGET])}
         (folder / "target_vocab.json").write_text(json.dumps(own))
@@ -311,7 +311,7 @@ class TestPieces:
             (text(1, text(1, b"\xff")), "invalid start byte"),
         ],
     )
-    def test_files_that_are_not_read_say_why(self, file: bytes, message: str, tmp_path: Path) -> None:
+    def test_unsupported_files_are_rejected_with_a_reason(self, file: bytes, message: str, tmp_path: Path) -> None:
         (marian_files(tmp_path) / "source.spm").write_bytes(file)
         with pytest.raises(UserError, match=message) as told:
             load_tokenizers(tmp_path, {})
@@ -320,7 +320,7 @@ class TestPieces:
 
     @given(data=st.data())
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_a_damaged_file_is_read_or_refused(self, data: st.DataObject, tmp_path: Path) -> None:
+    def test_damaged_file_is_read_or_rejected(self, data: st.DataObject, tmp_path: Path) -> None:
         whole = bytearray(spm(SOURCE, table=b"\x04\0\0\0abcdef"))
         for _ in range(data.draw(st.integers(0, 3))):
             whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -338,13 +338,13 @@ class TestPieces:
             ('{"</s>": 0, "<pad>": 1}', "it has no '<unk>'"),
         ],
     )
-    def test_a_broken_list_of_ids_says_so(self, ids: str, message: str, tmp_path: Path) -> None:
+    def test_broken_vocabulary_is_reported(self, ids: str, message: str, tmp_path: Path) -> None:
         (marian_files(tmp_path) / "vocab.json").write_text(ids)
         with pytest.raises(UserError, match=message):
             load_tokenizers(tmp_path, {})
 
     @pytest.mark.parametrize(("joined", "before"), [(1, 1), (0, 1), (1, 0)])
-    def test_what_it_does_with_spaces(self, joined: int, before: int, tmp_path: Path) -> None:
+    def test_spaces_are_handled_as_the_file_defines(self, joined: int, before: int, tmp_path: Path) -> None:
         (tmp_path / "x.spm").write_bytes(spm(SOURCE, f3=before, f4=joined))
         one = Tokenizer(
             build_unigram(read_pieces(tmp_path / "x.spm"), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
@@ -388,7 +388,7 @@ class TestBesideSentencepiece:
         (folder / "tokenizer_config.json").write_text("{}")
         return lines
 
-    def test_ids_and_texts_are_those_of_marians_own_tokenizer(self, tmp_path: Path) -> None:
+    def test_ids_and_texts_match_marians_own_tokenizer(self, tmp_path: Path) -> None:
         lines = self.files(tmp_path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

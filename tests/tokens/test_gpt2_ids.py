@@ -34,7 +34,7 @@ OURS = Tokenizer(gpt2.from_ranks(RANKS, gpt2.PATTERN, SPECIAL))
 
 
 @given(text=st.text(st.characters(codec="utf-8")) | st.text(st.sampled_from("thing 's'll\n\t ü🙂1"), max_size=40))
-def test_ids_are_tiktokens(text: str) -> None:
+def test_ids_match_tiktoken(text: str) -> None:
     assert OURS.encode(text) == THEIRS.encode(text, disallowed_special=())
     assert OURS.decode(OURS.encode(text)) == text
 
@@ -56,14 +56,14 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_shipped")
-def test_without_tiktoken_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tiktoken_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(UserError, match=r"pip install 'tercet\[gpt2\]'"):
         Tokenizer.train(GPT2(), [])
 
 
 @pytest.mark.usefixtures("nothing_shipped")
-def test_without_ranks_or_network_it_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ranks_or_network_it_fails_immediately(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gpt2, "FILE", "http://127.0.0.1:9/r50k_base.tiktoken")
     monkeypatch.delenv("TERCET_OFFLINE", raising=False)
@@ -78,7 +78,9 @@ def test_without_ranks_or_network_it_fails_at_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["assets/gpt2.tiktoken", "data/encoder.json"])
-def test_ranks_among_the_files_of_a_package(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_are_found_among_the_files_of_a_package(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = tmp_path / "ships_ranks" / name
     path.parent.mkdir(parents=True)
     (tmp_path / "ships_ranks" / "__init__.py").write_text("raise RuntimeError('a package that must not be run')")
@@ -98,11 +100,11 @@ def test_ranks_among_the_files_of_a_package(name: str, monkeypatch: pytest.Monke
     assert Tokenizer.train(GPT2(), []).hash == OURS.hash
 
 
-def test_the_pattern_is_tiktoken_s() -> None:
+def test_pattern_matches_tiktoken() -> None:
     assert openai_public.r50k_pat_str == gpt2.PATTERN
 
 
-def test_gpt2_s_own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_ranks_give_gpt2_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     try:
         theirs = Tokenizer.train(GPT2(), [])

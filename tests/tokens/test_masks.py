@@ -47,7 +47,7 @@ def mask(tokenizer: Tokenizer) -> int:
     return tokenizer.mask_id
 
 
-def test_the_mask_is_a_special_token(tokenizer: Tokenizer) -> None:
+def test_mask_is_a_special_token(tokenizer: Tokenizer) -> None:
     assert tokenizer.mask_id in tokenizer.special_ids
     assert tokenizer.mask_token == ("[MASK]" if tokenizer.kind == "wordpiece" else "<mask>")
     assert tokenizer.tokens([mask(tokenizer)]) == [tokenizer.mask_token]
@@ -58,7 +58,7 @@ def test_the_mask_is_a_special_token(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("spec", [Characters(), Words(), BPE(vocab_size=300), Unigram()])
-def test_a_mask_moves_nothing_but_ids(spec: Characters | Words | BPE | Unigram) -> None:
+def test_mask_token_only_shifts_ids(spec: Characters | Words | BPE | Unigram) -> None:
     plain, more = Tokenizer.train(spec, [TEXT]), Tokenizer.train(replace(spec, mask=True), [TEXT])
     assert (plain.mask_id, plain.mask_token, more.eos_id, more.mask_id) == (None, None, 0, 1)
     if not isinstance(spec, BPE):
@@ -73,28 +73,28 @@ def test_a_mask_moves_nothing_but_ids(spec: Characters | Words | BPE | Unigram) 
         ({"kind": "unigram", "vocab_size": 5, "bos": True, "mask": True}, "unigram needs vocab_size >= 6"),
     ],
 )
-def test_a_mask_takes_room(settings: dict[str, object], words: str) -> None:
+def test_mask_token_counts_toward_the_vocabulary_size(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse(TextSpec, {"source": "animals", "tokenizer": settings})
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
 @given(text=TEXTS | st.sampled_from([TEXT, "<mask>", " <mask>[MASK]", "[MASK] [MASK]"]))
-def test_in_ordinary_text_a_mask_is_text(name: str, text: str) -> None:
+def test_mask_in_ordinary_text_is_text(name: str, text: str) -> None:
     made = MADE[name]
     ids = made.encode(text)
     assert not made.special_ids & set(ids)
     assert made.decode(ids) == text
 
 
-def test_in_a_known_text_too(tokenizer: Tokenizer) -> None:
+def test_mask_in_a_training_text_is_text(tokenizer: Tokenizer) -> None:
     assert not tokenizer.special_ids & set(tokenizer.encode(TEXT))
     if tokenizer.kind != "wordpiece":
         assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
 
 @given(before=KNOWN, after=KNOWN, name=st.sampled_from(["<mask>", "[MASK]"]))
-def test_a_mask_anywhere_is_one_mask(before: str, after: str, name: str) -> None:
+def test_mask_at_any_position_is_one_token(before: str, after: str, name: str) -> None:
     before, after = (part.replace("<mask>", "").replace("[MASK]", "") for part in (before, after))
     for made in MADE.values():
         ids = made.encode_masked(before + name + after)
@@ -116,7 +116,7 @@ def test_a_mask_anywhere_is_one_mask(before: str, after: str, name: str) -> None
     before=st.sampled_from([left + space for left in ("", "The", "a mat,") for space in AT_PLACES]),
     after=st.sampled_from([space + right for right in ("", "cat", "on", "?") for space in ("", " ", "  ", "\n", ",")]),
 )
-def test_a_mask_hides_what_a_word_would_be(name: str, before: str, after: str) -> None:
+def test_mask_replaces_exactly_one_word(name: str, before: str, after: str) -> None:
     """Replacing the mask by a word gives the same ids, except for the mask and that word's token."""
     word = "12" if name == "bytes" else "sat"  # one token within a sentence
     made = Tokenizer.train(
@@ -134,7 +134,7 @@ def test_a_mask_hides_what_a_word_would_be(name: str, before: str, after: str) -
     assert shown.startswith(" ") == (name != "bytes" and (before.endswith(" ") or (made.prefix_space and not before)))
 
 
-def test_the_example() -> None:
+def test_example_of_the_documentation() -> None:
     for name in ("words", "bpe", "unigram"):
         made = MADE[name]
         assert made.encode_masked("The <mask> sat").tolist() == [*made.encode("The"), mask(made), *made.encode(" sat")]
@@ -151,7 +151,7 @@ def test_the_example() -> None:
 
 
 @given(parts=st.lists(KNOWN, min_size=2, max_size=5))
-def test_several_masks(parts: list[str]) -> None:
+def test_several_masks_are_separate_tokens(parts: list[str]) -> None:
     parts = [part.replace("<mask>", "").replace("[MASK]", "") for part in parts]
     for made in MADE.values():
         ids = made.encode_masked("[MASK]".join(parts))
@@ -159,7 +159,7 @@ def test_several_masks(parts: list[str]) -> None:
 
 
 @given(text=TEXTS)
-def test_without_a_mask_it_is_encode(text: str) -> None:
+def test_encode_masked_without_masks_equals_encode(text: str) -> None:
     text = text.replace("<mask>", "").replace("[MASK]", "")
     for name in (*LOSSLESS, "words", "unigram after a space", "wordpiece"):
         assert MADE[name].encode_masked(text).tolist() == MADE[name].encode(text)
@@ -173,7 +173,7 @@ def test_other_specials_stay_text(tokenizer: Tokenizer) -> None:
     assert set(ids.tolist()) & tokenizer.special_ids == {mask(tokenizer)}
 
 
-def test_a_mask_without_a_mask_token_says_what_to_do() -> None:
+def test_mask_without_a_mask_token_is_rejected_with_a_remedy() -> None:
     plain = Tokenizer.train(Words(), [TEXT])
     assert plain.encode_masked("The cat").tolist() == plain.encode("The cat")
     with pytest.raises(UserError, match="no mask token; train one with mask: true, or use the kind wordpiece"):
@@ -182,7 +182,7 @@ def test_a_mask_without_a_mask_token_says_what_to_do() -> None:
         MADE["bpe"].encode_masked("a<mask>b\ud800")
 
 
-def test_a_foreign_mask_that_takes_white_space_does() -> None:
+def test_foreign_mask_absorbs_whitespace_as_configured() -> None:
     library = tokenizers.Tokenizer.from_str(MADE["bpe"].to_json())
     library.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, special=True)])
     structure = library.to_str().replace('"lstrip":false', '"lstrip":true')
@@ -192,7 +192,7 @@ def test_a_foreign_mask_that_takes_white_space_does() -> None:
         assert roberta.encode_masked(text).tolist() == library.encode(text).ids
 
 
-def test_a_file_keeps_its_mask(tmp_path: Any) -> None:
+def test_mask_survives_a_file(tmp_path: Any) -> None:
     MADE["wordpiece"].save(tmp_path / "tokenizer.json")
     again = Tokenizer.train(TokenizerFile(path=str(tmp_path / "tokenizer.json")), [])
     assert (again.mask_id, again.mask_token) == (4, "[MASK]")
@@ -222,7 +222,7 @@ def begins(tokenizer: Tokenizer, text: str) -> list[bool]:
     text=TEXTS | KNOWN | st.sampled_from([TEXT, "'tis we'll '' 's's 'sa", "  a \n b\t\tc   ", "e\u0301t\u0301 1\u0301"])
 )
 @settings(max_examples=60)
-def test_words_begin_where_the_library_cuts(text: str) -> None:
+def test_words_start_where_the_library_cuts(text: str) -> None:
     for name, made in MADE.items():
         known = made.kind != "unigram" or set(text) <= set(TEXT)  # otherwise its <unk> may be a space or a word
         if name != "characters" and known:
@@ -231,7 +231,7 @@ def test_words_begin_where_the_library_cuts(text: str) -> None:
 
 
 @given(texts=st.lists(TEXTS | KNOWN, min_size=1, max_size=5), rows=st.integers(1, 3))
-def test_rows_and_documents_are_read_by_themselves(texts: list[str], rows: int) -> None:
+def test_rows_and_documents_are_independent(texts: list[str], rows: int) -> None:
     """With special tokens between texts and any number of rows, words start as in separate texts."""
     for name in ("bytes", "bpe", "words", "unigram after a space", "wordpiece"):
         made = MADE[name]
@@ -269,7 +269,7 @@ def test_words_of_a_sentence() -> None:
     assert starts.sum() == len(["Naïve", " cat", ",", " didn", "'", "t", " it", "?", "\n", "12"])
 
 
-def test_half_characters_are_one_word() -> None:
+def test_partial_characters_are_one_word() -> None:
     made = MADE["bpe"]
     ids = made.encode("ø€ø")
     assert len(ids) == 7

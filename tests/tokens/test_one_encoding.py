@@ -24,7 +24,7 @@ def joined_ids(tokenizer: Tokenizer, text: str, *, skip: int = 0) -> list[int]:
 @KINDS
 @given(text=parts.map("".join), size=st.integers(1, 40))
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors])
-def test_pieces_joined_are_the_whole(kind: str, text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_pieces_equal_the_whole(kind: str, text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp PR 2810, tokenizers#1258: a space before every part that is encoded separately."""
     tokenizer, library = foreign(kind)
     monkeypatch.setattr(documents, "PIECE", size)
@@ -32,7 +32,7 @@ def test_pieces_joined_are_the_whole(kind: str, text: str, size: int, monkeypatc
 
 
 @KINDS
-def test_a_long_text_is_cut_and_has_the_ids_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_text_in_pieces_has_the_ids_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, library = foreign(kind)
     monkeypatch.setattr(documents, "PIECE", 50)
     text = LINES * 6
@@ -47,7 +47,7 @@ def test_a_long_text_is_cut_and_has_the_ids_of_the_whole(kind: str, monkeypatch:
         assert joined_ids(tokenizer, text, skip=skip) == rest
 
 
-def test_a_place_where_nothing_is_joined_is_not_looked_for_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_a_safe_split_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, _ = foreign("Llama 2")
     monkeypatch.setattr(document_ids, "CUT_TRIES", 0)
     monkeypatch.setattr(documents, "PIECE", 50)
@@ -57,7 +57,7 @@ def test_a_place_where_nothing_is_joined_is_not_looked_for_far_away(monkeypatch:
 @KINDS
 @given(before=parts.map("".join), after=parts.map("".join))
 @settings(max_examples=12, suppress_health_check=[HealthCheck.differing_executors])
-def test_a_stream_shows_what_it_adds_to_the_text_before_it(kind: str, before: str, after: str) -> None:
+def test_stream_shows_what_it_adds_to_the_prompt(kind: str, before: str, after: str) -> None:
     """transformers#22710, transformers#28776: the first space of text written by Llama or Mistral is lost."""
     tokenizer, library = foreign(kind)
     prompt = [*tokenizer.opening, *tokenizer.encode(before)]
@@ -67,7 +67,7 @@ def test_a_stream_shows_what_it_adds_to_the_text_before_it(kind: str, before: st
     assert library.decode(prompt) + shown == library.decode(prompt + new) or not library.decode(prompt)
 
 
-def test_a_stream_goes_on_behind_a_long_prompt_of_bytes() -> None:
+def test_stream_continues_after_a_long_prompt_of_bytes() -> None:
     tokenizer, library = foreign("Llama 2")
     prompt, new = tokenizer.encode("日本" * 20), tokenizer.encode_batch(["語 the cat"], continued=[True])[0].tolist()
     stream = tokenizer.stream(after=prompt)

@@ -23,7 +23,7 @@ ALL = pytest.mark.parametrize("tokenizer", [FIELDS, MERS, IDS], ids=lambda token
 
 
 @ALL
-def test_a_file_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizer_survives_a_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (again.kind, again.hash, again.id_limit) == (tokenizer.kind, tokenizer.hash, tokenizer.id_limit)
@@ -36,11 +36,11 @@ def test_a_file_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
 @given(
     st.lists(st.sampled_from(["e4", "O-O", "Nc6", "d5", "1/2-1/2"]), max_size=6), st.sampled_from([" ", ",", "\t, \n"])
 )
-def test_fields_come_back_with_a_space_between(fields: list[str], separator: str) -> None:
+def test_fields_are_decoded_with_a_space_between(fields: list[str], separator: str) -> None:
     assert FIELDS.decode(FIELDS.encode(separator.join(fields))) == " ".join(fields)
 
 
-def test_fields_by_their_counts() -> None:
+def test_fields_are_ordered_by_their_counts() -> None:
     assert FIELDS.tokens(range(5, 9)) == [" e4", " e5", " 1/2-1/2", " <eos>"]
     assert FIELDS.encode("e4 Qh5") == [FIELDS.id_of("e4"), FIELDS.unk_id]
     least = Tokenizer.train(Fields(min_count=2, vocab_size=3), GAMES)
@@ -48,13 +48,13 @@ def test_fields_by_their_counts() -> None:
 
 
 @given(st.text("ACGTN", max_size=20))
-def test_kmers_come_back_exactly(text: str) -> None:
+def test_kmers_are_decoded_exactly(text: str) -> None:
     ids = MERS.encode(text)
     assert MERS.decode(ids) == text
     assert [len(piece) for piece in MERS.tokens(MERS.encode(DNA[:9]))] == [3, 3, 3]
 
 
-def test_what_is_no_known_kmer_is_characters() -> None:
+def test_text_without_a_known_kmer_is_characters() -> None:
     assert MERS.tokens(MERS.encode("ACGNTGA")) == ["ACG", "N", "T", "G", "A"]
     assert MERS.encode("xyz") == [MERS.unk_id]
     assert {name for name in MERS.tokens(range(MERS.vocab_size)) if len(name) == 3} >= {"ACG", "TTT", "GAT"}
@@ -62,7 +62,7 @@ def test_what_is_no_known_kmer_is_characters() -> None:
 
 
 @given(st.lists(st.integers(0, 19), max_size=9))
-def test_ids_are_their_numbers(ids: list[int]) -> None:
+def test_ids_equal_the_numbers(ids: list[int]) -> None:
     text = " ".join(map(str, ids))
     assert IDS.encode(text) == ids
     assert IDS.decode(ids) == text
@@ -70,7 +70,7 @@ def test_ids_are_their_numbers(ids: list[int]) -> None:
 
 
 @given(st.text(st.one_of(st.sampled_from("0123456789 \n\t"), st.characters(codec="utf-8")), max_size=8))
-def test_any_other_text_is_refused_in_one_line(text: str) -> None:
+def test_any_other_text_is_rejected_in_one_line(text: str) -> None:
     try:
         ids = IDS.encode(text)
     except UserError as error:
@@ -86,12 +86,12 @@ def test_any_other_text_is_refused_in_one_line(text: str) -> None:
     [("5 20", "the id 20 is outside the vocabulary, whose last id is 19"), ("1_0", "'_' is not an id"),
      ("-1", "'-' is not an id"), ("9" * 5000, "is outside"), ("1.5", "is not an id"), ("٣", "is not an id")],
 )  # fmt: skip
-def test_ids_that_are_none(text: str, words: str) -> None:
+def test_invalid_ids_are_rejected(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         IDS.encode(text)
 
 
-def test_a_number_of_the_data_may_end_documents() -> None:
+def test_number_in_the_data_may_end_documents() -> None:
     tokenizer = Tokenizer.train(PlainIds(eos_id=9, mask=True), ["1 2 7"])
     assert (tokenizer.eos_id, tokenizer.id_limit, tokenizer.mask_id) == (9, 10, 10)
     assert tokenizer.encode("1 9 2") == [1, 9, 2]
@@ -99,7 +99,7 @@ def test_a_number_of_the_data_may_end_documents() -> None:
 
 
 @ALL
-def test_no_text_spells_a_special_token(tokenizer: Tokenizer) -> None:
+def test_text_never_produces_a_special_token(tokenizer: Tokenizer) -> None:
     for name in ("<eos>", "<mask>", "<pad>", f"{HIDDEN_PREFIX}<eos>", f"e4 {HIDDEN_PREFIX}<mask>"):
         try:
             assert not set(tokenizer.encode(name)) & tokenizer.special_ids
@@ -122,7 +122,7 @@ def test_masks_and_words(tokenizer: Tokenizer) -> None:
 
 @ALL
 @given(ids=st.lists(st.integers(-1, 30), max_size=9))
-def test_a_stream_is_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
+def test_stream_equals_the_decoded_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     stream = tokenizer.stream()
     assert "".join(map(stream.push, ids)) + stream.flush() == tokenizer.decode(ids)
     before = tokenizer.encode({"fields": "e4", "kmers": "ACG", "ids": "5"}[tokenizer.kind])
@@ -132,9 +132,7 @@ def test_a_stream_is_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("spec", [Fields(), KMers(k=4)], ids=lambda spec: spec.kind)
-def test_what_is_never_the_same_again_is_forgotten(
-    spec: TrainableTokenizerSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rare_items_are_dropped_while_counting(spec: TrainableTokenizerSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COUNTS", 100)
     texts = [f"AAAA{n:04d}" if spec.kind == "kmers" else f"often {n}" for n in range(1000)]
     tokenizer = Tokenizer.train(spec, texts)
@@ -142,12 +140,12 @@ def test_what_is_never_the_same_again_is_forgotten(
     assert tokenizer.unk_id not in tokenizer.encode("AAAA" if spec.kind == "kmers" else "often")
 
 
-def test_more_characters_than_the_vocabulary_holds() -> None:
+def test_more_characters_than_the_vocabulary_are_rejected() -> None:
     with pytest.raises(UserError, match="too many different characters for vocab_size=20: 26"):
         Tokenizer.train(KMers(vocab_size=20), ["abcdefghijklmnopqrstuvwxyz"])
 
 
-def test_a_field_too_long_for_a_token_is_unknown(tmp_path: Path) -> None:
+def test_overlong_field_is_unknown(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(Fields(), ["a " + "b" * 5000])
     tokenizer.save(tmp_path / "tokenizer.json")
     assert Tokenizer.load(tmp_path / "tokenizer.json").encode("b" * 5000) == [tokenizer.unk_id]

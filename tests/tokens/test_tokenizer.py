@@ -47,7 +47,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
     return "".join([stream.push(token) for token in ids] + [stream.flush()])
 
 
-def test_the_training_text_comes_back(tokenizer: Tokenizer) -> None:
+def test_training_text_is_decoded_exactly(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.count_bytes(np.array(ids)) == len(TEXT.encode())
@@ -56,14 +56,14 @@ def test_the_training_text_comes_back(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("tokenizer", LOSSLESS, ids=lambda tokenizer: tokenizer.kind)
 @given(text=TEXTS)
-def test_bytes_take_any_text(tokenizer: Tokenizer, text: str) -> None:
+def test_byte_tokenizers_encode_any_text(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("prefix_space", [False, True])
 @pytest.mark.parametrize("kind", [Words, Unigram])
 @given(text=st.text(st.sampled_from("ab é'-’\u0301 \n\r\t1٣!<>🙂▁\xa0\u2028"), max_size=40))
-def test_words_and_pieces_are_lossless_on_what_they_know(
+def test_words_and_pieces_are_lossless_on_known_text(
     kind: type[Words | Unigram], prefix_space: bool, text: str
 ) -> None:
     tokenizer = Tokenizer.train(kind(prefix_space=prefix_space), [text])
@@ -74,7 +74,7 @@ def test_words_and_pieces_are_lossless_on_what_they_know(
 
 @pytest.mark.parametrize("tokenizer", AFTER_A_SPACE, ids=lambda tokenizer: tokenizer.kind)
 @given(before=st.sampled_from(["", " ", "  ", "   ", "\n", " \n ", "\xa0"]), words=st.sampled_from(["", "be", "be or"]))
-def test_the_space_before_a_text_comes_and_goes(tokenizer: Tokenizer, before: str, words: str) -> None:
+def test_prefix_space_is_added_and_removed(tokenizer: Tokenizer, before: str, words: str) -> None:
     tokenizer = Tokenizer.train(SPECS[f"{tokenizer.kind} after a space"], [TEXT, before + words])
     ids = tokenizer.encode(before + words)
     assert tokenizer.decode(ids) == streamed(tokenizer, ids) == before + words
@@ -82,7 +82,7 @@ def test_the_space_before_a_text_comes_and_goes(tokenizer: Tokenizer, before: st
 
 
 @pytest.mark.parametrize("tokenizer", AFTER_A_SPACE, ids=lambda tokenizer: tokenizer.kind)
-def test_a_first_word_is_the_token_that_it_is_in_the_middle(tokenizer: Tokenizer) -> None:
+def test_first_word_has_the_same_token_as_within_a_text(tokenizer: Tokenizer) -> None:
     be, eos = tokenizer.encode("be"), tokenizer.eos_id or 0
     assert be == tokenizer.encode("not to be")[-len(be) :]
     ids = [eos, *be, eos, *be]
@@ -91,12 +91,12 @@ def test_a_first_word_is_the_token_that_it_is_in_the_middle(tokenizer: Tokenizer
     assert tokenizer.count_bytes(np.array([eos])) == 0
 
 
-def test_without_it_a_first_word_is_another() -> None:
+def test_first_word_without_prefix_space_has_another_token() -> None:
     assert MADE["words"].encode("be")[0] != MADE["words"].encode("not to be")[-1]
 
 
 @given(text=TEXTS)
-def test_pieces_show_what_they_do_not_know(text: str) -> None:
+def test_unigram_pieces_show_unknown_text(text: str) -> None:
     build_unigram = MADE["unigram"]
     ids = build_unigram.encode(text)
     assert (build_unigram.decode(ids) == text) == (build_unigram.unk_id not in ids) == (set(text) <= set(ALPHABET))
@@ -104,7 +104,7 @@ def test_pieces_show_what_they_do_not_know(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_pieces_are_learnt_alike_each_time() -> None:
+def test_unigram_training_is_deterministic() -> None:
     text = [f"{word} the {word}ing of {word}ed things" for word in ("walk", "talk", "play", "bake", "count")] * 3
     spec = Unigram(vocab_size=60)
     made = Tokenizer.train(spec, text)
@@ -119,19 +119,19 @@ def test_pieces_are_learnt_alike_each_time() -> None:
     assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 
-def test_a_pair_of_bytes_seen_once_is_not_merged() -> None:
+def test_byte_pair_seen_once_is_not_merged() -> None:
     assert Tokenizer.train(BPE(vocab_size=300), ["one two"]).vocab_size == 1 + 256
     assert Tokenizer.train(BPE(vocab_size=300), ["one one"]).vocab_size > 1 + 256
 
 
-def test_more_characters_than_the_vocabulary_holds() -> None:
+def test_more_characters_than_the_vocabulary_are_rejected() -> None:
     with pytest.raises(
         UserError, match=r"too many different characters for vocab_size=9; increase tokenizer\.vocab_size"
     ):
         Tokenizer.train(Unigram(vocab_size=9), ["abcdefghij klm"])
 
 
-def test_text_hygiene() -> None:
+def test_text_is_normalized() -> None:
     for text in ("a\xa0b", "a\u2028b", "a\rb", "👩‍👩‍👧 🙂", "\ufeffa", "x" * 3000):
         for tokenizer in LOSSLESS:
             assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -152,7 +152,7 @@ def test_stream_waits_for_a_whole_character() -> None:
 
 
 @given(text=TEXTS)
-def test_the_library_alone_gives_the_same(text: str) -> None:
+def test_library_gives_the_same_ids_and_text(text: str) -> None:
     for tokenizer in [*LOSSLESS, *AFTER_A_SPACE, MADE["words"], MADE["unigram"]]:
         library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         library.encode_special_tokens = True
@@ -162,13 +162,13 @@ def test_the_library_alone_gives_the_same(text: str) -> None:
 
 
 @given(ids=st.lists(st.integers(0, 299), max_size=30))
-def test_broken_bytes_are_replaced_as_the_library_does(ids: list[int]) -> None:
+def test_invalid_bytes_are_replaced_as_by_the_library(ids: list[int]) -> None:
     for name in ("bpe", "bpe after a space"):
         library = tokenizers.Tokenizer.from_str(MADE[name].to_json())
         assert MADE[name].decode(ids) == library.decode(ids)
 
 
-def test_json_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizer_survives_json(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (again.kind, again.hash, again.vocab_size) == (tokenizer.kind, tokenizer.hash, tokenizer.vocab_size)
@@ -179,7 +179,7 @@ def test_json_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("To be").ids == again.encode("To be")
 
 
-def test_kinds() -> None:
+def test_kind_is_that_of_the_spec() -> None:
     assert [tokenizer.kind for tokenizer in MADE.values()] == [
         *("characters", "characters", "words", "bpe", "unigram", "words", "bpe", "unigram")
     ]
@@ -195,7 +195,7 @@ def test_special_tokens_come_first_and_never_from_text(tokenizer: Tokenizer) -> 
     assert tokenizer.decode([tokenizer.eos_id or 0], skip_special=False) == "<eos>"
 
 
-def test_bos_moves_nothing_that_is_not_asked_for() -> None:
+def test_unrequested_bos_changes_no_ids() -> None:
     specs = [Characters(), Words(), BPE(vocab_size=300), Unigram(), Words(prefix_space=True)]
     for spec in specs:
         plain, more = Tokenizer.train(spec, [TEXT]), Tokenizer.train(replace(spec, pad=True, bos=True), [TEXT])
@@ -206,7 +206,7 @@ def test_bos_moves_nothing_that_is_not_asked_for() -> None:
             assert more.encode("To be") == [token + 2 for token in plain.encode("To be")]
 
 
-def test_a_much_repeated_special_name_is_not_learnt() -> None:
+def test_frequent_special_name_is_not_merged() -> None:
     learnt = Tokenizer.train(BPE(vocab_size=400), ["<eos>" * 50 + " <eos>" * 50])
     assert learnt.eos_id not in learnt.encode("<eos> <eos><eos>")
 
@@ -235,7 +235,7 @@ CUT_AT_HYPHENS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s
         ("3.5 a_b u@v.org", ["3", ".", "5", " a", "_", "b", " u", "@", "v", ".", "org"]),
     ],
 )
-def test_a_word_keeps_its_hyphens_and_apostrophes(text: str, words: list[str]) -> None:
+def test_words_keep_hyphens_and_apostrophes(text: str, words: list[str]) -> None:
     made = Tokenizer.train(Words(), [text])
     ids = made.encode(text)
     assert made.tokens(ids) == words
@@ -243,7 +243,7 @@ def test_a_word_keeps_its_hyphens_and_apostrophes(text: str, words: list[str]) -
     assert made.decode(ids) == streamed(made, ids) == text
 
 
-def test_words_cut_at_hyphens_before_are_still_words() -> None:
+def test_older_files_still_split_at_hyphens() -> None:
     text = "A Middle-Eastern man's 5th t-shirt"
     structure = json.loads(Tokenizer.train(Words(prefix_space=True), [text.replace("-", " - ")]).to_json())
     structure["pre_tokenizer"]["pattern"] = {"Regex": CUT_AT_HYPHENS}
@@ -265,7 +265,7 @@ def test_unknown_words_are_visible() -> None:
     assert words.decode(words.encode(" the zebra")) == " the<unk>"
 
 
-def test_unknown_characters_are_named_with_the_remedy() -> None:
+def test_unknown_characters_are_reported_with_a_remedy() -> None:
     few = Tokenizer.train(Characters(), ["abc"])
     with pytest.raises(UserError, match=r"'z' \(U\+007A\), '🙂' \(U\+1F642\); set byte_fallback: true, or"):
         few.encode("cab🙂z")
@@ -274,28 +274,28 @@ def test_unknown_characters_are_named_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "ab\udfff"])
-def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer, surrogate: str) -> None:
+def test_unpaired_surrogate_is_rejected(tokenizer: Tokenizer, surrogate: str) -> None:
     with pytest.raises(UserError, match=r"half a surrogate pair \(U\+D"):
         tokenizer.encode(surrogate)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_training_refuses_half_a_surrogate_pair(spec: TrainableTokenizerSpec) -> None:
+def test_training_rejects_unpaired_surrogates(spec: TrainableTokenizerSpec) -> None:
     if not isinstance(spec, Characters):
         with pytest.raises(UserError, match="surrogate"):
             Tokenizer.train(spec, ["ab\ud800"])
 
 
-def test_nothing_encodes_to_nothing(tokenizer: Tokenizer) -> None:
+def test_empty_text_has_no_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("") == []
     assert tokenizer.decode([]) == streamed(tokenizer, []) == ""
 
 
-def test_ids_outside_the_vocabulary_say_nothing(tokenizer: Tokenizer) -> None:
+def test_ids_outside_the_vocabulary_have_no_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([tokenizer.vocab_size, 10**9, -1]) == streamed(tokenizer, [tokenizer.vocab_size, -1]) == ""
 
 
-def test_batches_equal_singles(tokenizer: Tokenizer) -> None:
+def test_batch_equals_single_texts(tokenizer: Tokenizer) -> None:
     batch = tokenizer.encode_batch(["To be", "", TEXT])
     assert [ids.tolist() for ids in batch] == [tokenizer.encode(text) for text in ("To be", "", TEXT)]
     assert all(ids.dtype == np.uint32 for ids in batch)
@@ -313,12 +313,12 @@ def test_batches_equal_singles(tokenizer: Tokenizer) -> None:
         ({"kind": "characters", "alphabet": ""}, "alphabet is empty"),
     ],
 )
-def test_impossible_settings_say_why(settings: dict[str, object], words: str) -> None:
+def test_impossible_settings_are_rejected_with_a_reason(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse(TextSpec, {"source": "animals", "tokenizer": settings})
 
 
-def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"No such file.*pass the path of a tokenizer\.json"):
         Tokenizer.load(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
@@ -328,7 +328,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "other.json")
 
 
-def test_a_foreign_tokenizer_streams_as_it_decodes() -> None:
+def test_foreign_tokenizer_streams_as_it_decodes() -> None:
     model = tokenizers.models.WordPiece({"[UNK]": 0, "play": 1, "##ing": 2, "a": 3, "!": 4}, unk_token="[UNK]")
     library = tokenizers.Tokenizer(model)
     library.normalizer = tokenizers.normalizers.Lowercase()
@@ -345,7 +345,7 @@ SPACES = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "�
 
 
 @given(ids=st.lists(st.integers(0, 259) | st.sampled_from([0xE3, 0x83, 0xAD, 257, 258, 259]), max_size=9))
-def test_a_foreign_stream_waits_for_the_end_of_a_run_of_bytes(ids: list[int]) -> None:
+def test_foreign_stream_waits_for_the_end_of_a_run_of_bytes(ids: list[int]) -> None:
     library = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=SPACES, merges=[], byte_fallback=True))
     steps = tokenizers.decoders
     library.decoder = steps.Sequence(
@@ -369,7 +369,7 @@ def test_shakespeare_has_65_characters() -> None:
 
 
 @given(ids=st.lists(st.integers(0, 20), max_size=12), max_len=st.integers(2, 9))
-def test_a_frame_keeps_its_ends_however_long_the_text(ids: list[int], max_len: int) -> None:
+def test_frame_keeps_its_ends_for_any_length(ids: list[int], max_len: int) -> None:
     plainly = Tokenizer.train(Characters(bos=True), ["abcdefgh"])
     assert plainly.bos_id is not None
     for tokenizer in (plainly, plainly.with_opening([plainly.bos_id])):

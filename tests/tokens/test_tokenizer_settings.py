@@ -66,7 +66,7 @@ def ours(folder: Path, model_type: str) -> Any:
         {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
     ],
 )
-def test_flags_of_bert_are_obeyed(settings: dict[str, Any], stored: dict[str, Any], tmp_path: Path) -> None:
+def test_flags_of_bert_are_applied(settings: dict[str, Any], stored: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     folder = folder_of(tmp_path, wordpiece(**stored), "bert", tokenizer_config=settings)
@@ -77,7 +77,7 @@ def test_flags_of_bert_are_obeyed(settings: dict[str, Any], stored: dict[str, An
 @pytest.mark.slow
 @pytest.mark.parametrize("adds_space", [True, False])
 @pytest.mark.parametrize("asked", [True, False, None])
-def test_the_space_of_gpt2_is_obeyed(adds_space: bool, asked: bool | None, tmp_path: Path) -> None:
+def test_prefix_space_of_gpt2_is_applied(adds_space: bool, asked: bool | None, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     settings = {"tokenizer_class": "GPT2Tokenizer", **({} if asked is None else {"add_prefix_space": asked})}
@@ -104,13 +104,13 @@ def test_the_space_of_gpt2_is_obeyed(adds_space: bool, asked: bool | None, tmp_p
         ),
     ],
 )  # fmt: skip
-def test_what_makes_another_tokenizer_is_rejected(files: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_setting_that_changes_the_tokenizer_is_rejected(files: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, bytes_level(adds_space=False), "llama", **files)
     with pytest.raises(UserError, match=re.escape(words)):
         ours(folder, "llama")
 
 
-def test_what_is_there_already_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redundant_settings_are_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {
         "added_tokens_decoder": {"0": {"content": "<|endoftext|>", "lstrip": False, "special": True}},
         "additional_special_tokens": ["<|endoftext|>", "a"], "add_prefix_space": False, "padding_side": "left",
@@ -157,9 +157,7 @@ MESSAGES = [{"role": "user", "content": " who \t<|end|>"}, {"role": "assistant",
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("left", "right"), STRIPS)
-def test_special_tokens_take_the_white_space_beside_them_as_in_transformers(
-    left: bool, right: bool, tmp_path: Path
-) -> None:
+def test_special_tokens_absorb_white_space_as_in_transformers(left: bool, right: bool, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     built = bytes_level(adds_space=False)
@@ -174,7 +172,7 @@ def test_special_tokens_take_the_white_space_beside_them_as_in_transformers(
     assert chat.encode(MESSAGES).count(257) == 2  # special tokens in a user's message stay text
 
 
-def test_a_special_token_that_is_found_as_a_word_only_is_rejected(tmp_path: Path) -> None:
+def test_special_token_with_single_word_is_rejected(tmp_path: Path) -> None:
     built = bytes_level(adds_space=False)
     built.add_special_tokens([AddedToken("<|end|>", special=True, single_word=True)])
     tokenizer = ours(folder_of(tmp_path, built, "llama"), "llama")

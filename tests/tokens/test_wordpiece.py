@@ -29,7 +29,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
     return "".join([stream.push(token) for token in ids] + [stream.flush()])
 
 
-def test_specials_are_the_lowest_ids() -> None:
+def test_special_tokens_have_the_lowest_ids() -> None:
     assert WORDPIECE.tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert (WORDPIECE.pad_id, WORDPIECE.unk_id, WORDPIECE.bos_id, WORDPIECE.eos_id, WORDPIECE.mask_id) == (
         0,
@@ -42,7 +42,7 @@ def test_specials_are_the_lowest_ids() -> None:
     assert (WORDPIECE.kind, WORDPIECE.mask_token, WORDPIECE.prefix_space) == ("wordpiece", "[MASK]", False)
 
 
-def test_words_are_cut_into_the_longest_pieces() -> None:
+def test_words_are_split_into_the_longest_pieces() -> None:
     few = Tokenizer.train(WordPiece(vocab_size=80), TEXT)
     assert few.tokens(few.encode("Playing, TALKED")) == ["play", "##ing", ",", "tal", "##ked"]
     assert few.tokens(few.encode("talker waltz")) == ["tal", "##ker", "[UNK]"]
@@ -50,7 +50,7 @@ def test_words_are_cut_into_the_longest_pieces() -> None:
     assert WORDPIECE.encode("b" * 101) == [1], "words of more than 100 characters are unknown, as in BERT"
 
 
-def test_text_comes_back_as_words() -> None:
+def test_text_is_decoded_as_words() -> None:
     assert WORDPIECE.decode(WORDPIECE.encode("Playing the\n walk , isn't  it ?")) == "playing the walk, isn ' t it?"
     assert MADE[False].decode(MADE[False].encode("Größe the")) == "Größe the"
     assert WORDPIECE.decode(WORDPIECE.encode("the waltz")) == "the [UNK]", "unknown words are visible"
@@ -60,7 +60,7 @@ def test_text_comes_back_as_words() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_it_is_learnt_alike_each_time(lowercase: bool) -> None:
+def test_training_is_deterministic(lowercase: bool) -> None:
     spec = WordPiece(vocab_size=90, lowercase=lowercase)
     made = Tokenizer.train(spec, TEXT)
     words = "\n".join(TEXT).split(" ")
@@ -73,7 +73,7 @@ def test_it_is_learnt_alike_each_time(lowercase: bool) -> None:
         assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 
-def test_left_to_itself_the_library_learns_another_each_time() -> None:
+def test_training_by_the_library_is_not_deterministic() -> None:
     """The reason for counting first: otherwise, equal pairs are merged in the order of a random hash."""
     learnt = set[str]()
     for _ in range(30):
@@ -85,7 +85,7 @@ def test_left_to_itself_the_library_learns_another_each_time() -> None:
 
 
 @given(texts=st.lists(st.text(st.sampled_from("ab é'# \n\x00\x1c\x85\u20281٣!<>[]🙂中"), max_size=20), max_size=5))
-def test_words_are_counted_as_the_library_counts_them(texts: list[str]) -> None:
+def test_words_are_counted_as_by_the_library(texts: list[str]) -> None:
     """The vocabulary has exactly the characters of the texts, by position in a word, so none is unknown."""
     made = Tokenizer.train(WordPiece(), texts)
     library = tokenizers.Tokenizer.from_str(made.to_json())
@@ -99,12 +99,12 @@ def test_words_are_counted_as_the_library_counts_them(texts: list[str]) -> None:
     assert all(made.unk_id not in made.encode(text) for text in texts)
 
 
-def test_the_commonest_pair_is_merged_first() -> None:
+def test_most_common_pair_is_merged_first() -> None:
     made = Tokenizer.train(WordPiece(vocab_size=5 + 6 + 2), ["abc abc abc xbc"])
     assert made.tokens(range(5, 13)) == ["##b", "##c", "a", "b", "c", "x", "##bc", "abc"]
 
 
-def test_a_small_vocabulary_is_refused_with_numbers() -> None:
+def test_small_vocabulary_is_rejected_with_numbers() -> None:
     with pytest.raises(UserError, match="for vocab_size=11: 4, and 3 of them inside words; increase tok"):
         Tokenizer.train(WordPiece(vocab_size=11), ["abcd"])
     assert Tokenizer.train(WordPiece(vocab_size=12), ["abcd"]).vocab_size == 12
@@ -114,20 +114,20 @@ def test_a_small_vocabulary_is_refused_with_numbers() -> None:
     assert spec.tokenizer == WordPiece(vocab_size=800)
 
 
-def test_nothing_to_learn_from() -> None:
+def test_empty_text_is_rejected() -> None:
     made = Tokenizer.train(WordPiece(), [])
     assert (made.vocab_size, made.encode("a b")) == (5, [1, 1])
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "ab\udfff"])
-def test_half_a_surrogate_pair_is_refused(surrogate: str) -> None:
+def test_unpaired_surrogate_is_rejected(surrogate: str) -> None:
     for use in (WORDPIECE.encode, WORDPIECE.encode_masked, lambda text: Tokenizer.train(WordPiece(), [text])):
         with pytest.raises(UserError, match=r"half a surrogate pair \(U\+D"):
             use(surrogate)
 
 
 @given(text=TEXTS | st.sampled_from(["[CLS] the [SEP]", "[PAD][UNK]", "##ing ## #"]))
-def test_the_library_alone_gives_the_same(text: str) -> None:
+def test_library_gives_the_same_ids_and_text(text: str) -> None:
     for made in MADE.values():
         library = tokenizers.Tokenizer.from_str(made.to_json())
         library.encode_special_tokens = True
@@ -138,7 +138,7 @@ def test_the_library_alone_gives_the_same(text: str) -> None:
 
 
 @given(ids=st.lists(st.integers(0, 119), max_size=20))
-def test_decoding_is_the_library_s(ids: list[int]) -> None:
+def test_decoding_matches_the_library(ids: list[int]) -> None:
     for made in MADE.values():
         library = tokenizers.Tokenizer.from_str(made.to_json())
         assert made.decode(ids, skip_special=False) == library.decode(ids, skip_special_tokens=False)
@@ -146,7 +146,7 @@ def test_decoding_is_the_library_s(ids: list[int]) -> None:
         assert made.decode(known) == library.decode(known)
 
 
-def test_tidying_is_the_library_s() -> None:
+def test_cleanup_matches_the_library() -> None:
     """Also for tokens that BERT's own splitting never makes."""
     names = [
         "##n't",
@@ -178,7 +178,7 @@ def test_tidying_is_the_library_s() -> None:
 
 
 @given(ids=IDS)
-def test_any_ids_are_read(ids: list[int]) -> None:
+def test_any_ids_can_be_decoded(ids: list[int]) -> None:
     for made in MADE.values():
         text = made.decode(ids)
         assert streamed(made, ids) == text
@@ -186,7 +186,7 @@ def test_any_ids_are_read(ids: list[int]) -> None:
         assert len(made.tokens(ids)) == made.word_starts(np.array(ids, dtype=np.int64)).size == len(ids)
 
 
-def test_json_keeps_everything(tmp_path: Path) -> None:
+def test_tokenizer_survives_json(tmp_path: Path) -> None:
     WORDPIECE.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (again.kind, again.hash, again.special_ids) == ("wordpiece", WORDPIECE.hash, WORDPIECE.special_ids)
@@ -202,7 +202,7 @@ def mini_lm() -> Tokenizer:
 
 
 @pytest.mark.slow
-def test_mini_lm_ids() -> None:
+def test_mini_lm_ids_match_known_values() -> None:
     real = mini_lm()
     assert (real.kind, real.vocab_size) == ("wordpiece", 30_522)
     assert (real.pad_id, real.unk_id, real.bos_id, real.eos_id, real.mask_id) == (0, 100, 101, 102, 103)
@@ -214,7 +214,7 @@ def test_mini_lm_ids() -> None:
 
 
 @pytest.mark.slow
-def test_mini_lm_ids_are_those_of_transformers(tmp_path: Path) -> None:
+def test_mini_lm_ids_match_transformers(tmp_path: Path) -> None:
     real = mini_lm()
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     (tmp_path / "vocab.txt").write_text("\n".join(real.tokens(range(real.vocab_size))), encoding="utf-8")

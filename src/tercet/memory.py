@@ -53,11 +53,12 @@ def large_pages() -> str:
 
 @cache
 def _grow_heap() -> None:
-    """Let the heap grow over half of the machine's memory, and request large pages there.
+    """Extend the heap once by addresses for half of the machine's memory, and request large pages there.
 
-    This reserves addresses but no memory, since a page is filled at the first write. All later allocations are in large
-    pages: weights, KV caches, gradients and activations. Pages are small if no large one is free, or if a control group
-    has no memory for it. Nothing is done if the system has no large pages on request, or if addresses are limited.
+    This reserves addresses but no memory, since a page is filled at the first write. Later allocations from the heap
+    (weights, KV caches, gradients and activations) then use large pages. Pages are small if no large one is free, or if
+    a control group has no memory for it. Nothing is done if the system does not have large pages on request
+    ("madvise"), or if addresses are limited.
     """
     if large_pages() != "madvise" or _limits_addresses():
         return

@@ -85,7 +85,7 @@ class Run(RunView):
         draft_tokens: int | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> list[list[Completion]]:
-        """Return for each prompt its continuations, with the probability of each token and the reason for its end.
+        """Return the continuations of each prompt, with the probability of each token and the finish reason.
 
         Args:
             samples: Number of continuations per prompt; their seeds are consecutive.
@@ -127,7 +127,10 @@ class Run(RunView):
         """Return the answer of a chat model to the last message; keywords are the settings of `Sampling`.
 
         Args:
-            messages: {"role": ..., "content": ...} of "system", "user" and "assistant"; or the first user message.
+            messages: Dicts of "role" ("system", "user" or "assistant") and "content"; or the text of a user message.
+
+        Raises:
+            UserError: If there is no chat template, or the messages cannot be encoded or exceed the context.
         """
         return "".join(self.stream_chat(messages, **sampling))
 
@@ -159,7 +162,7 @@ class Run(RunView):
     def translate(self, texts: list[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
 
     def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
-        """Return the best translation of a text, or of each in a list, line by line; keywords as in `translations`."""
+        """Return the translation of a text, or of each in a list, line by line; keywords as in `translations`."""
         all_texts = [texts] if isinstance(texts, str) else texts
         best = translate_lines(all_texts, lambda lines: self.translations(lines, **options))
         return best[0] if isinstance(texts, str) else best
@@ -246,11 +249,11 @@ class Run(RunView):
         pooling: Pooling | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> "Neighbors":
-        """Return the texts most similar to each query by cosine similarity, in arrays (K,) or (Q, K).
+        """Return numbers and cosines of the texts most similar to a query (K,), or to each in a list (Q, K).
 
         Args:
             texts: Texts to search, or their embeddings (N, D) from `embed`.
-            top: Number of results, K; fewer if there are fewer texts.
+            top: Number of results, K, best first; fewer if there are fewer texts.
             pooling, batch_tokens: As in `embed`; pooling must be that of the embeddings.
 
         Raises:
@@ -273,7 +276,7 @@ class Run(RunView):
     def classify(self, texts: list[str]) -> "list[Classification]": ...
 
     def classify(self, texts: str | list[str]) -> "Classification | list[Classification]":
-        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label` and `regress`."""
+        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label`, `regress`."""
         from tercet.encoding import classify
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -304,7 +307,7 @@ class Run(RunView):
     def regress(self, texts: list[str]) -> "list[Regression]": ...
 
     def regress(self, texts: str | list[str]) -> "Regression | list[Regression]":
-        """Return the number predicted for a text, or for each text in a list, in the unit of the training labels."""
+        """Return the number predicted for a text, or for each in a list, in the unit of the training labels."""
         from tercet.encoding import regress
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -318,12 +321,10 @@ class Run(RunView):
         return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
     def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
-        """Evaluate the model on held-out data, or on `data`.
+        """Evaluate the model on held-out data, or on `data` (for a translator, on `source` and `target`).
 
-        Language models (`score`), masked language models (`score_masked`), classifiers (`score_labels`) and chat models
-        (`score_conversations`) are evaluated on the validation part of their training data, or on all of `data`.
-        Translators (`TranslationEvaluation`) are evaluated on the test part of their dataset, else on its validation
-        part, or on other pairs. The names in parentheses define the settings.
+        Held-out data is the validation part of the training data, for translators the test part if there is one. The
+        settings are those of `score`, `score_masked`, `score_labels`, `score_conversations`, `TranslationEvaluation`.
         """
         from tercet.evaluate import evaluation_of
 
@@ -381,10 +382,9 @@ class Run(RunView):
         return write_report(self.trained_model.folder, out, evaluate=evaluate, trained_model=self.trained_model)
 
     def serve(self, *others: "Run", **options: Unpack[ServeOptions]) -> None:
-        """Serve this model, and others, over HTTP until a signal stops the server; each is named after its folder.
+        """Serve this and other models, named after their folders, over HTTP until a signal stops the server.
 
         Args:
-            others: Other models to serve at the same address.
             options: Those of `tercet.serve.server.serve`.
 
         Raises:

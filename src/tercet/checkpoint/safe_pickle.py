@@ -119,11 +119,15 @@ def _check_old(path: Path) -> None:
 
 
 def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> None:
-    """Read a pickle without running it.
+    """Check the opcodes of a pickle without running it.
 
     Args:
         file: Open at the beginning of the pickle.
         sizes: Bytes of each storage's entry by key, if the storages are in an archive.
+
+    Raises:
+        ValueError: If the pickle imports anything that weights do not need, is too large, or refers to a storage
+            larger than its entry in the archive.
     """
     start = file.tell()
     storage = _StorageReference()

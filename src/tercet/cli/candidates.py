@@ -64,7 +64,7 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
 
 
 def _walk(parser: Parser, preceding: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
-    """Return the parser that the words select, the flag whose value is next, and the remaining positionals."""
+    """Return the parser that the words select, the flag whose value is next, and the other positionals."""
     positionals, flag_action = _positionals(parser), None
     for number, word in enumerate(preceding):
         if number == 1 and word in parser.forms:
@@ -145,7 +145,7 @@ def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
 
 
 def find_runs(current: str) -> list[str]:
-    """Return the folders of runs and models, GGUF files, and folders that contain some, that begin with `current`."""
+    """Return the runs, models, GGUF files, and folders that contain some, that complete `current`."""
     return [run for path in _entries(current) if (run := _run_path(path))]
 
 
@@ -163,7 +163,11 @@ def _paths(current: str) -> list[str]:
 
 
 def _entries(current: str) -> list[str]:
-    """Return the sorted entries of the typed folder; hidden ones only if the typed name begins with a dot."""
+    """Return the paths that complete `current`, sorted.
+
+    These are the entries of its folder whose names begin with its last part. Hidden entries are included only if that
+    part begins with a dot. Only the first `MAX_ENTRIES` entries are read.
+    """
     folder, _, start = current.rpartition("/")
     folder = f"{folder}/" if "/" in current else ""
     names = list[str]()

@@ -303,7 +303,10 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
 
 
 def _format_title(model: str) -> str:
-    """Return the name of a preset or packaged recipe, or the last part of a path."""
+    """Return the name of a preset or packaged recipe unchanged.
+
+    For a folder or YAML file, return the last part of its path without the suffix.
+    """
     return Path(model).resolve().stem if Path(model).is_dir() or model.endswith((".yaml", ".yml")) else model
 
 

@@ -20,10 +20,11 @@ MIN_CONTEXT = 8  # tokens; with less context, training is pointless
 
 
 def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
-    """Return commands for the run in `folder`.
+    """Return suggested commands for the run in `folder`.
 
-    A command that needs a text gets one of the validation part, or the beginning of the recipe's samples. If there is
-    no text, for example because the data is gone, the text or the whole command is left out.
+    `generate` gets the recipe's `sample_prompt`, else the beginning of a text of the validation part. Other commands
+    that need a text get one of the validation part. If there is no usable text, the prompt or the whole command is left
+    out.
 
     Args:
         folder: Run folder.
@@ -122,7 +123,7 @@ def quote_path(path: str | Path) -> str:
 
 
 def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
-    """Return a "prompt", a "text" to process and a "masked" text; empty if there is none."""
+    """Return a "prompt", a "text" to process and a "masked" text; each is "" if there is none."""
     from tercet.checkpoint import load_model
     from tercet.config import UserError
     from tercet.explorer import opening_query
@@ -145,12 +146,15 @@ def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _usable(text: str) -> str:
-    """Return the text if it is printable, one line and not like a flag, else ""."""
+    """Return the text if it can be an argument of a command, else "".
+
+    It must be printable, on one line, and not begin like a flag or with "FILE:".
+    """
     return text if text.isprintable() and not text.startswith(("-", "FILE:")) else ""
 
 
 def _shorten(text: str) -> str:
-    """Return the first words of the text."""
+    """Return the whole words of the text within `MAX_PROMPT` characters."""
     return text if len(text) <= MAX_PROMPT else text[:MAX_PROMPT].rsplit(" ", 1)[0].rstrip()
 
 

@@ -91,7 +91,9 @@ def add_batches(add: Callable[..., Any]) -> None:
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input") -> Iterator[Text]:
-    """Return the texts selected by the flags of `add_text` and `add_input`. Files are opened at once.
+    """Return the texts selected by the flags of `add_text` and `add_input`.
+
+    Files are opened by this call, not when the iterator is read, so that missing files are reported early.
 
     Args:
         args: The parsed command line.

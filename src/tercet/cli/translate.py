@@ -132,7 +132,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _read_lines(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
-    """Return each line of the input with the beginning of its translation. Files are opened at once."""
+    """Return pairs of an input line and the required beginning of its translation ("" if there is none).
+
+    Files are opened by this call, not when the iterator is read, so that missing files are reported early.
+    """
     lines = (text.text for text in read_texts(args, files))
     if args.text not in (None, "-"):
         from tercet.generation import source_lines
@@ -222,7 +225,7 @@ class _Writer:
     def translate(
         self, lines: Iterator[tuple[str, str]]
     ) -> "Iterator[list[tuple[Translation, CrossAttentionMap | None]]]":
-        """Yield the translations of each line, with their cross-attention if requested; lines are read in pools."""
+        """Yield the translations of each line, with cross-attention if requested; lines are read in pools."""
         from tercet.config import UserError
         from tercet.generation import translate
 

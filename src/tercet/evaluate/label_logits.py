@@ -19,10 +19,11 @@ from tercet.tokens import Tokenizer
 
 
 def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: ProblemType) -> Classifier:
-    """Return the classifier of the model, if it and the labels are of this kind.
+    """Return the classifier of the model after checking that it and the labels suit the problem type.
 
     Raises:
-        ValueError: If there is no classifier, or it or the labels are of another kind.
+        ValueError: If the model has no classifier, the problem type of the model or of the labels differs, or one is
+            for texts and the other for tokens.
     """
     head = model.spec.classifier
     if head is None:
@@ -39,7 +40,7 @@ def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.
     """Return the model's number of each label of the texts, -1 for unused labels.
 
     Raises:
-        UserError: If the model does not have a label.
+        UserError: If the model lacks a label that the texts use.
     """
     used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
     missing = [name for number, name in enumerate(labelled.names) if number in used and name not in model_labels]
@@ -58,7 +59,7 @@ def read_logits(
     """Yield batches of logits (N, L), per text or per token, and targets as in `LabeledExamples.targets`.
 
     Raises:
-        UserError: If a logit of a labeled item is not finite, or the tokenizer is not that of an encoder.
+        UserError: If a logit of a labeled item is not finite, or the tokenizer has no bos or eos.
     """
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:

@@ -116,8 +116,9 @@ def score_labels(
         batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the model has no classifier, or one of another kind.
-        UserError: If the model does not have a label, or its outputs are not numbers.
+        ValueError: If the model has no classifier, or its labels or those of the examples are not single labels.
+        UserError: If the model lacks a label of the examples, there are no labels to score, the tokenizer has no bos or
+            eos, or an output of the model is not finite.
     """
     labels = check_head(model, labelled, "single_label_classification").labels
     places = find_places(labelled, labels)

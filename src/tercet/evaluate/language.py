@@ -45,8 +45,8 @@ def score(
         stride: Distance of the model's windows in tokens; by default the context length. A smaller stride is slower,
             and each target outside the first window sees at least context - stride tokens.
         document_starts: Document starts, for a model that was trained on separate documents.
-        whole_documents: If True, do not split documents that fit into a window, so that each follows its opening
-            tokens.
+        whole_documents: If True, do not split documents that fit into a window, so that each follows the tokens that
+            the tokenizer puts before it, such as bos.
         batch_tokens: Tokens per batch.
         progress: If True and stderr is a terminal, show a progress bar.
 

@@ -139,8 +139,9 @@ def score_multi_label(
         batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the model has no classifier, or it or the labels are of another kind.
-        UserError: If the model does not have a label, or its outputs are not numbers.
+        ValueError: If the model has no classifier for several labels per text, or the examples have other labels.
+        UserError: If the model lacks a label of the examples, there are no texts, the tokenizer has no bos or eos, or
+            an output of the model is not finite.
     """
     labels = check_head(model, labelled, "multi_label_classification").labels
     places = find_places(labelled, labels)

@@ -101,8 +101,8 @@ def score_regression(
         batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the model has no classifier, or it or the labels are of another kind.
-        UserError: If the outputs of the model are not numbers.
+        ValueError: If the model has no classifier for numbers, or the labels are not numbers.
+        UserError: If there are no texts, the tokenizer has no bos or eos, or an output of the model is not finite.
     """
     head = check_head(model, labelled, "regression")
     answers = list(read_logits(model, tokenizer, labelled, batch_tokens))
@@ -115,7 +115,7 @@ def score_regression(
 
 
 def average_ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """Return ranks from 1, smallest first; equal values have the mean of their ranks."""
+    """Return the ranks, from 1 for the smallest value; equal values have the mean of their ranks."""
     sorted_values = np.sort(values)
     n_below, n_up_to = np.searchsorted(sorted_values, values, "left"), np.searchsorted(sorted_values, values, "right")
     return (n_below + 1 + n_up_to) / 2

@@ -81,7 +81,7 @@ def _is_changed(part: nn.Module) -> bool:
 
 
 def round_up_rows(rows: int) -> int:
-    """Return the batch size of the graph that holds `rows` rows, a power of two."""
+    """Return the batch size of the smallest graph with at least `rows` rows: the next power of two."""
     return 1 << (rows - 1).bit_length()
 
 

@@ -22,9 +22,9 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 def start_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids after which a text begins.
 
-    These are, in this order of preference: the opening of the tokenizer; eos, which separates documents in training;
-    bos, if the tokenizer was not trained by Tercet (language models of Tercet are not trained with bos); a new line; a
-    space; the first token that is text.
+    These are, in this order of preference: the ids that the tokenizer puts before a text (its `opening`); eos, which
+    separates documents in training; bos, if the tokenizer was not trained by Tercet (language models of Tercet are not
+    trained with bos); a new line; a space; the first token that is text.
     """
     if tokenizer.opening:
         return list(tokenizer.opening)

@@ -242,7 +242,12 @@ class _DraftProposer:
 
 
 class _LookupProposer:
-    """Draft tokens from the n-grams of each row, by the end of the last occurrence of each."""
+    """Draft tokens that followed the last earlier occurrence of a row's final n-gram.
+
+    Attributes:
+        ends: For each row, the position after the last occurrence of each n-gram.
+        n_indexed: For each row, its length in tokens when it was last read.
+    """
 
     def __init__(self, lookup: Lookup) -> None:
         self.ngram = lookup.ngram

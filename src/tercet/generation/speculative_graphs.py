@@ -48,25 +48,25 @@ N_ROUND_RESULTS = (
 
 
 class RoundState:
-    """Tensors that a round reads and writes, with a row for each row of the caches.
+    """Tensors that a round reads and writes; B is the number of rows of the caches.
 
     Args:
         target: Cache of the model, which holds all tokens of a row but the last.
         draft: Cache of the draft model, or None if draft tokens are looked up.
         draft_tokens: Maximum number of draft tokens per row, K.
-        vocab_size: Number of logits.
+        vocab_size: Number of logits, V.
 
     Attributes:
-        last: Last token of each row.
-        unread: Tokens that the draft model has not read: the last one, or its own last draft token and the last one.
-        n_unread: Number of these, 1 or 2.
-        ids: Draft tokens; written by the host if they are looked up.
-        limit: Maximum number of draft tokens of each row in this round, written by the host.
-        uniform: Uniform numbers of each row for this round, written by the host.
-        seen_mask: Tokens that each row contains.
-        stops: Ids after which a draft model stops.
-        forbidden: Ids that are never sampled.
-        results: See `N_ROUND_RESULTS`; float64 is exact for all ids.
+        last: (B,) last token of each row.
+        unread: (B, 2) tokens that the draft model has not read: the last one, or its last draft token and the last one.
+        n_unread: (B,) number of these, 1 or 2.
+        ids: (B, K) draft tokens; written by the host if they are looked up.
+        limit: (B,) maximum number of draft tokens of each row in this round, written by the host.
+        uniform: (B, K + 1), or (B, 2K + 1) with a draft model: uniform numbers for this round, written by the host.
+        seen_mask: (B, V) bool, True at tokens that the row contains.
+        stops: (V,) bool, True at ids after which a draft model stops.
+        forbidden: (V,) bool, True at ids that are never sampled.
+        results: (B, N_ROUND_RESULTS + 2 (K + 1)), see `N_ROUND_RESULTS`; float64 is exact for all ids.
     """
 
     def __init__(self, target: StackCache, draft: StackCache | None, *, draft_tokens: int, vocab_size: int) -> None:

@@ -27,7 +27,11 @@ class Row:
         return tuple(window_start(len(self.ids), model.max_len) for model in models)
 
     def max_draft_tokens(self, max_tokens: int, models: Sequence[Context]) -> int:
-        """Return the number of draft tokens that fit into the window of each model and the remaining tokens.
+        """Return the maximum number of draft tokens in the next pass, and remember the window of the model.
+
+        It is at most `max_tokens`, the free columns in the window of each model, and one less than the remaining
+        tokens. It is 0 if the model's window has moved since the last call, as in the first call, because the tokens
+        of the window are then prefilled first.
 
         Args:
             max_tokens: Maximum number of draft tokens per forward pass.

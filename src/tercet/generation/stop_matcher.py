@@ -20,7 +20,10 @@ class StopMatcher:
         self.is_complete = False
 
     def push(self, piece: str) -> str:
-        """Return the text that has become certain; empty after a stop string was found."""
+        """Return the text that has become certain.
+
+        This excludes an end that may still become a stop string. It is "" after a stop string was found.
+        """
         if self.is_complete:
             return ""
         text = self._pending + piece
@@ -39,6 +42,6 @@ class StopMatcher:
         return pending
 
     def _overlap(self, text: str) -> int:
-        """Return the length of the longest end of `text` that is the beginning of a stop string."""
+        """Return the length of the longest end of `text` that is the beginning, but not all, of a stop string."""
         sizes = range(min(self._longest - 1, len(text)), 0, -1)
         return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in self._stop)), 0)

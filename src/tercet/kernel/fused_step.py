@@ -39,7 +39,7 @@ _DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
 
 
 class Step(NamedTuple):
-    """One operation of a program, on buffers of each token."""
+    """One operation of a program, on buffers of each token. The class methods only describe an operation."""
 
     kind: int
     source: int
@@ -62,7 +62,10 @@ class Step(NamedTuple):
         rms: bool,
         wait: bool = True,
     ) -> "Step":
-        """Apply a layer norm or RMS norm to `rows` vectors of the width of the weight."""
+        """Return the step that applies a layer norm, or an RMS norm if `rms`, to `rows` vectors of each token.
+
+        The vectors are as wide as the weight.
+        """
         bits = struct.unpack("q", struct.pack("d", eps))[0]
         return cls(NORM, source, target, rows, len(weight), (weight, bias, int(rms), bits), wait)
 
@@ -79,36 +82,36 @@ class Step(NamedTuple):
         add: bool = False,
         wait: bool = True,
     ) -> "Step":
-        """Compute the activation of (x @ weight.T) * scale + bias, and store it in the target or add it."""
+        """Return the step that stores activation((x @ weight.T) * scale + bias) in the target, or adds it."""
         rows, width = weight.shape
         operands = weight, weight.element_size(), scale, bias, activation_numbers()[activation], int(add)
         return cls(LINEAR, source, target, rows, width, operands, wait)
 
     @classmethod
     def add(cls, source: int, target: int, width: int) -> "Step":
-        """Add the source to the target."""
+        """Return the step that adds the source to the target."""
         return cls(ADD, source, target, 1, width)
 
     @classmethod
     def multiply(cls, source: int, target: int, width: int) -> "Step":
-        """Multiply the target elementwise by the source."""
+        """Return the step that multiplies the target elementwise by the source."""
         return cls(MULTIPLY, source, target, 1, width)
 
     @classmethod
     def rotate(cls, target: int, heads: int, width: int, *, wait: bool) -> "Step":
-        """Apply rotary positions in place."""
+        """Return the step that applies rotary positions in place."""
         return cls(ROTATE, target, target, heads, width, (), wait)
 
     @classmethod
     def write_kv(cls, keys: int, values: int, layer: int, groups: int, width: int) -> "Step":
-        """Write new keys and values to their columns of the layer's KV cache."""
+        """Return the step that writes new keys and values to their columns of the layer's KV cache."""
         return cls(WRITE_KV, keys, keys, 0, 0, (layer, 0, groups, width, values))
 
     @classmethod
     def attend(
         cls, queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool
     ) -> "Step":
-        """Attend to the KV cache, or to the source in cross-attention."""
+        """Return the step that attends to the KV cache, or to the source in cross-attention."""
         return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, (layer, heads, groups, width))
 
 

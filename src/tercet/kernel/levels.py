@@ -119,9 +119,9 @@ def cpu_vendor() -> str:
 
 
 def _cpu_line(*names: str) -> str:
-    """Return the value of one of these names for the first CPU.
+    """Return the value of the first line of /proc/cpuinfo with one of these names; "" if there is none.
 
-    Reading the lines of many CPUs takes milliseconds.
+    Reading stops there, because the lines of many CPUs take milliseconds.
     """
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:

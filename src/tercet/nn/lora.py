@@ -76,7 +76,7 @@ def add_lora(model: nn.Module, adapter: LoRA, *, seed: int = 0) -> None:
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Replace every layer with an adapter by its merged linear layer, and make all weights trainable."""
+    """Replace each layer with an adapter by its merged linear layer, in place; make all weights trainable."""
     for name, layer in lora_layers(model).items():
         _replace(model, name, layer.merge())
     model.requires_grad_(True)

@@ -117,7 +117,10 @@ def _line(points: Sequence[tuple[float, float]], color: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Format a number in at most eight characters: 16,290, 1.859, 0.000278."""
+    """Format a number briefly: 16,290, 1.859, 0.000278.
+
+    Numbers from 1,000 to a million are rounded to whole numbers, others to three or four significant digits.
+    """
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.4g}" if 0.1 <= abs(value) < 1000 else f"{value:.3g}"

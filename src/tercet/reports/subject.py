@@ -27,7 +27,7 @@ class ReportSubject:
         trained_model: The model; None if none is saved yet, or it is damaged.
         recipe: Recipe of the model's card, else of the run, without folders of this machine; empty if there is none.
             The card's recipe includes the settings that were changed during the run.
-        columns: Columns of the run's metrics.csv, without incomplete lines.
+        columns: Columns of the run's metrics.csv, without invalid lines and numbers that are not finite.
         warnings: Damaged files, and other notes for the top of the report.
     """
 

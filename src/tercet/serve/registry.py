@@ -149,7 +149,8 @@ class ModelRegistry:
         """Return the model called `name`, or the only one that supports the endpoint.
 
         Raises:
-            ModelSelectionError: If there is no such model, or it does not support the endpoint.
+            ModelSelectionError: If there is no such model, it does not support the endpoint, or none is named and not
+                exactly one supports it.
         """
         if name is None:
             return self._single_model(endpoint)

@@ -231,7 +231,7 @@ class Tokenizer:
         return tokenizer
 
     def frame(self, ids: Sequence[int], *, max_len: int) -> list[int]:
-        """Return the input of a translator's encoder: opening, `ids` and eos, truncated to `max_len`."""
+        """Return the input of a translator's encoder: `opening`, `ids` and eos, truncated to `max_len`."""
         end = [] if self.eos_id is None else [self.eos_id]
         return [*[*self.opening, *ids][: max_len - len(end)], *end]
 

@@ -107,7 +107,11 @@ def _classify(character: str) -> int:
 
 
 def _to_rows(ids: np.ndarray, padding_row: int) -> np.ndarray:
-    """Return ids as rows (R, 1+T) after a separate token; ids outside the vocabulary become `padding_row`."""
+    """Return ids (..., T) as rows (R, 1 + T) that start with `padding_row`.
+
+    It counts as a special token, so that the first id of a row begins a word. Ids outside the vocabulary also become
+    `padding_row`.
+    """
     ids = np.asarray(ids).astype(np.int64)
     rows = ids.reshape(-1, ids.shape[-1]) if ids.size else np.zeros((0, ids.shape[-1]), dtype=np.int64)
     rows = np.where((rows >= 0) & (rows < padding_row), rows, padding_row)

@@ -37,7 +37,10 @@ class ConnectionLimits:
 
 
 class StrictConnection(h11.Connection):
-    """h11's connection, which also rejects requests with two lengths: a proxy could use the other one."""
+    """h11's connection, which also rejects requests with both Transfer-Encoding and Content-Length.
+
+    A proxy could find the end of the body by the other header (request smuggling).
+    """
 
     def next_event(self) -> Any:
         event = super().next_event()

@@ -85,7 +85,10 @@ def distilbert_spec(
 
 
 def is_distilbert(spec: EncoderOnlySpec) -> bool:
-    """Return whether a model has features of DistilBERT that BERT lacks."""
+    """Return whether a model is exported as a DistilBERT instead of a BERT.
+
+    This is the case if its pooler uses a ReLU, or if it has no pooler, no segments, and DistilBERT's eps of the norms.
+    """
     if spec.pooler:
         return spec.pooler_activation == "relu"
     return spec.n_segments == 0 and spec.stack.norm_eps == EPSILON

@@ -42,7 +42,10 @@ def check_translates(trained_model: TrainedModel) -> None:
 
 
 def tokenizer_files(trained_model: TrainedModel) -> dict[str, str]:
-    """Return the tokenizer files by name, with the special tokens around a text."""
+    """Return the tokenizer files by name.
+
+    Their post-processors add the special tokens that the model expects around a text, such as bos and eos.
+    """
     spec = trained_model.model.spec
     files = {"tokenizer.json": tokenizer_json(trained_model.tokenizer, spec) + "\n"}
     if trained_model.source_tokenizer is not trained_model.tokenizer:

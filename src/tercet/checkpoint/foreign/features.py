@@ -76,7 +76,11 @@ def features_of_stack(
 
 
 def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
-    """Return the features of blocks with sequential sublayers, and of the final norm of the placement."""
+    """Return two features that a format requires of its blocks.
+
+    Attention and feed-forward network are applied one after the other, not in parallel. There is a final norm unless
+    the placement is "post".
+    """
     return [
         (f"{key}.parallel", stack.parallel, [False]),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
@@ -84,7 +88,7 @@ def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
 
 
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
-    """Return the features of attention whose heads have their own keys and values and share the width."""
+    """Return the requirement that each head has its own keys and values, and is d_model / n_heads wide."""
     return [
         feature_of_width(key, stack),
         (f"{key}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
@@ -93,13 +97,13 @@ def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
 
 
 def feature_of_width(key: str, stack: StackSpec) -> Feature:
-    """Return the feature of a width that is a multiple of the number of heads."""
+    """Return the requirement that n_heads divides d_model; the supported value is the nearest divisor."""
     divisors = [n for n in range(1, stack.d_model + 1) if stack.d_model % n == 0]
     return (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))])
 
 
 def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:
-    """Return the features of an unscaled embedding. A scale can be merged into it unless it is tied."""
+    """Return what a format requires of embedding and logits; a scale can be merged unless they are tied."""
     return [
         ("embedding_norm", spec.embedding_norm, [embedding_norm]),
         ("logit_softcap", spec.logit_softcap, [None]),

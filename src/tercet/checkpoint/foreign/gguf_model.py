@@ -83,7 +83,13 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
 
 
 def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
-    """Return the spec of the model of `from_gguf` without reading tensors. Raises like it."""
+    """Return the spec of the model that `from_gguf` would build, from settings and shapes.
+
+    No tensor is read, except for `rope_freqs.weight` if the file of a Llama contains it.
+
+    Raises:
+        UserError: As in `from_gguf`.
+    """
     description = _describe(file)
     if description.kind == "llama":
         return llama_spec(_config_of_llama(description), {}, n_ids=n_ids)

@@ -56,10 +56,13 @@ REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp appends eos to a 
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
-    """Check every key of a model of the architecture `kind`, and report unsupported keys.
+    """Check every key of a file of the architecture `kind`.
+
+    Unlisted keys that do not belong to the architecture are reported and ignored.
 
     Raises:
-        UserError: If a key belongs to another model; the first such key is named.
+        UserError: If the file is not a model, or an unlisted key of the architecture is set (not false, 0 or empty);
+            the first such key is named.
     """
     if settings.get("general.type", "model") != "model":
         raise UserError(f"its general.type is {show(settings['general.type'])}; only models are supported")

@@ -76,7 +76,7 @@ class Family:
 
     Attributes:
         kind: Name, which is the prefix of the class in `transformers`.
-        qkv_bias, out_bias, feedforward_bias: Which linear layers have biases.
+        qkv_bias, out_bias, feedforward_bias: True for linear layers with biases; or the key that enables them.
         qk_norm: If True, queries and keys are normalized.
         divisible_width: If True, d_model must be a multiple of n_heads, whatever the width of a head.
         head_dim: Default width of a head; None for d_model / n_heads.
@@ -102,7 +102,10 @@ class Family:
 
     @property
     def switches(self) -> dict[str, Switch]:
-        """The switches by kind of linear layer, as in `Biases`."""
+        """Switches for the biases of each kind of linear layer, by the fields of `Biases`.
+
+        A value is a constant, or the key of the config that contains it.
+        """
         return {"qkv": self.qkv_bias, "out": self.out_bias, "feedforward": self.feedforward_bias}
 
 
@@ -151,7 +154,7 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """Return the spec of the model of `from_llama`, from the config only. Raises like it."""
+    """Return the spec of the model that `from_llama` would build, from the config only. Raises like it."""
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     with raise_config_errors(family.kind):
         return with_ids(_spec(config, family), n_ids)

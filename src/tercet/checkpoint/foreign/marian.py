@@ -115,7 +115,7 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
 def marian_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderDecoderSpec:
-    """Return the spec of the model of `from_marian`, reading only the embeddings. Raises like it."""
+    """Return the spec of the model that `from_marian` would build; reads only embeddings. Raises like it."""
     tensors, shared = _foreign_names(config, state)
     with raise_config_errors(KIND):
         return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)
@@ -185,9 +185,9 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
 
 
 def interleave_columns(width: int) -> Int[Tensor, " D"]:
-    """Return Marian's column for each of Tercet's.
+    """Return, for each column of Tercet, the column of Marian that it is read from (D,).
 
-    Tercet's order is sine 0, cosine 0, sine 1, ...; Marian's is all sines, then all cosines.
+    Marian's order is all sines, then all cosines; Tercet's is sine 0, cosine 0, sine 1, ...
     """
     return torch.arange(width).view(2, -1).T.flatten()
 

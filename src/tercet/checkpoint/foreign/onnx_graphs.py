@@ -156,10 +156,10 @@ def _attend(
     cache: None = None,
     **options: Any,
 ) -> Float[Tensor, "B T D"]:
-    """Compute `Attention.forward` in an exportable form.
+    """Compute `Attention.forward` in a form that can be exported.
 
-    It does not use the number of rows, which would fix the batch size. Attention is written out, so that the output of
-    a query with an empty mask is zero in every runtime.
+    It never calls len(q), which would be traced as a constant batch size, and it uses `attend_by_hand`, so that the
+    heads of a query that may attend to no key are zero in every runtime.
     """
     q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
     q = q if rotation is None else rotate(q, rotation)

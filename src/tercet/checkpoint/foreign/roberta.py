@@ -90,7 +90,10 @@ def _first_position(config: Mapping[str, Any]) -> int:
 
 
 def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without position ids, and without a pooler that the classifier does not read."""
+    """Return the tensors under their names without "roberta.".
+
+    Position ids are left out, and so is the pooler if the classifier has its own dense layer.
+    """
     unread_prefixes = ("pooler.",) if "classifier.dense.weight" in state else ()
     return strip_names(
         state,

@@ -59,10 +59,10 @@ REQUIRED_VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSettings:
-    """Settings for the vector of a text.
+    """Settings by which the hidden states of a text become one vector.
 
     Attributes:
-        pooling: Hidden states that are pooled.
+        pooling: "mean" of the hidden states of all tokens, or the hidden state of the "first" token.
         max_len: Maximum number of tokens of a text; None for the model's maximum.
     """
 

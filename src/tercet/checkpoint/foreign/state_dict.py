@@ -56,7 +56,11 @@ class Source:
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
     def write(self, native: Tensor) -> Tensor:
-        """Return a tensor in the third-party layout, or as a part of it; skipped rows are not supported."""
+        """Return a tensor of Tercet in the third-party layout, the inverse of `read`.
+
+        If the third-party tensor consists of several parts, this is only the part of this tensor. A source with skipped
+        rows cannot be written.
+        """
         return self._turn(native if self._is_plain else (native.float() - self.offset) / self.scale)
 
     @property
@@ -75,7 +79,17 @@ def strip_names(
     no_weight: Callable[[str], bool],
     rename: Callable[[str], str] = lambda name: name,
 ) -> dict[str, Tensor]:
-    """Return the tensors without the prefix, old names, and entries that are not weights."""
+    """Return the tensors by name, without the prefix and without entries that are not weights.
+
+    Args:
+        state: Tensors by third-party name.
+        prefix: Prefix that is removed from names.
+        no_weight: Returns whether a name, as renamed, is not that of a weight.
+        rename: Returns the current name for an old one.
+
+    Raises:
+        UserError: If two tensors have the same name afterwards.
+    """
     plain: dict[str, Tensor] = {}
     for old_name, tensor in state.items():
         name = rename(old_name.removeprefix(prefix))

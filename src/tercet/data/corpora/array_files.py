@@ -15,7 +15,9 @@ class ArrayFile(NamedTuple):
     """A file with the arrays of all examples of a part.
 
     Attributes:
-        name: File name after the name of the part. A `.bin` file is written incrementally and memory-mapped.
+        name: File name without the part, such as ids.bin for train_ids.bin. A `.bin` file is written incrementally
+            and memory-mapped.
+        dtype: Type of its numbers.
         starts: Name of the file with the position (N + 1,) of each example and of the end; empty if there is none.
     """
 

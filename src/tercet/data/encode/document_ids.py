@@ -171,7 +171,7 @@ def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:
 
 
 def beginning_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids before each document: the tokenizer's opening, else bos if it has a mask token."""
+    """Return the ids before each document: the tokenizer's `opening`, else bos if it has a mask token."""
     if tokenizer.opening:
         return list(tokenizer.opening)
     return [] if tokenizer.mask_id is None or tokenizer.bos_id is None else [tokenizer.bos_id]
@@ -195,7 +195,7 @@ def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
 
 
 class DocumentWriter:
-    """Writer of documents. It does not repeat an opening or an eos that a document already has.
+    """Writer of documents, with `beginning_ids` and eos unless a document already has them.
 
     Attributes:
         ends: Positions in the file at which documents end, after an initial 0.

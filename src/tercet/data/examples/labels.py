@@ -79,7 +79,10 @@ class LabelTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFile:
-    """Labeled texts in the JSONL, CSV or TSV file `path`. The other fields are those of `LabelsSpec`."""
+    """Labeled texts in the JSONL, CSV or TSV file `path`.
+
+    The other fields are those of `LabelsSpec`; `errors` is that of `read_text`.
+    """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
     path: Path

@@ -54,7 +54,7 @@ def map_by_length(
     lengths: Sequence[int] | np.ndarray,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Result]:
-    """Apply a function to rows in batches, and return one result per row, in the order of the rows.
+    """Apply a function to batches of rows of similar length; return one result per row, in row order.
 
     Args:
         function: Function of the row numbers of a batch that returns one result for each.

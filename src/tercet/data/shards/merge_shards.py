@@ -154,7 +154,16 @@ class _Merge:
         return part
 
     def copy(self, name: str, pieces: Sequence[_Piece], files: dict[str, FileHash]) -> Part:
-        """Copy pieces into one file, such as several shards or a part of a shard."""
+        """Copy pieces into one new part called `name`, such as several shards or a part of a shard.
+
+        Args:
+            name: Name of the part.
+            pieces: Pieces in the order of the part.
+            files: Hashes of the files, to which those of the part's ids and document starts are added.
+
+        Raises:
+            DamagedFile: If a shard does not match its hash. Its record is removed, so that it is written again.
+        """
         part_starts, position, documents, n_bytes = list[np.ndarray](), 0, 0, 0
         for piece in pieces:
             part_record = piece.record.parts[piece.side]
@@ -184,7 +193,11 @@ class _Merge:
         return np.load(path, allow_pickle=False)
 
     def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
-        """Compare a file with the recorded hash, before a copy of it gets a new hash."""
+        """Compare a file with the recorded hash, before a copy of it gets a new hash.
+
+        Raises:
+            DamagedFile: If they differ. The record of the shard is removed, so that it is written again.
+        """
         try:
             is_whole = FileHash.from_path(path) == expected
         except OSError:

@@ -81,7 +81,10 @@ def prepare_tokens(
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
-        UserError: If text cannot be read or tokenized, the folder contains something else, or the disk is full.
+        ValueError: If the number of the part is not from 1 to the number of all parts.
+        UserError: If text cannot be read or tokenized, the folder contains something else or was started with other
+            inputs or settings, the disk is full, another process is learning the tokenizer or writing this part, or a
+            worker was killed.
     """
     out = Path(out)
     number, parts = part
@@ -139,10 +142,10 @@ def _make_folder(out: Path) -> None:
 
 
 def _find_finished(out: Path, made_from: str) -> Contents | None:
-    """Return the contents of the folder if it is complete.
+    """Return the contents of `out` and remove its leftover parts, or return None if it is not complete.
 
     Raises:
-        UserError: If they were made from other inputs or settings.
+        UserError: If it was made from other inputs or settings, or is a folder of another kind.
     """
     if not (out / MANIFEST).exists():
         return None
@@ -202,7 +205,10 @@ def _is_written(work: Path, unit: Unit) -> bool:
 
 
 def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | None, *, progress: bool) -> None:
-    """Write units, in this process if there is only one unit or one worker."""
+    """Write the units that are not written yet.
+
+    They are written by `workers` processes (None: one per core), or in this process if one would do.
+    """
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
     with progress_bar(enabled=progress) as bar:

@@ -253,7 +253,11 @@ class DocumentFiles:
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
-    """Yield the document made of `chunks` in pieces of about `PIECE` characters; none if it is empty."""
+    """Yield the document made of `chunks` in pieces; none if it is empty.
+
+    A piece ends after the first single newline beyond `PIECE` characters. If there is none in about `MAX_PIECE`
+    characters, it ends before another line or a word beyond `PIECE` characters, or else after `MAX_PIECE` characters.
+    """
     rest = ""
     n_searched = 0  # characters of `rest` without a place to cut, so that long text is searched only once
     for chunk in chunks:

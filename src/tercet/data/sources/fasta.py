@@ -65,7 +65,8 @@ def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
     """Yield the nonempty sequences, piece by piece.
 
     Raises:
-        UserError: If a record does not have four lines, or the numbers of its qualities and letters differ.
+        UserError: If a record does not have the four lines of FASTQ (@ and a name, letters, +, qualities), a sequence
+            or its qualities have an invalid character, or the numbers of qualities and letters differ.
     """
     numbered_lines = enumerate((line.removesuffix("\r") for line in lines), 1)
     for first, header in numbered_lines:

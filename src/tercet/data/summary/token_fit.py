@@ -23,8 +23,9 @@ class TokenFit:
         tokenizer: Kind of the tokenizer.
         tokens: Lengths of documents, pairs (the longer side), texts or conversations, including special tokens.
         max_len: Context length, or None if it is not compared.
-        longer: Number of texts longer than `max_len`.
-        beyond: Number of tokens in them beyond `max_len`.
+        longer: Number of texts that exceed the limit: `max_len` tokens, or max_len + 1 for conversations, whose last
+            token is only predicted.
+        beyond: Number of tokens of these texts beyond the limit.
         fate: Effect on longer texts in training: a document is continued in another row ("split"), a pair is "left
             out", a text or a conversation is "cut".
         unanswered: Conversations that are left out because no answer begins within the context.

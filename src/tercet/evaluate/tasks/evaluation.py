@@ -157,16 +157,16 @@ class TextEvaluation(Evaluation[Corpus]):
 
     @property
     def document_mask(self) -> bool:
-        """True if documents are read separately.
+        """True if no token attends to another document.
 
-        As in training; for an imported model, if its tokenizer opens texts.
+        This is the setting of the training. For a model that was not trained by Tercet, it is `opens_documents`.
         """
         trained_on = self.trained_model.trained_on(TextSpec)
         return self.opens_documents if trained_on is None else trained_on.has_document_mask
 
     @property
     def opens_documents(self) -> bool:
-        """True for an imported model whose tokenizer begins each text with an opening."""
+        """True if the model was not trained by Tercet and its tokenizer puts ids such as bos before each text."""
         return self.trained_model.trained_on(TextSpec) is None and bool(self.trained_model.tokenizer.opening)
 
 

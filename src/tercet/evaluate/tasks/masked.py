@@ -28,9 +28,17 @@ class MaskedEvaluation(TextEvaluation):
         return self.score(self.load(data), **settings)
 
     def pseudo_perplexity(self, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:
-        """Return the pseudo-perplexity of the first documents of the validation part.
+        """Return the pseudo-perplexity of the first `texts` documents of the validation part.
 
         Documents are truncated to the maximum length of the model.
+
+        Args:
+            corpus: Corpus with the validation part.
+            texts: Maximum number of documents.
+            within_word: If True, also mask the tokens to the right in the same word.
+
+        Raises:
+            UserError: If the documents have no tokens.
         """
         model, tokenizer, ids = self.trained_model.model, self.trained_model.tokenizer, corpus.validation
         starts = corpus.validation_documents[:texts]

@@ -36,7 +36,7 @@ from tercet.serve.engine.sampling import TopTokens, top_tokens
 
 
 class TranslationItem(NamedTuple):
-    """A text to translate and the beginning of its translation."""
+    """A text to translate, and a prefix with which its translation must begin."""
 
     text: str
     prefix: str
@@ -89,9 +89,9 @@ class BatchTasks:
         return translations
 
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
-        """As `tercet.encoding.embed`, for texts that are already ids.
+        """Return vectors as `tercet.encoding.embed` does, for texts that are already ids.
 
-        None may exceed the model's maximum length.
+        No text may exceed the model's maximum length.
         """
         model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
@@ -108,7 +108,11 @@ class BatchTasks:
     def classify(
         self, items: list[str], threshold: float
     ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
-        """Return a label for each text or each of its words, the labels above `threshold`, or a number."""
+        """Return one answer per text, of the kind of the model's classifier.
+
+        This is a label, a label for each word (split at white space), the labels with a probability above `threshold`,
+        or a number.
+        """
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
         if head.over == "tokens":

@@ -66,7 +66,10 @@ class SlotDecoding(Protocol):
         ...
 
     def results(self) -> dict[BatchRow, DrawnToken | Exception]:
-        """Return a token of each row that was decoded or has started, in this step or the previous one."""
+        """Return the next token of each row that was decoded or has started, or the exception if it failed.
+
+        These are the tokens of this step if they are sampled on the host, and of the previous step with CUDA graphs.
+        """
         ...
 
 

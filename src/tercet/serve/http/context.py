@@ -44,7 +44,8 @@ class RequestContext:
     """A request and the model that answers it.
 
     Raises:
-        ModelSelectionError: If there is no such model, or several are possible.
+        ModelSelectionError: If there is no such model, it does not support the endpoint, or none is named and not
+            exactly one supports it.
     """
 
     def __init__(self, request: Request, body: RequestBody, endpoint: Endpoint) -> None:

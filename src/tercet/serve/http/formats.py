@@ -1,6 +1,7 @@
 """Formats of generated text: OpenAI's completions and chat completions.
 
-Each event of the engine becomes a delta. A stream sends the deltas; a response that is not streamed is their sum.
+Each event of the engine becomes a delta, which is the next part of a text. A stream sends the deltas; a response that
+is not streamed contains them joined.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class ResponseFormat(Protocol[Delta]):
         ...
 
     def response(self, plan: GenerationPlan, texts: Sequence[Sequence[Delta]], usage: Usage) -> BaseModel:
-        """Return the sum of the deltas of each text."""
+        """Return the response with the joined deltas of each text."""
         ...
 
 

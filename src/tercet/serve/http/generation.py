@@ -59,7 +59,10 @@ async def _stream(
 async def _deltas(
     context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
-    """Yield the deltas of each text; if `is_streamed`, without delay."""
+    """Yield (number of a text, its next delta); a delta is a part of a text in the response's format.
+
+    If `is_streamed`, each token is passed on immediately, else several may be passed on together.
+    """
     tokenizer = plan.model.trained_model.tokenizer
     certain: dict[int, CertainTokens] = {}
     async with aclosing(_events(context, plan, is_streamed=is_streamed)) as arriving:

@@ -22,7 +22,7 @@ MATRIX_SIZE = 512
 
 
 def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
-    """Return `precision` and `matmul`, which determine the arithmetic of a run."""
+    """Return the `precision` and `matmul` of a run, which determine how its results are rounded."""
     return {"precision": choose_precision(spec), "matmul": choose_matmul(spec)}
 
 

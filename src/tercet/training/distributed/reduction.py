@@ -59,7 +59,7 @@ class Reduction(Protocol):
 
 
 def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec) -> Reduction:
-    """Return the reduction for the settings; `wrapped_model` is the training module as wrapped by the strategy."""
+    """Return the reduction for the settings; `wrapped_model` is the training module in its strategy."""
     if spec.is_sharded and spec.strategy == "fsdp":
         reduction_class = ShardedExactReduction if spec.exact else ShardedMeanReduction
         return reduction_class(model, reshard=spec.reshard_after_forward)
@@ -113,7 +113,7 @@ class ShardedMeanReduction(MeanReduction):
 
 
 class ExactReduction:
-    """Exact reduction for unsharded models, on one or more ranks."""
+    """Reduction in the order of the tree for unsharded models, on one or more ranks."""
 
     scale = 1.0
 
@@ -143,7 +143,7 @@ class ExactReduction:
 
 
 class ShardedExactReduction:
-    """Exact reduction for models that are sharded by FSDP2.
+    """Reduction in the order of the tree for models that are sharded by FSDP2.
 
     The sum of a branch consists of whole gradients, which are sharded at the end of the step. Without `reshard`, the
     gathered weights are also kept until then.
@@ -185,7 +185,7 @@ class ShardedExactReduction:
 
 
 class Tree:
-    """Sum of `count` lists of tensors in the order of the tree. Each sum is written into its first operand."""
+    """Sum of `count` lists of tensors in the order of the tree, written into the first operand each time."""
 
     def __init__(self, count: int) -> None:
         self.count, self.chunk_size = count, count // (count & -count)  # q 2^k and q
@@ -281,7 +281,14 @@ def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
-    """Return the exact sum of one tensor per micro-batch, over the micro-batches of all `world` ranks."""
+    """Return the sum over the micro-batches of all `world` ranks, added in the order of the tree.
+
+    The result is bitwise identical for 1, 2, 4, ... ranks.
+
+    Args:
+        values: One tensor per micro-batch of this rank, all of the same shape.
+        world: Number of ranks.
+    """
     tree = Tree(len(values))
     branch = [tree.add([value.clone()]) for value in values][-1]
     assert branch is not None
@@ -293,7 +300,7 @@ def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
 
 
 def _sum_rows(branches: Tensor) -> Tensor:
-    """Sum (R, ...) over rows: neighbors in pairs, then these sums in pairs. An odd last row goes to the next round."""
+    """Sum (R, ...) over rows: neighbors in pairs, then these sums in pairs; an odd row is added later."""
     while (n := len(branches)) > 1:
         pairs = branches[0 : n - 1 : 2] + branches[1::2]
         branches = torch.cat([pairs, branches[n - 1 :]]) if n % 2 else pairs
@@ -301,7 +308,7 @@ def _sum_rows(branches: Tensor) -> Tensor:
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield chunks of consecutive tensors with at most `MAX_CHUNK_NUMEL` numbers, or with one larger tensor."""
+    """Yield chunks of consecutive tensors with at most `MAX_CHUNK_NUMEL` numbers, or one larger tensor."""
     chunk, numel = list[Tensor](), 0
     for x in tensors:
         if chunk and numel + x.numel() > MAX_CHUNK_NUMEL:

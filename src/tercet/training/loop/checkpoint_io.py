@@ -22,7 +22,7 @@ class CheckpointFolderIO(TorchCheckpointIO):
 
     Args:
         checkpoints: Checkpoints of the run.
-        arithmetic: Arithmetic of the steps so far, saved with the state.
+        arithmetic: Numerical environments of the steps so far (see `run_folder/arithmetic.py`), saved with the state.
         on_save: Called with the step after each save.
     """
 

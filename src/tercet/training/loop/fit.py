@@ -60,7 +60,7 @@ class TrainingLoop:
         compile_mode: How the step is compiled.
         start: Starting point.
         checkpoints: Checkpoints of the run.
-        arithmetic: Arithmetic of the remaining steps.
+        arithmetic: Numerical environment of the remaining steps (see `run_folder/arithmetic.py`).
         export: Writes a model into the run folder.
         save_record: Called with the step after each save.
         save_micro_batch: Called if a step is out of memory, with the step, counted from 0, and the smaller

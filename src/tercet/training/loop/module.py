@@ -97,7 +97,7 @@ class TrainingModule(pl.LightningModule):
             checkpoint["state_dict"].update({name: current_state[name] for name in names})
 
     def _renumber(self, state: dict[str, Any]) -> None:
-        """Number an optimizer's state by the order of parameters in the model instead of in the parameter groups.
+        """Number an optimizer's state by the order of parameters in the model instead of in the groups.
 
         Sharded models need the order of the model. Other loaders use the lists of the parameter groups.
         """
@@ -191,7 +191,10 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def current_loss(self) -> float:
-        """Mean loss of the last step; on a GPU, of the last step whose metrics were logged."""
+        """Mean loss per target of the last step; on a GPU, of the last step that was logged or saved.
+
+        The host therefore does not wait for a GPU at each step.
+        """
         return float(self.last_loss.mean) if self.device.type == "cpu" else self._logged_loss
 
     @property

@@ -101,7 +101,10 @@ class Validation(StatefulAction):
             self.state = {**self.state, "without_better": 0}
 
     def restore_best(self, card: Card) -> None:
-        """Restore the best value from a model card, if the state of the checkpoint is lost."""
+        """Set the best value so far to that of a model card.
+
+        Called if the state of the checkpoint is lost. The count of validations without improvement starts again.
+        """
         if f"val/{self.best_by}" in card.metrics:
             self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
 
@@ -239,10 +242,11 @@ class SampleWriter:
 
 
 class CheckpointWriter:
-    """Writes `best/` when validation improves, and a checkpoint and `last/` every `interval` steps and at the end.
+    """Writes the model and checkpoints.
 
-    With sharded weights, `last/` is written only at the end, because gathering them on one device would delay training
-    at each save.
+    `best/` is written when validation improves, a checkpoint and `last/` every `interval` steps and at the end. With
+    sharded weights, `last/` is written only at the end, because gathering them on one device would delay training at
+    each save.
 
     Args:
         validation: Validation of the run.

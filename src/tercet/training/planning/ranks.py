@@ -147,9 +147,10 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
 
 
 def _summed_up(recipe: Recipe, share: int) -> int:
-    """Return the numbers that tp all-reduces per step.
+    """Return how many numbers tp all-reduces per step.
 
-    These are the output of each sublayer and the gradient of its input.
+    These are the output of each sublayer, twice if activations are recomputed, and the gradient of each sublayer's
+    input, including the encoder's output in cross-attention.
     """
     model, recomputes = recipe.model, recipe.training.activation_checkpointing
     tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)

@@ -31,7 +31,10 @@ class RowBatchSpec:
         return self.micro_batch_size == "auto"
 
     def micro_batch(self, devices: int) -> int:
-        """Return the rows per forward pass on one of `devices`; the whole share if the size is `auto`."""
+        """Return the rows per forward pass on each of `devices` devices.
+
+        This is `micro_batch_size`, or the device's whole share of the batch if that is `auto` or not set.
+        """
         return self.micro_batch_size if isinstance(self.micro_batch_size, int) else self.batch_size // devices
 
     def check_batches(self, devices: int, *, ramp: bool) -> None:
@@ -42,7 +45,8 @@ class RowBatchSpec:
             ramp: If True, the batch grows, starting at one micro-batch.
 
         Raises:
-            ValueError: If the batch size is not divisible by `devices`, or the micro-batch does not allow a ramp.
+            ValueError: If the batch size is not divisible by `devices`, or, with `ramp`, the micro-batch size is not a
+                proper divisor of the device's share.
         """
         if self.batch_size % devices:
             raise ValueError(f"task.batch_size={self.batch_size} must be divisible by the number of devices: {devices}")
@@ -53,8 +57,8 @@ class RowBatchSpec:
         """Check that gradients can be summed in a fixed order.
 
         Raises:
-            ValueError: If the micro-batch size is not a number, the micro-batches are unequal, or `devices` cannot
-                share them as branches of one binary tree.
+            ValueError: If the micro-batch size is not a number, does not divide the batch size, or `devices` is not a
+                power of two that divides the number of micro-batches.
         """
         _check_exact("batch_size", self.batch_size, "micro_batch_size", self.micro_batch_size, devices)
 
@@ -185,7 +189,10 @@ class TranslationTaskSpec:
         return self.micro_batch_tokens == "auto"
 
     def bucket_tokens(self, devices: int) -> int:
-        """Return the tokens per bucket on one of `devices`; the device's share if the size is `auto`."""
+        """Return the tokens per bucket on each of `devices` devices.
+
+        This is `micro_batch_tokens`, or the device's whole share of the batch if that is `auto` or not set.
+        """
         return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else self.batch_tokens // devices
 
     def buckets_per_step(self, devices: int) -> int:
@@ -199,7 +206,8 @@ class TranslationTaskSpec:
             ramp: If True, the batch grows, starting at one micro-batch.
 
         Raises:
-            ValueError: If the micro-batches cannot be divided over `devices`, or do not allow a ramp.
+            ValueError: If the micro-batches cannot be divided evenly over `devices`, or, with `ramp`, the micro-batch
+                size is not a proper divisor of the device's share.
         """
         if self.batch_tokens < devices:
             raise ValueError(f"task.batch_tokens={self.batch_tokens} must be at least the number of devices: {devices}")

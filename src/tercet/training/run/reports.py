@@ -58,10 +58,18 @@ def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact:
 
 
 def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], *, exact: bool) -> None:
-    """Report that the arithmetic of the remaining steps differs from that of the steps so far.
+    """Report on stderr how the numerical environment differs from that of the steps so far, if it does.
+
+    The environment consists of libraries, device, threads and precision, among others; see `arithmetic.py`.
+
+    Args:
+        out: Run folder.
+        start: Starting point.
+        current: Environment of the remaining steps.
+        exact: If True, reject a difference.
 
     Raises:
-        UserError: If an exact resume is requested and the arithmetic has changed.
+        UserError: If an exact resume is requested and the environment has changed.
     """
     from tercet.training.run_folder.arithmetic import find_changes
 

@@ -188,8 +188,8 @@ def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Ch
     Args:
         old: Current recipe.
         new: New recipe.
-        step: Number of steps that are trained.
-        steps: Length of the run with the changes.
+        step: Number of completed steps, after which the changes apply.
+        steps: New length of the run in steps, recorded with a change of the length.
     """
     old_values, new_values = _values(old), _values(new)
     return tuple(

@@ -231,7 +231,11 @@ def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "
 
 
 def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> None:
-    """Check that tied weights are equal under all their names, since loading would use the last one."""
+    """Check that tied weights are equal under all names, since loading would silently use the last one.
+
+    Raises:
+        ValueError: If they differ.
+    """
     import torch
 
     from tercet.checkpoint.weights import tied_names

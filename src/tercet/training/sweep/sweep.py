@@ -165,7 +165,7 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
 
 
 def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun, RunDiverged | None]]:
-    """Train the runs that are not trained yet, and yield each run with its error if it diverged, else None.
+    """Train the runs that are not trained yet; yield each run with its error if it diverged, else None.
 
     Raises:
         UserError: If a run cannot be resumed.
@@ -230,7 +230,7 @@ def _open_finished(folder: Path, name: str) -> SweepRun:
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return the last part of each name, or the full name if two have the same last part."""
+    """Return the last part of each path, without suffix unless a run; the full name if two are equal."""
     ends = [Path(name).resolve().name if is_run(name) else Path(name).stem for name in names]
     return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
 
@@ -283,9 +283,10 @@ def _check_out(out: Path, requested: Plain) -> None:
 
 
 def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
-    """Write the settings file, and return the arithmetic of all recipes whose precision is `auto`.
+    """Return `precision` and `matmul` for all recipes whose precision is `auto`.
 
-    It is measured once, because variants could otherwise also differ in arithmetic.
+    The settings file is written if it does not exist.
+    They are measured once, because variants could otherwise also differ in rounding.
     """
     from tercet.training.compute.auto_arithmetic import choose_arithmetic
 
@@ -303,7 +304,7 @@ def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
 
 
 def _read_settings(out: Path) -> dict[str, Any]:
-    """Read the requested settings and the arithmetic of a comparison.
+    """Read the requested settings, and `precision` and `matmul`, of a comparison.
 
     Raises:
         UserError: If the file is damaged, or was not written by a comparison.

@@ -176,9 +176,11 @@ def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterat
     """Yield an in-process test client."""
     with (
         registry(*kinds, **more) as models,
-        TestClient(application(models, rules), base_url="http://127.0.0.1", raise_server_exceptions=False) as asking,
+        TestClient(
+            application(models, rules), base_url="http://127.0.0.1", raise_server_exceptions=False
+        ) as test_client,
     ):
-        yield asking
+        yield test_client
 
 
 @contextmanager

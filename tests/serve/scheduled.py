@@ -30,7 +30,7 @@ MODEL = MODELS["rotary"]
 GREEDY = Sampling(max_new_tokens=6, temperature=0)
 
 
-class Heard:
+class EventListener:
     """Events that one request received."""
 
     def __init__(self) -> None:
@@ -48,30 +48,32 @@ class Heard:
         return self.events
 
 
-class Held(Heard):
+class BlockingListener(EventListener):
     """Listener that blocks the worker in its first event until `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go = threading.Event(), threading.Event()
+        self.started, self.go = threading.Event(), threading.Event()
 
     def __call__(self, event: TokenEvent | Exception) -> None:
         super().__call__(event)
-        self.begun.set()
+        self.started.set()
         assert self.go.wait(20)
 
 
 @contextmanager
 def scheduler(model: DecoderOnly = MODEL, **limits: Any) -> Iterator[Scheduler]:
-    with Scheduler(model, TOKENIZER, Limits(**limits)) as made:
-        yield made
-    assert (made.running, made.waiting) == (0, 0)
+    with Scheduler(model, TOKENIZER, Limits(**limits)) as engine:
+        yield engine
+    assert (engine.running, engine.waiting) == (0, 0)
 
 
-def asked(made: Scheduler, prompt: str = "the cat", sampling: Sampling = GREEDY, heard: Heard | None = None) -> Heard:
-    heard = Heard() if heard is None else heard
-    made.submit(request_for(prompt, sampling), heard)
-    return heard
+def submit_request(
+    engine: Scheduler, prompt: str = "the cat", sampling: Sampling = GREEDY, listener: EventListener | None = None
+) -> EventListener:
+    listener = EventListener() if listener is None else listener
+    engine.submit(request_for(prompt, sampling), listener)
+    return listener
 
 
 def until(condition: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from scheduled import MODEL, Heard, scheduler
+from scheduled import MODEL, EventListener, scheduler
 from small_writer import alone, assert_is, request_for, writer
 from test_scheduler import (  # noqa: F401
     test_a_model_with_only_nan_fails_every_request,
@@ -79,12 +79,12 @@ def test_a_row_moves_with_all_its_state_to_another_slot() -> None:
 def test_tables_grow_while_rows_are_decoded() -> None:
     model = writer(max_len=300, position=Rotary())
     long, short = Sampling(max_new_tokens=150, temperature=0), Sampling(max_new_tokens=5)
-    with scheduler(model, slots=2) as made:
-        heard = [Heard(), Heard()]
-        made.submit(request_for("the cat", long), heard[0])
-        made.submit(request_for("a dog", short), heard[1])
-        assert_is(heard[0].wait(), alone(model, "the cat", long))
-        assert_is(heard[1].wait(), alone(model, "a dog", short))
+    with scheduler(model, slots=2) as engine:
+        listener = [EventListener(), EventListener()]
+        engine.submit(request_for("the cat", long), listener[0])
+        engine.submit(request_for("a dog", short), listener[1])
+        assert_is(listener[0].wait(), alone(model, "the cat", long))
+        assert_is(listener[1].wait(), alone(model, "a dog", short))
 
 
 def test_rows_with_more_top_logprobs_do_not_affect_pending_results() -> None:

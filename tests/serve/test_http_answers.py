@@ -28,24 +28,24 @@ PROMPTS = ["the cat", "unbelievable dogs sat", "é"]
 
 
 @pytest.fixture(scope="module")
-def asking() -> Iterator[TestClient]:
-    with client("gpt", "chat", "bert", "texts", "words", "translator") as asking:
-        yield asking
+def test_client() -> Iterator[TestClient]:
+    with client("gpt", "chat", "bert", "texts", "words", "translator") as test_client:
+        yield test_client
 
 
-def asked(asking: TestClient, path: str, **body: Any) -> Any:
-    answer = asking.post(path, json=body)
+def post_json(test_client: TestClient, path: str, **body: Any) -> Any:
+    answer = test_client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def events(asking: TestClient, path: str, **body: Any) -> list[Any]:
+def events(test_client: TestClient, path: str, **body: Any) -> list[Any]:
     """Return the events of a stream up to its end."""
-    with asking.stream("POST", path, json={**body, "stream": True}) as answer:
+    with test_client.stream("POST", path, json={**body, "stream": True}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        told = "".join(answer.iter_text()).split("\n\n")
-    assert told[-2:] == ["data: [DONE]", ""]
-    return [json.loads(line.removeprefix("data: ")) for line in told[:-2]]
+        response = "".join(answer.iter_text()).split("\n\n")
+    assert response[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in response[:-2]]
 
 
 def written(prompt: str, *, samples: int = 1, **sampling: Any) -> list[Any]:
@@ -60,55 +60,61 @@ def rounded(found: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_greedy_completions_equal_those_of_generate(asking: TestClient) -> None:
+def test_greedy_completions_equal_those_of_generate(test_client: TestClient) -> None:
     for prompt in PROMPTS:
-        (want,) = written(prompt, temperature=0)
-        told = asked(asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0)
-        assert told["choices"][0]["text"] == want.text
-        assert told["choices"][0]["finish_reason"] == ("length" if want.finish == "length" else "stop")
+        (expected,) = written(prompt, temperature=0)
+        response = post_json(test_client, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0)
+        assert response["choices"][0]["text"] == expected.text
+        assert response["choices"][0]["finish_reason"] == ("length" if expected.finish == "length" else "stop")
         n = len(WRITER.encode(prompt))
-        assert told["usage"] == {
-            "prompt_tokens": n, "completion_tokens": len(want.ids), "total_tokens": n + len(want.ids)
+        assert response["usage"] == {
+            "prompt_tokens": n, "completion_tokens": len(expected.ids), "total_tokens": n + len(expected.ids)
         }  # fmt: skip
 
 
 @pytest.mark.slow
-def test_samples_and_seeds_equal_those_of_generate(asking: TestClient) -> None:
+def test_samples_and_seeds_equal_those_of_generate(test_client: TestClient) -> None:
     how = {"temperature": 1.3, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 41}
     for stop in ((), ("e",), ("at", "the")):
-        want = [one for prompt in PROMPTS for one in written(prompt, samples=3, stop=stop, **how)]
-        told = asked(asking, "/v1/completions", model="gpt", prompt=PROMPTS, max_tokens=11, n=3, stop=list(stop), **how)
-        assert [one["text"] for one in told["choices"]] == [one.text for one in want]
-        assert [one["index"] for one in told["choices"]] == list(range(9))
-        assert [one["seed"] for one in told["choices"]] == [41, 42, 43] * 3
-        assert [one["finish_reason"] == "length" for one in told["choices"]] == [one.finish == "length" for one in want]
+        expected = [one for prompt in PROMPTS for one in written(prompt, samples=3, stop=stop, **how)]
+        response = post_json(
+            test_client, "/v1/completions", model="gpt", prompt=PROMPTS, max_tokens=11, n=3, stop=list(stop), **how
+        )
+        assert [one["text"] for one in response["choices"]] == [one.text for one in expected]
+        assert [one["index"] for one in response["choices"]] == list(range(9))
+        assert [one["seed"] for one in response["choices"]] == [41, 42, 43] * 3
+        assert [one["finish_reason"] == "length" for one in response["choices"]] == [
+            one.finish == "length" for one in expected
+        ]
 
 
-def test_a_random_seed_is_returned_and_reproduces_the_answer(asking: TestClient) -> None:
+def test_a_random_seed_is_returned_and_reproduces_the_answer(test_client: TestClient) -> None:
     how = {"model": "gpt", "prompt": "the", "max_tokens": 11}
-    choices = [asked(asking, "/v1/completions", **how)["choices"][0] for _ in range(2)]
+    choices = [post_json(test_client, "/v1/completions", **how)["choices"][0] for _ in range(2)]
     assert len({one["seed"] for one in choices}) == 2
-    again = asked(asking, "/v1/completions", **how, seed=choices[0]["seed"])["choices"][0]
+    again = post_json(test_client, "/v1/completions", **how, seed=choices[0]["seed"])["choices"][0]
     assert again["text"] == choices[0]["text"]
 
 
-def test_token_ids_and_text_are_equivalent_prompts(asking: TestClient) -> None:
+def test_token_ids_and_text_are_equivalent_prompts(test_client: TestClient) -> None:
     how = {"model": "gpt", "max_tokens": 9, "temperature": 0, "echo": True}
-    of_texts = asked(asking, "/v1/completions", prompt=PROMPTS, **how)["choices"]
-    of_ids = asked(asking, "/v1/completions", prompt=[WRITER.encode(prompt) for prompt in PROMPTS], **how)["choices"]
+    of_texts = post_json(test_client, "/v1/completions", prompt=PROMPTS, **how)["choices"]
+    of_ids = post_json(test_client, "/v1/completions", prompt=[WRITER.encode(prompt) for prompt in PROMPTS], **how)[
+        "choices"
+    ]
     assert [one["text"] for one in of_texts] == [one["text"] for one in of_ids]
-    alone = asked(asking, "/v1/completions", prompt=WRITER.encode(PROMPTS[0]), **how)["choices"]
+    alone = post_json(test_client, "/v1/completions", prompt=WRITER.encode(PROMPTS[0]), **how)["choices"]
     assert [one["text"] for one in alone] == [of_texts[0]["text"]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [[], ["at", "the"]])
-def test_a_joined_stream_equals_the_whole_answer(asking: TestClient, stop: list[str]) -> None:
+def test_a_joined_stream_equals_the_whole_answer(test_client: TestClient, stop: list[str]) -> None:
     how: dict[str, Any] = {"model": "gpt", "prompt": PROMPTS, "n": 2, "max_tokens": 11, "seed": 5, "stop": stop}
     how |= {"logprobs": 3, "echo": True}
-    whole = asked(asking, "/v1/completions", **how)
+    whole = post_json(test_client, "/v1/completions", **how)
     assert whole["usage"]["prompt_tokens"] == sum(len(WRITER.encode(prompt)) for prompt in PROMPTS)  # independent of n
-    pieces = events(asking, "/v1/completions", **how, stream_options={"include_usage": True})
+    pieces = events(test_client, "/v1/completions", **how, stream_options={"include_usage": True})
     assert pieces[-1]["choices"] == []
     assert pieces[-1]["usage"] == whole["usage"]
     assert all(piece["usage"] is None for piece in pieces[:-1])
@@ -122,23 +128,23 @@ def test_a_joined_stream_equals_the_whole_answer(asking: TestClient, stop: list[
             assert rounded([value for one in mine for value in one["logprobs"][name]]) == rounded(values)
 
 
-def test_a_stream_has_usage_only_if_requested(asking: TestClient) -> None:
-    pieces = events(asking, "/v1/completions", model="gpt", prompt="the", max_tokens=5)
+def test_a_stream_has_usage_only_if_requested(test_client: TestClient) -> None:
+    pieces = events(test_client, "/v1/completions", model="gpt", prompt="the", max_tokens=5)
     assert all("usage" not in piece and len(piece["choices"]) == 1 for piece in pieces)
 
 
-def test_logprobs_equal_those_of_the_model(asking: TestClient) -> None:
+def test_logprobs_equal_those_of_the_model(test_client: TestClient) -> None:
     """Log-probabilities of prompt and completion equal those of one forward pass over the whole text."""
     prompt = "the cat sat"
-    told = asked(
-        asking, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0, logprobs=4, echo=True
+    response = post_json(
+        test_client, "/v1/completions", model="gpt", prompt=prompt, max_tokens=11, temperature=0, logprobs=4, echo=True
     )["choices"][0]
-    (want,) = written(prompt, temperature=0)
-    ids = [*WRITER.encode(prompt), *want.ids[:11]]
+    (expected,) = written(prompt, temperature=0)
+    ids = [*WRITER.encode(prompt), *expected.ids[:11]]
     model = trained_model("gpt").model
     with torch.no_grad():
         scores = model(torch.tensor([ids]))[0].log_softmax(-1)  # (T, V)
-    found = told["logprobs"]
+    found = response["logprobs"]
     assert found["tokens"] == [WRITER.tokens([token])[0] for token in ids]
     assert found["token_logprobs"][0] is None
     assert found["token_logprobs"][1:] == pytest.approx(
@@ -151,24 +157,26 @@ def test_logprobs_equal_those_of_the_model(asking: TestClient) -> None:
         }
         assert {name: top[name] for name in want_top} == pytest.approx(want_top, abs=1e-4)
         assert set(top) - set(want_top) <= {found["tokens"][place + 1]}
-    text = told["text"]
+    text = response["text"]
     for offset, token in zip(found["text_offset"], found["tokens"], strict=True):
         if "\\x" not in token:  # part of a character
             assert text[offset:].startswith(token)
 
 
-def test_echo_works_with_zero_new_tokens(asking: TestClient) -> None:
+def test_echo_works_with_zero_new_tokens(test_client: TestClient) -> None:
     """Programs that score given texts send such requests."""
-    told = asked(asking, "/v1/completions", model="gpt", prompt="the cat sat", max_tokens=0, logprobs=0, echo=True)
-    choice = told["choices"][0]
+    response = post_json(
+        test_client, "/v1/completions", model="gpt", prompt="the cat sat", max_tokens=0, logprobs=0, echo=True
+    )
+    choice = response["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("the cat sat", "length")
-    assert len(choice["logprobs"]["tokens"]) == told["usage"]["prompt_tokens"] == len(WRITER.encode("the cat sat"))
+    assert len(choice["logprobs"]["tokens"]) == response["usage"]["prompt_tokens"] == len(WRITER.encode("the cat sat"))
     assert choice["logprobs"]["top_logprobs"] == [None] * len(choice["logprobs"]["tokens"])
-    assert told["usage"]["completion_tokens"] == 0
+    assert response["usage"]["completion_tokens"] == 0
 
 
 @pytest.mark.slow
-def test_a_chat_is_its_template_continued(asking: TestClient) -> None:
+def test_a_chat_is_its_template_continued(test_client: TestClient) -> None:
     messages = [
         {"role": "user", "content": "the"},
         {"role": "assistant", "content": ""},
@@ -179,25 +187,25 @@ def test_a_chat_is_its_template_continued(asking: TestClient) -> None:
         ids += [*WRITER.encode(f"{message['role']}: {message['content']}"), WRITER.eos_id]
     ids += WRITER.encode("assistant: ")
     how = {"max_tokens": 13, "temperature": 0.7, "seed": 3}
-    want = asked(asking, "/v1/completions", model="chat", prompt=ids, **how)
-    told = asked(asking, "/v1/chat/completions", model="chat", messages=messages, **how)
-    assert told["choices"][0]["message"] == {
+    expected = post_json(test_client, "/v1/completions", model="chat", prompt=ids, **how)
+    response = post_json(test_client, "/v1/chat/completions", model="chat", messages=messages, **how)
+    assert response["choices"][0]["message"] == {
         "role": "assistant",
-        "content": want["choices"][0]["text"],
+        "content": expected["choices"][0]["text"],
         "refusal": None,
     }
-    assert told["usage"] == want["usage"]
+    assert response["usage"] == expected["usage"]
     pieces = events(
-        asking, "/v1/chat/completions", model="chat", messages=messages, **how, logprobs=True, top_logprobs=2
+        test_client, "/v1/chat/completions", model="chat", messages=messages, **how, logprobs=True, top_logprobs=2
     )
     assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     deltas = [piece["choices"][0]["delta"].get("content", "") for piece in pieces]
-    assert "".join(deltas) == want["choices"][0]["text"]
+    assert "".join(deltas) == expected["choices"][0]["text"]
     told_tokens = [
         one for piece in pieces if piece["choices"][0]["logprobs"] for one in piece["choices"][0]["logprobs"]["content"]
     ]
     assert all(len(one["top_logprobs"]) == 2 and one["logprob"] <= 0 for one in told_tokens)
-    assert len(told_tokens) in (want["usage"]["completion_tokens"], want["usage"]["completion_tokens"] - 1)
+    assert len(told_tokens) in (expected["usage"]["completion_tokens"], expected["usage"]["completion_tokens"] - 1)
 
 
 @pytest.mark.slow
@@ -213,11 +221,11 @@ def test_a_template_renders_as_transformers_does() -> None:
         "{{ strftime_now('%Y')[:2] }}",
     ]
     for source in sources:
-        want = other.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
-        assert ChatTemplate(source, WRITER).render(messages) == want
-    want = other.apply_chat_template(messages, chat_template=TEMPLATE, add_generation_prompt=True)["input_ids"]
+        expected = other.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+        assert ChatTemplate(source, WRITER).render(messages) == expected
+    expected = other.apply_chat_template(messages, chat_template=TEMPLATE, add_generation_prompt=True)["input_ids"]
     ours = ChatTemplate(TEMPLATE, WRITER).encode(messages)
-    assert WRITER.decode(ours, skip_special=False) == WRITER.decode(want, skip_special=False)
+    assert WRITER.decode(ours, skip_special=False) == WRITER.decode(expected, skip_special=False)
 
 
 @pytest.mark.slow
@@ -239,7 +247,7 @@ def test_a_message_may_have_any_character() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("{{ ''.__class__.__mro__ }}", "rejects these messages"),
         ("{{ messages.append(1) }}", "rejects these messages"),
@@ -251,8 +259,8 @@ def test_a_message_may_have_any_character() -> None:
         ("", "gives an empty text for these messages"),
     ],
 )
-def test_a_template_runs_in_a_sandbox(source: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_a_template_runs_in_a_sandbox(source: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         ChatTemplate(source, WRITER).encode([{"role": "user", "content": "a"}])
 
 
@@ -261,27 +269,29 @@ def test_an_invalid_template_is_rejected() -> None:
         ChatTemplate("{% if %}", WRITER)
 
 
-def test_vectors_equal_those_of_embed(asking: TestClient) -> None:
+def test_vectors_equal_those_of_embed(test_client: TestClient) -> None:
     texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
     for how in ({}, {"pooling": "first"}, {"normalise": False}):
-        want = Run(trained_model=trained_model("bert")).embed(texts, **how)
-        told = asked(asking, "/v1/embeddings", model="bert", input=texts, **how)
-        found = np.array([one["embedding"] for one in told["data"]], np.float32)
-        np.testing.assert_allclose(found, want, atol=1e-6)
-    packed = asked(asking, "/v1/embeddings", model="bert", input=texts, encoding_format="base64", normalise=False)
+        expected = Run(trained_model=trained_model("bert")).embed(texts, **how)
+        response = post_json(test_client, "/v1/embeddings", model="bert", input=texts, **how)
+        found = np.array([one["embedding"] for one in response["data"]], np.float32)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    packed = post_json(
+        test_client, "/v1/embeddings", model="bert", input=texts, encoding_format="base64", normalise=False
+    )
     bare = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in packed["data"]]
-    np.testing.assert_allclose(np.stack(bare), want, atol=1e-6)
+    np.testing.assert_allclose(np.stack(bare), expected, atol=1e-6)
     n = sum(len(READER.encode(text)) for text in texts)
     assert packed["usage"] == {"prompt_tokens": n, "total_tokens": n}
-    ids = asked(
-        asking, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalise=False
+    ids = post_json(
+        test_client, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalise=False
     )
-    np.testing.assert_allclose(np.array([one["embedding"] for one in ids["data"]]), want[2:], atol=1e-6)
-    assert asked(asking, "/v1/embeddings", model="bert", input="a", dimensions=24)["data"][0]["index"] == 0
+    np.testing.assert_allclose(np.array([one["embedding"] for one in ids["data"]]), expected[2:], atol=1e-6)
+    assert post_json(test_client, "/v1/embeddings", model="bert", input="a", dimensions=24)["data"][0]["index"] == 0
 
 
 @pytest.mark.slow
-def test_translations_equal_those_of_translate(asking: TestClient) -> None:
+def test_translations_equal_those_of_translate(test_client: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran until", " on the mat "]
     model = trained_model("translator").model
     assert isinstance(model, EncoderDecoder)
@@ -294,24 +304,24 @@ def test_translations_equal_those_of_translate(asking: TestClient) -> None:
         ({"sample": True, "seed": 9, "top_k": 20}, Sampling(seed=9, top_k=20, max_new_tokens=1 << 20)),
     ]
     for body, search in searches:
-        want = translate(model, READER, texts, search)
-        told = asked(asking, "/translate", text=texts, **body)["answers"]
-        assert [[one["text"] for one in answer["translations"]] for answer in told] == [
-            [one.text for one in several] for several in want
+        expected = translate(model, READER, texts, search)
+        response = post_json(test_client, "/translate", text=texts, **body)["answers"]
+        assert [[one["text"] for one in answer["translations"]] for answer in response] == [
+            [one.text for one in several] for several in expected
         ]
-        for answer, several in zip(told, want, strict=True):
+        for answer, several in zip(response, expected, strict=True):
             assert [one["score"] for one in answer["translations"]] == pytest.approx(
                 [one.score for one in several], abs=1e-4
             )
     (begun,) = translate(model, READER, ["a dog"], Beam(), prefixes=["the"])
-    (told,) = asked(asking, "/translate", text="a dog", prefix="the")["answers"]
-    assert told["translations"][0]["text"] == begun[0].text
+    (response,) = post_json(test_client, "/translate", text="a dog", prefix="the")["answers"]
+    assert response["translations"][0]["text"] == begun[0].text
 
 
-def test_a_text_of_several_lines_is_translated_line_by_line(asking: TestClient) -> None:
+def test_a_text_of_several_lines_is_translated_line_by_line(test_client: TestClient) -> None:
     lines, body = ["the cat sat", "", "a dog ran", "the mat"], {"beam": 3, "n_best": 2}
-    alone = [asked(asking, "/translate", text=line, **body)["answers"][0] for line in lines]
-    two = asked(asking, "/translate", text=["\n".join(lines), "a dog ran"], **body)["answers"]
+    alone = [post_json(test_client, "/translate", text=line, **body)["answers"][0] for line in lines]
+    two = post_json(test_client, "/translate", text=["\n".join(lines), "a dog ran"], **body)["answers"]
     assert [choice["text"] for choice in two[1]["translations"]] == [
         choice["text"] for choice in alone[2]["translations"]
     ]
@@ -325,12 +335,12 @@ def test_a_text_of_several_lines_is_translated_line_by_line(asking: TestClient) 
     assert len(two[0]["translations"]) == 2
 
 
-def test_filled_masks_equal_those_of_fill(asking: TestClient) -> None:
+def test_filled_masks_equal_those_of_fill(test_client: TestClient) -> None:
     texts = ["the [MASK] sat", "a <mask> [MASK]"]
     for how in ({}, {"top": 3}, {"only": ["cat", "dog"]}, {"only": ["cat", "dog"], "top": 1}):
-        want = Run(trained_model=trained_model("bert")).fill(texts, **how)
-        told = asked(asking, "/fill-mask", text=texts, **how)["answers"]
-        for answer, one in zip(told, want, strict=True):
+        expected = Run(trained_model=trained_model("bert")).fill(texts, **how)
+        response = post_json(test_client, "/fill-mask", text=texts, **how)["answers"]
+        for answer, one in zip(response, expected, strict=True):
             assert [[c["word"] for c in mask] for mask in answer["masks"]] == [
                 [c.word for c in mask] for mask in one.masks
             ]
@@ -339,24 +349,24 @@ def test_filled_masks_equal_those_of_fill(asking: TestClient) -> None:
                 assert [c["text"] for c in mask] == [c.text for c in wanted]
 
 
-def test_labels_equal_those_of_classify(asking: TestClient) -> None:
+def test_labels_equal_those_of_classify(test_client: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran " * 20]
-    want = Run(trained_model=trained_model("texts")).classify(texts)
-    told = asked(asking, "/classify", model="texts", text=texts)["answers"]
-    for answer, one in zip(told, want, strict=True):
+    expected = Run(trained_model=trained_model("texts")).classify(texts)
+    response = post_json(test_client, "/classify", model="texts", text=texts)["answers"]
+    for answer, one in zip(response, expected, strict=True):
         assert (answer["label"], answer["truncated"]) == (one.label, one.truncated)
         assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
         assert set(answer["scores"]) == set(LABELS)
-    assert told[2]["truncated"]
+    assert response[2]["truncated"]
     tagged = Run(trained_model=trained_model("words")).tag([text.split() for text in texts])
-    told = asked(asking, "/classify", model="words", text=texts)["answers"]
-    for answer, one in zip(told, tagged, strict=True):
+    response = post_json(test_client, "/classify", model="words", text=texts)["answers"]
+    for answer, one in zip(response, tagged, strict=True):
         assert [word["word"] for word in answer["words"]] == list(one.words)
         assert [word["label"] for word in answer["words"]] == [found and found.label for found in one.tags]
 
 
 @pytest.mark.slow
-def test_concurrent_requests_get_their_own_answers(asking: TestClient) -> None:
+def test_concurrent_requests_get_their_own_answers(test_client: TestClient) -> None:
     """Requests of every kind from many threads each get the answer of the same request without others."""
     questions: list[tuple[str, dict[str, Any]]] = [
         *(("/v1/completions", {"model": "gpt", "prompt": one, "seed": 3, "max_tokens": 9}) for one in PROMPTS),
@@ -367,7 +377,7 @@ def test_concurrent_requests_get_their_own_answers(asking: TestClient) -> None:
     ]  # fmt: skip
 
     def ask(question: tuple[str, dict[str, Any]]) -> Any:
-        found = asked(asking, question[0], **question[1])
+        found = post_json(test_client, question[0], **question[1])
         return rounded({name: value for name, value in found.items() if name not in ("id", "created")})
 
     alone = [ask(question) for question in questions]

@@ -16,7 +16,7 @@ from tercet.serve.http.responses import ClassifyResponse, RegressedText
 
 
 @pytest.fixture(scope="module")
-def asking() -> Iterator[TestClient]:
+def test_client() -> Iterator[TestClient]:
     with client("bert", "translator") as models:
         yield models
 
@@ -29,19 +29,19 @@ def asking() -> Iterator[TestClient]:
         ({"text": "[MASK] <mask> " * 155, "top": 1, "only": ["cat", "dog"] * 500}, "only"),  # each word is scored
     ],
 )
-def test_candidates_of_a_request_are_bounded(asking: TestClient, body: dict[str, object], param: str) -> None:
-    answer = asking.post("/fill-mask", json=body)
+def test_candidates_of_a_request_are_bounded(test_client: TestClient, body: dict[str, object], param: str) -> None:
+    answer = test_client.post("/fill-mask", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert f"the limit of {MAX_FILLED_CHARACTERS / 1e6:.0f} million" in error["message"]
 
 
-def test_a_usual_request_is_within_the_bound(asking: TestClient) -> None:
-    assert asking.post("/fill-mask", json={"text": ["the [MASK] sat"] * 8, "top": 1000}).status_code == 200
+def test_a_usual_request_is_within_the_bound(test_client: TestClient) -> None:
+    assert test_client.post("/fill-mask", json={"text": ["the [MASK] sat"] * 8, "top": 1000}).status_code == 200
 
 
-def test_lines_of_a_request_are_bounded(asking: TestClient) -> None:
-    answer = asking.post("/translate", json={"text": "a\n" * (MAX_INPUT_TEXTS + 1) + "a"})
+def test_lines_of_a_request_are_bounded(test_client: TestClient) -> None:
+    answer = test_client.post("/translate", json={"text": "a\n" * (MAX_INPUT_TEXTS + 1) + "a"})
     assert answer.status_code == 400
     assert "lines; send at most 2,048 at once" in answer.json()["error"]["message"]
 

@@ -70,8 +70,8 @@ def test_the_documented_tables_match_the_code(address: str) -> None:
     for name in re.findall(r"`(tercet_\w+)\{", TEXT):
         assert f"{name.removesuffix('_total')}" in httpx.get(f"{address}/metrics").text
     limits = Limits()
-    told = dict(re.findall(r"\| `(--[a-z-]+)` \| [^|]* \| (\d+) \|", TEXT))
-    assert told == {
+    defaults = dict(re.findall(r"\| `(--[a-z-]+)` \| [^|]* \| (\d+) \|", TEXT))
+    assert defaults == {
         "--slots": str(limits.slots), "--queue": str(limits.waiting), "--max-tokens": str(limits.max_new_tokens),
         "--timeout": f"{limits.seconds:g}", "--max-body": str(AccessRules().max_body), "--grace": "30",
         "--shutdown-delay": "0",

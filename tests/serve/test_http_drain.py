@@ -100,14 +100,14 @@ def test_unfinished_requests_get_an_error(signals: int, stream: bool) -> None:
 def test_a_hanging_model_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_worker, "STALLED_SECONDS", 0.1)
     go = threading.Event()
-    with client("bert", limits=Limits(seconds=0.05)) as asking:
-        batcher: Batcher[object, object, object] = asking.app.state.service.registry.get("bert").batcher("fill")  # type: ignore[attr-defined]
+    with client("bert", limits=Limits(seconds=0.05)) as test_client:
+        batcher: Batcher[object, object, object] = test_client.app.state.service.registry.get("bert").batcher("fill")  # type: ignore[attr-defined]
         batcher._call = lambda items, key: [go.wait(20) for _ in items]  # type: ignore[assignment]
         time.sleep(0.15)
-        assert asking.get("/health").status_code == 200  # the request only waits
-        assert asking.post("/fill-mask", json={"text": "[MASK]"}).status_code == 504
-        until(lambda: asking.get("/health").status_code == 503)
-        assert asking.get("/health").json() == {"status": "stalled"}
-        assert asking.get("/ready").status_code == 200
+        assert test_client.get("/health").status_code == 200  # the request only waits
+        assert test_client.post("/fill-mask", json={"text": "[MASK]"}).status_code == 504
+        until(lambda: test_client.get("/health").status_code == 503)
+        assert test_client.get("/health").json() == {"status": "stalled"}
+        assert test_client.get("/ready").status_code == 200
         go.set()
-        until(lambda: asking.get("/health").status_code == 200)
+        until(lambda: test_client.get("/health").status_code == 200)

@@ -41,13 +41,13 @@ def error(answer: Any, status: int) -> dict[str, Any]:
 
 def test_a_full_queue_is_a_429_with_a_retry_time() -> None:
     paced = Paced(room=2)
-    with client("gpt", scheduler=paced) as asking, ThreadPoolExecutor(2) as pool:
-        served = [pool.submit(asking.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
+    with client("gpt", scheduler=paced) as test_client, ThreadPoolExecutor(2) as pool:
+        served = [pool.submit(test_client.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
         until(lambda: paced.running == 2)
-        answer = asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3})
+        answer = test_client.post(COMPLETE, json={"prompt": "a", "max_tokens": 3})
         assert error(answer, 429)["code"] == "queue_full"
         assert answer.headers["retry-after"] == "7"
-        assert error(asking.post(COMPLETE, json={"prompt": "a", "max_tokens": 3, "stream": True}), 429)
+        assert error(test_client.post(COMPLETE, json={"prompt": "a", "max_tokens": 3, "stream": True}), 429)
         paced.go.set()
         assert [one.result().json()["choices"][0]["text"] for one in served] == ["aaa", "aaa"]
     assert paced.running == paced.cancelled == 0
@@ -58,27 +58,27 @@ def test_a_long_list_goes_through_a_short_queue() -> None:
     """Its texts wait for each other and leave the queue to other requests."""
     paced = Paced(room=2)
     paced.go.set()
-    with client("gpt", scheduler=paced) as asking:
-        told = asking.post(COMPLETE, json={"prompt": ["a"] * 20, "n": 2, "max_tokens": 2}).json()
-    assert [one["text"] for one in told["choices"]] == ["aa"] * 40
-    with client("bert", limits=Limits(slots=2, waiting=1)) as asking:
+    with client("gpt", scheduler=paced) as test_client:
+        response = test_client.post(COMPLETE, json={"prompt": ["a"] * 20, "n": 2, "max_tokens": 2}).json()
+    assert [one["text"] for one in response["choices"]] == ["aa"] * 40
+    with client("bert", limits=Limits(slots=2, waiting=1)) as test_client:
         texts = [f"the {'cat ' * (n % 5)}" for n in range(100)]
-        assert len(asking.post("/v1/embeddings", json={"input": texts}).json()["data"]) == 100
+        assert len(test_client.post("/v1/embeddings", json={"input": texts}).json()["data"]) == 100
 
 
 @pytest.mark.slow
 def test_a_timeout_is_a_504_and_frees_the_slot() -> None:
     paced = Paced()
-    with client("gpt", scheduler=paced, limits=SHORT) as asking:
+    with client("gpt", scheduler=paced, limits=SHORT) as test_client:
         for stream in (False, True):
-            told = error(asking.post(COMPLETE, json={"prompt": "a", "stream": stream}), 504)
-            assert told["type"] == "timeout_error"
-            assert "0.3 seconds" in told["message"]
+            response = error(test_client.post(COMPLETE, json={"prompt": "a", "stream": stream}), 504)
+            assert response["type"] == "timeout_error"
+            assert "0.3 seconds" in response["message"]
             assert paced.running == 0
-    with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as asking:
+    with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as test_client:
         endless = {"prompt": "a", "max_tokens": 10**5, "temperature": 0}  # a sampled text may end before the timeout
-        told = error(asking.post(COMPLETE, json=endless), 504)
-        assert "0.05 seconds" in told["message"]
+        response = error(test_client.post(COMPLETE, json=endless), 504)
+        assert "0.05 seconds" in response["message"]
 
 
 @pytest.mark.slow
@@ -111,29 +111,29 @@ def test_a_timeout_during_a_stream_is_an_event() -> None:
     ],
 )
 def test_nan_weights_are_an_error_for_every_route(kind: str, path: str, body: dict[str, Any]) -> None:
-    with client(models={kind: broken(trained_model(kind))}) as asking:
-        told = error(asking.post(path, json=body), 500)
-        assert told["message"] == DIVERGENCE_MESSAGE
-        assert told["code"] == "not_numbers"
-        assert asking.get("/health").status_code == 200
+    with client(models={kind: broken(trained_model(kind))}) as test_client:
+        response = error(test_client.post(path, json=body), 500)
+        assert response["message"] == DIVERGENCE_MESSAGE
+        assert response["code"] == "not_numbers"
+        assert test_client.get("/health").status_code == 200
 
 
 def test_an_internal_error_hides_its_details() -> None:
     paced = Paced(fails=ZeroDivisionError("secret insides"))
     paced.go.set()
-    with client("gpt", scheduler=paced) as asking:
-        told = error(asking.post(COMPLETE, json={"prompt": "a"}), 500)
-    assert told["type"] == "server_error"
-    assert "secret" not in told["message"]
+    with client("gpt", scheduler=paced) as test_client:
+        response = error(test_client.post(COMPLETE, json={"prompt": "a"}), 500)
+    assert response["type"] == "server_error"
+    assert "secret" not in response["message"]
 
 
 @pytest.mark.slow
 def test_an_invalid_text_does_not_affect_concurrent_requests() -> None:
-    with client("bert") as asking, ThreadPoolExecutor(8) as pool:
+    with client("bert") as test_client, ThreadPoolExecutor(8) as pool:
         bodies = [
             {"text": text, "only": ["cat"]} for text in ("[MASK]", "no gap", "the [MASK]", "mat " * 99 + "[MASK]")
         ]
-        answers = list(pool.map(lambda body: asking.post("/fill-mask", json=body), bodies * 5))
+        answers = list(pool.map(lambda body: test_client.post("/fill-mask", json=body), bodies * 5))
     assert [one.status_code for one in answers] == [200, 400, 200, 400] * 5
 
 
@@ -246,10 +246,10 @@ def test_a_stalled_sender_is_disconnected() -> None:
     ):
         head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-        told = _read_until(slow, b"}}")
-    assert told.startswith(b"HTTP/1.1 408 ")
-    assert b"was not received within 0.2 seconds" in told
-    assert b"connection: close" in told.lower()
+        response = _read_until(slow, b"}}")
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b"was not received within 0.2 seconds" in response
+    assert b"connection: close" in response.lower()
 
 
 @pytest.mark.slow

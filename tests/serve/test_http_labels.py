@@ -13,36 +13,36 @@ TEXTS = ["the cat sat", "", "a dog ran " * 20]
 
 
 @pytest.fixture(scope="module")
-def asking() -> Iterator[TestClient]:
-    with client("texts", "sets", "numbers", models={"broken": broken(trained_model("numbers"))}) as asking:
-        yield asking
+def test_client() -> Iterator[TestClient]:
+    with client("texts", "sets", "numbers", models={"broken": broken(trained_model("numbers"))}) as test_client:
+        yield test_client
 
 
-def answers(asking: TestClient, model: str, **body: Any) -> Any:
-    answer = asking.post("/classify", json={"model": model, "text": TEXTS, **body})
+def answers(test_client: TestClient, model: str, **body: Any) -> Any:
+    answer = test_client.post("/classify", json={"model": model, "text": TEXTS, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()["answers"]
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 0.9, 1.0])
-def test_label_sets_equal_those_of_classify(asking: TestClient, threshold: float | None) -> None:
+def test_label_sets_equal_those_of_classify(test_client: TestClient, threshold: float | None) -> None:
     given = {} if threshold is None else {"threshold": threshold}
     wanted = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, **given)
-    told, limit = answers(asking, "sets", **given), 0.5 if threshold is None else threshold
-    for answer, one in zip(told, wanted, strict=True):
+    response, limit = answers(test_client, "sets", **given), 0.5 if threshold is None else threshold
+    for answer, one in zip(response, wanted, strict=True):
         assert list(answer["labels"]) == [label for label, p in one.scores.items() if p > limit]
         assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
         assert set(answer["scores"]) == set(LABELS)
         assert (answer["text"] in TEXTS, answer["truncated"]) == (True, one.truncated)
-    assert told[2]["truncated"]
+    assert response[2]["truncated"]
 
 
-def test_numbers_equal_those_of_classify(asking: TestClient) -> None:
+def test_numbers_equal_those_of_classify(test_client: TestClient) -> None:
     wanted = Run(trained_model=trained_model("numbers")).regress(TEXTS)
-    told = answers(asking, "numbers")
-    assert [answer["value"] for answer in told] == pytest.approx([one.value for one in wanted], rel=1e-6)
-    assert all(set(answer) == {"text", "value", "truncated"} for answer in told)
-    assert len({answer["value"] for answer in told}) == 3
+    response = answers(test_client, "numbers")
+    assert [answer["value"] for answer in response] == pytest.approx([one.value for one in wanted], rel=1e-6)
+    assert all(set(answer) == {"text", "value", "truncated"} for answer in response)
+    assert len({answer["value"] for answer in response}) == 3
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_numbers_equal_those_of_classify(asking: TestClient) -> None:
     ],
 )
 def test_unsuitable_thresholds_and_models_are_rejected(
-    asking: TestClient, model: str, body: dict[str, Any], words: str
+    test_client: TestClient, model: str, body: dict[str, Any], words: str
 ) -> None:
-    answer = asking.post("/classify", json={"model": model, "text": "a dog", **body})
+    answer = test_client.post("/classify", json={"model": model, "text": "a dog", **body})
     assert answer.status_code in (400, 422, 500)
     assert words in answer.json()["error"]["message"]
 
 
-def test_the_openapi_document_describes_the_answers(asking: TestClient) -> None:
-    schemas = asking.get("/openapi.json").json()["components"]["schemas"]
+def test_the_openapi_document_describes_the_answers(test_client: TestClient) -> None:
+    schemas = test_client.get("/openapi.json").json()["components"]["schemas"]
     assert set(schemas["MultiLabelledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
     assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated"}
     assert "threshold" in schemas["ClassifyRequest"]["properties"]

@@ -27,7 +27,7 @@ LONG = "mat " * 100
 
 
 @pytest.fixture(scope="module")
-def asking() -> Iterator[TestClient]:
+def test_client() -> Iterator[TestClient]:
     with client("gpt", "chat", "bert", "texts", "translator", rules=AccessRules(max_body=20_000)) as models:
         yield models
 
@@ -35,15 +35,15 @@ def asking() -> Iterator[TestClient]:
 def refused(answer: Any, status: int) -> dict[str, Any]:
     """Return the error of an answer after checking its format."""
     assert answer.status_code == status, answer.text
-    told = answer.json()
-    assert set(told) == {"error"}
-    assert set(told["error"]) == {"message", "type", "param", "code"}
-    assert "\n" not in told["error"]["message"]
-    return told["error"]
+    response = answer.json()
+    assert set(response) == {"error"}
+    assert set(response["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in response["error"]["message"]
+    return response["error"]
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "param", "told"),
+    ("path", "body", "param", "expected"),
     [
         (COMPLETE, {"promt": "a"}, "promt", "unknown field 'promt'; did you mean 'prompt'?"),
         (COMPLETE, {"model": "gpt"}, "prompt", "missing field: prompt"),
@@ -99,18 +99,18 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_an_invalid_request_gets_a_400_with_a_remedy(
-    asking: TestClient, path: str, body: dict[str, Any], param: str | None, told: str
+    test_client: TestClient, path: str, body: dict[str, Any], param: str | None, expected: str
 ) -> None:
     if path == COMPLETE and "model" not in body:
         body = {"model": "gpt"} | body
-    error = refused(asking.post(path, json=body), 400)
-    assert told in error["message"]
+    error = refused(test_client.post(path, json=body), 400)
+    assert expected in error["message"]
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         (b"", "the body is empty; send a JSON object"),
         (b"{", "the body is not valid JSON: EOF while parsing an object"),
@@ -126,81 +126,81 @@ def test_an_invalid_request_gets_a_400_with_a_remedy(
         (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "the body is not valid JSON: number out of range"),
     ],
 )
-def test_an_invalid_body_is_rejected(asking: TestClient, body: bytes, told: str) -> None:
-    error = refused(asking.post(COMPLETE, content=body, headers=JSON), 400)
-    assert told in error["message"]
+def test_an_invalid_body_is_rejected(test_client: TestClient, body: bytes, expected: str) -> None:
+    error = refused(test_client.post(COMPLETE, content=body, headers=JSON), 400)
+    assert expected in error["message"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
-def test_a_form_of_another_page_is_rejected(asking: TestClient, kind: str | None) -> None:
+def test_a_form_of_another_page_is_rejected(test_client: TestClient, kind: str | None) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
-    error = refused(asking.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415)
+    error = refused(test_client.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415)
     assert "Content-Type: application/json" in error["message"]
 
 
-def test_a_json_content_type_with_a_charset_is_accepted(asking: TestClient) -> None:
+def test_a_json_content_type_with_a_charset_is_accepted(test_client: TestClient) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     body = b'{"model": "gpt", "prompt": "a", "max_tokens": 1}'
-    assert asking.post(COMPLETE, content=body, headers=headers).status_code == 200
+    assert test_client.post(COMPLETE, content=body, headers=headers).status_code == 200
 
 
-def test_the_size_of_a_body_is_limited(asking: TestClient) -> None:
+def test_the_size_of_a_body_is_limited(test_client: TestClient) -> None:
     """With and without a Content-Length."""
     whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
-    error = refused(asking.post(COMPLETE, content=whole, headers=JSON), 413)
+    error = refused(test_client.post(COMPLETE, content=whole, headers=JSON), 413)
     assert error["message"] == "the body exceeds 20,000 bytes; send less at once"
     error = refused(
-        asking.post(COMPLETE, content=(whole[i : i + 999] for i in range(0, len(whole), 999)), headers=JSON), 413
+        test_client.post(COMPLETE, content=(whole[i : i + 999] for i in range(0, len(whole), 999)), headers=JSON), 413
     )
     assert error["code"] == "too_large"
     fits = json.dumps({"model": "gpt", "prompt": "a", "max_tokens": 1}).encode().ljust(20_000)
-    assert asking.post(COMPLETE, content=fits, headers=JSON).status_code == 200
+    assert test_client.post(COMPLETE, content=fits, headers=JSON).status_code == 200
 
 
-def test_unknown_models_and_paths_get_a_404(asking: TestClient) -> None:
-    error = refused(asking.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
+def test_unknown_models_and_paths_get_a_404(test_client: TestClient) -> None:
+    error = refused(test_client.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
     assert error["message"] == "no model 'gtp' on this server; did you mean 'gpt'?"
     assert (error["param"], error["code"]) == ("model", "model_not_found")
-    error = refused(asking.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
+    error = refused(test_client.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
     assert "known: bert, chat, gpt, texts, translator" in error["message"]
-    assert "known: bert, chat" in refused(asking.get("/v1/models/nothing-like-it"), 404)["message"]
+    assert "known: bert, chat" in refused(test_client.get("/v1/models/nothing-like-it"), 404)["message"]
     for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs/", "/redoc", "/..%2f..%2fetc"):
-        assert "available paths: /, /docs, /health" in refused(asking.get(path), 404)["message"]
+        assert "available paths: /, /docs, /health" in refused(test_client.get(path), 404)["message"]
 
 
-def test_other_methods_are_rejected(asking: TestClient) -> None:
-    answer = asking.get(COMPLETE)
+def test_other_methods_are_rejected(test_client: TestClient) -> None:
+    answer = test_client.get(COMPLETE)
     assert refused(answer, 405)["message"] == "method not allowed: GET; use POST"
     assert answer.headers["allow"] == "POST"
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        refused(asking.request(method, COMPLETE), 405)
+        refused(test_client.request(method, COMPLETE), 405)
 
 
-def test_the_models_are_listed(asking: TestClient) -> None:
-    told = asking.get("/v1/models").json()
-    assert [one["id"] for one in told["data"]] == ["gpt", "chat", "bert", "texts", "translator"]
-    assert told["data"][1]["routes"] == [COMPLETE, CHAT]
-    assert asking.get("/v1/models/bert").json() == told["data"][2]
-    assert told["data"][2]["context"] == ROOM
+def test_the_models_are_listed(test_client: TestClient) -> None:
+    response = test_client.get("/v1/models").json()
+    assert [one["id"] for one in response["data"]] == ["gpt", "chat", "bert", "texts", "translator"]
+    assert response["data"][1]["routes"] == [COMPLETE, CHAT]
+    assert test_client.get("/v1/models/bert").json() == response["data"][2]
+    assert response["data"][2]["context"] == ROOM
 
 
-def test_the_only_model_of_a_kind_needs_no_name(asking: TestClient) -> None:
-    assert asking.post("/translate", json={"text": "a"}).json()["model"] == "translator"
-    assert asking.post("/classify", json={"text": "a"}).json()["model"] == "texts"
+def test_the_only_model_of_a_kind_needs_no_name(test_client: TestClient) -> None:
+    assert test_client.post("/translate", json={"text": "a"}).json()["model"] == "translator"
+    assert test_client.post("/classify", json={"text": "a"}).json()["model"] == "texts"
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "192.168.1.5", "127.0.0.1.evil.example", "", "[::2]"]
 )
-def test_another_host_name_is_rejected(asking: TestClient, host: str) -> None:
+def test_another_host_name_is_rejected(test_client: TestClient, host: str) -> None:
     for path in ("/", "/health", "/ready", "/v1/models"):
-        error = refused(asking.get(path, headers={"Host": host}), 403)
+        error = refused(test_client.get(path, headers={"Host": host}), 403)
         assert "is not a name of this machine" in error["message"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.5:80", "[::1]:8000", "LOCALHOST"])
-def test_the_host_names_of_this_machine_are_accepted(asking: TestClient, host: str) -> None:
-    assert asking.get("/health", headers={"Host": host}).status_code == 200
+def test_the_host_names_of_this_machine_are_accepted(test_client: TestClient, host: str) -> None:
+    assert test_client.get("/health", headers={"Host": host}).status_code == 200
 
 
 OPEN_PATHS = AllowedNames(local=False, hosts=("box.example",))
@@ -208,12 +208,12 @@ OPEN_PATHS = AllowedNames(local=False, hosts=("box.example",))
 
 @pytest.mark.slow
 def test_the_api_key_is_required() -> None:
-    with client("bert", rules=AccessRules(key="a key of mine", names=OPEN_PATHS)) as asking:
-        assert asking.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
-        assert asking.get("/ready", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
-        assert asking.get("/").status_code == 200
+    with client("bert", rules=AccessRules(key="a key of mine", names=OPEN_PATHS)) as test_client:
+        assert test_client.get("/health", headers={"Host": "box.example:80"}).json() == {"status": "alive"}
+        assert test_client.get("/ready", headers={"Host": "box.example:80"}).json() == {"status": "ready", "models": 1}
+        assert test_client.get("/").status_code == 200
         for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
-            answer = asking.get(path)
+            answer = test_client.get(path)
             error = refused(answer, 401)
             assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -224,22 +224,22 @@ def test_the_api_key_is_required() -> None:
                 "Basic a key of mine",
                 "a key of mine",
             ):
-                refused(asking.get(path, headers={"Authorization": wrong}), 401)
-            refused(asking.get(path, headers={"Authorization": b"Bearer \xff\xfe"}), 401)  # type: ignore[dict-item]
+                refused(test_client.get(path, headers={"Authorization": wrong}), 401)
+            refused(test_client.get(path, headers={"Authorization": b"Bearer \xff\xfe"}), 401)  # type: ignore[dict-item]
         with_key = {"Authorization": "Bearer a key of mine"}
-        assert asking.get("/v1/models", headers=with_key).status_code == 200
-        assert asking.post(EMBED, json={"input": "a"}, headers=with_key).status_code == 200
-        refused(asking.post(EMBED, json={"input": "a"}), 401)
-        assert refused(asking.get("/health", headers={"Host": "any.example"}), 403)["code"] == "wrong_host"
+        assert test_client.get("/v1/models", headers=with_key).status_code == 200
+        assert test_client.post(EMBED, json={"input": "a"}, headers=with_key).status_code == 200
+        refused(test_client.post(EMBED, json={"input": "a"}), 401)
+        assert refused(test_client.get("/health", headers={"Host": "any.example"}), 403)["code"] == "wrong_host"
         for name in (
             "203.0.113.7:8000",
             "[2001:db8::1]",
             socket.gethostname(),
             "localhost",
         ):  # names that no other machine can claim
-            assert asking.get("/health", headers={"Host": name}).status_code == 200, name
-        told = asking.get("/openapi.json", headers=with_key).json()
-        assert told["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+            assert test_client.get("/health", headers={"Host": name}).status_code == 200, name
+        response = test_client.get("/openapi.json", headers=with_key).json()
+        assert response["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
     assert "a key of mine" not in repr(AccessRules(key="a key of mine"))
 
 
@@ -249,60 +249,62 @@ def test_a_key_must_be_valid_in_a_header(key: str) -> None:
         AccessRules(key=key)
 
 
-def test_other_origins_are_rejected_unless_allowed(asking: TestClient) -> None:
+def test_other_origins_are_rejected_unless_allowed(test_client: TestClient) -> None:
     origin = {"Origin": "https://a.example"}
     for foreign in ("https://a.example", "null", "http://127.0.0.1:81", "http://127.0.0.1.a.example", "x" * 9999):
         for answer in (
-            asking.get("/v1/models", headers={"Origin": foreign}),
-            asking.get("/", headers={"Origin": foreign}),
+            test_client.get("/v1/models", headers={"Origin": foreign}),
+            test_client.get("/", headers={"Origin": foreign}),
         ):
             assert refused(answer, 403)["code"] == "wrong_origin"
             assert "access-control-allow-origin" not in answer.headers
-    assert asking.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200  # the server's own page
+    assert (
+        test_client.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200
+    )  # the server's own page
     preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    refused(asking.options(COMPLETE, headers=preflight), 403)
+    refused(test_client.options(COMPLETE, headers=preflight), 403)
     with client("bert", rules=AccessRules(names=AllowedNames(origins=("https://a.example",)), key="k")) as other:
         answer = other.options(COMPLETE, headers=preflight)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://a.example")
-        told = other.get("/v1/models", headers=origin)
-        assert (told.status_code, told.headers["access-control-allow-origin"]) == (401, "https://a.example")
+        response = other.get("/v1/models", headers=origin)
+        assert (response.status_code, response.headers["access-control-allow-origin"]) == (401, "https://a.example")
         assert other.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
         openai = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-stainless-timeout"
         answer = other.options(COMPLETE, headers={**preflight, "Access-Control-Request-Headers": openai})
         assert (answer.status_code, answer.headers["access-control-allow-headers"]) == (200, openai)
 
 
-def test_every_answer_has_security_headers(asking: TestClient) -> None:
+def test_every_answer_has_security_headers(test_client: TestClient) -> None:
     for answer in (
-        asking.get("/"),
-        asking.get("/v1/models"),
-        asking.get("/no"),
-        asking.get("/", headers={"Host": "evil.example"}),
+        test_client.get("/"),
+        test_client.get("/v1/models"),
+        test_client.get("/no"),
+        test_client.get("/", headers={"Host": "evil.example"}),
     ):
         assert set(SECURITY_HEADERS) <= set(answer.headers)
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_the_openapi_document_has_models_and_limits(asking: TestClient) -> None:
-    told = asking.get("/openapi.json").json()
-    fields = told["components"]["schemas"]["CompletionRequest"]["properties"]
+def test_the_openapi_document_has_models_and_limits(test_client: TestClient) -> None:
+    response = test_client.get("/openapi.json").json()
+    fields = response["components"]["schemas"]["CompletionRequest"]["properties"]
     assert fields["model"]["anyOf"][0]["enum"] == ["gpt", "chat"]
     assert fields["max_tokens"]["anyOf"][0]["maximum"] == LIMITS.max_new_tokens
-    assert "422" not in json.dumps(told["paths"])
+    assert "422" not in json.dumps(response["paths"])
     assert all(
         {"400", "401", "429", "503"} <= set(path["post"]["responses"])
-        for path in told["paths"].values()
+        for path in response["paths"].values()
         if "post" in path
     )
 
 
 @pytest.mark.slow
 def test_the_openapi_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with client("bert") as asking:
-        first = asking.get("/openapi.json")
-        monkeypatch.setattr(asking.app, "openapi", lambda: pytest.fail("the document is built again"))
-        assert asking.get("/openapi.json").content == first.content
+    with client("bert") as test_client:
+        first = test_client.get("/openapi.json")
+        monkeypatch.setattr(test_client.app, "openapi", lambda: pytest.fail("the document is built again"))
+        assert test_client.get("/openapi.json").content == first.content
 
 
 def test_short_texts_are_encoded_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,18 +315,18 @@ def test_short_texts_are_encoded_without_another_thread(monkeypatch: pytest.Monk
         threads.append(threading.current_thread().name)
         return encode(self, texts)
 
-    with client("bert") as asking:
+    with client("bert") as test_client:
         monkeypatch.setattr(Tokenizer, "encode_batch", encode_batch)
         for text in ("the cat", "the cat " * SHORT_BODY):
-            asking.post(EMBED, json={"input": text})
+            test_client.post(EMBED, json={"input": text})
         short, long = threads
     assert short != long
     assert "AnyIO" in long
 
 
-def test_metrics_count_requests_and_tokens(asking: TestClient) -> None:
+def test_metrics_count_requests_and_tokens(test_client: TestClient) -> None:
     def number(name: str) -> float:
-        lines = asking.get("/metrics").text.splitlines()
+        lines = test_client.get("/metrics").text.splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), 0.0)
 
     counted = {
@@ -338,11 +340,11 @@ def test_metrics_count_requests_and_tokens(asking: TestClient) -> None:
         'tercet_request_seconds_count{route="/v1/completions"}': 2,
     }
     before = {name: number(name) for name in counted}
-    asking.post(COMPLETE, json={"model": "gpt", "prompt": "a", "max_tokens": 5, "seed": 3})
-    asking.post(COMPLETE, json={"model": "invented", "prompt": "a"})
-    asking.get("/invented")
+    test_client.post(COMPLETE, json={"model": "gpt", "prompt": "a", "max_tokens": 5, "seed": 3})
+    test_client.post(COMPLETE, json={"model": "invented", "prompt": "a"})
+    test_client.get("/invented")
     assert {name: number(name) - before[name] for name in counted} == counted
-    assert "invented" not in asking.get("/metrics").text  # clients cannot create metric series
+    assert "invented" not in test_client.get("/metrics").text  # clients cannot create metric series
     assert number('tercet_running{model="gpt",task="write"}') == 0
     assert number("process_resident_memory_bytes") > 1e7
 
@@ -388,18 +390,18 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     st.sampled_from([COMPLETE, CHAT, EMBED, "/translate", "/fill-mask", "/classify"]),
     st.fixed_dictionaries({}, optional={name: field | ANY for name, field in FIELDS.items()}),
 )
-def test_any_request_is_answered_or_rejected(asking: TestClient, path: str, body: dict[str, Any]) -> None:
+def test_any_request_is_answered_or_rejected(test_client: TestClient, path: str, body: dict[str, Any]) -> None:
     known = {
         COMPLETE: f"prompt {HOW}", CHAT: f"messages {HOW}", EMBED: "input", "/fill-mask": "text top only",
         "/classify": "text threshold", "/translate": f"text prefix sample beam n_best {HOW}",
     }  # fmt: skip
     sent = {name: value for name, value in body.items() if name in ("model", *known[path].split())}
-    answer = asking.post(path, content=json.dumps(sent).encode(), headers=JSON)
+    answer = test_client.post(path, content=json.dumps(sent).encode(), headers=JSON)
     assert answer.status_code in (200, 400, 404), answer.text
     if answer.status_code != 200:
         refused(answer, answer.status_code)
     elif answer.headers["content-type"].startswith("application/json"):
-        told = json.loads(answer.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-        assert all(math.isfinite(x) for x in told.get("usage", {"": 0}).values())
+        response = json.loads(answer.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert all(math.isfinite(x) for x in response.get("usage", {"": 0}).values())
     else:
         assert answer.text.endswith("data: [DONE]\n\n")

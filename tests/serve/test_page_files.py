@@ -20,26 +20,26 @@ KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 
 def test_pages_need_no_key_and_do_not_name_models() -> None:
-    with client("bert", rules=AccessRules(key="k")) as asking:
+    with client("bert", rules=AccessRules(key="k")) as test_client:
         for path in page_paths():
-            answer = asking.get(path)
+            answer = test_client.get(path)
             assert answer.status_code == 200, path
             name = DOCUMENTS.get(path, path.removeprefix("/page/"))
             assert answer.text == page_files()[name]
             assert answer.headers["content-type"].startswith(KINDS[name.rpartition(".")[2]])
             assert answer.headers["x-content-type-options"] == "nosniff"
-            assert asking.get(path, headers={"Host": "evil.example"}).status_code == 403
+            assert test_client.get(path, headers={"Host": "evil.example"}).status_code == 403
         for path in ("/page/nothing.js", "/page/..%2fapp.py", "/v1/models", "/openapi.json", "/docs/"):
-            assert asking.get(path).status_code == 401, path
+            assert test_client.get(path).status_code == 401, path
         with_key = {"Authorization": "Bearer k"}
-        error = asking.get("/page/nothing.js", headers=with_key)
+        error = test_client.get("/page/nothing.js", headers=with_key)
         assert (error.status_code, error.json()["error"]["message"][:23]) == (404, "not found: 'nothing.js'")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_a_browser_runs_only_the_pages_own_files(path: str) -> None:
-    with client("bert") as asking:
-        answer = asking.get(path)
+    with client("bert") as test_client:
+        answer = test_client.get(path)
     text = answer.text
     assert answer.headers["content-security-policy"] == policy(text)
     assert "default-src 'self';" in policy(text)
@@ -66,5 +66,5 @@ def test_model_folders_are_shown_to_local_clients_only() -> None:
         (everyone, None),
         (AccessRules(names=AllowedNames(hosts=("a",))), None),
     ):
-        with client("bert", rules=rules) as asking:
-            assert asking.get("/v1/models/bert").json()["folder"] == folder
+        with client("bert", rules=rules) as test_client:
+            assert test_client.get("/v1/models/bert").json()["folder"] == folder

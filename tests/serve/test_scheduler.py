@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduled import GREEDY, KINDS, MODEL, MODELS, Heard, Held, asked, scheduler
+from scheduled import GREEDY, KINDS, MODEL, MODELS, BlockingListener, EventListener, scheduler, submit_request
 from small_writer import MAX_LEN, TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.config import UserError
@@ -63,12 +63,12 @@ def with_stops(model: DecoderOnly, one: dict[str, Any]) -> dict[str, Any]:
 class Schedule:
     """Requests that arrive and leave at times counted in events, so that failures are reproducible."""
 
-    def __init__(self, made: Scheduler, wanted: list[dict[str, Any]]) -> None:
-        self.scheduler, self.left = made, sorted(wanted, key=lambda one: one["after"])
-        self.heard: dict[int, list[TokenEvent | Exception]] = {number: [] for number in range(len(wanted))}
-        self.wanted = list(self.left)
+    def __init__(self, engine: Scheduler, requested: list[dict[str, Any]]) -> None:
+        self.scheduler, self.remaining = engine, sorted(requested, key=lambda one: one["after"])
+        self.events: dict[int, list[TokenEvent | Exception]] = {number: [] for number in range(len(requested))}
+        self.requested = list(self.remaining)
         self.jobs: dict[int, QueuedRequest[Any]] = {}
-        self.told, self.open, self.done = 0, set[int](), threading.Event()
+        self.n_events, self.open, self.done = 0, set[int](), threading.Event()
 
     def run(self) -> None:
         """Run all requests. Submissions and cancellations happen in the worker's thread, between two of its steps."""
@@ -78,8 +78,8 @@ class Schedule:
         assert self.done.wait(20), "some requests did not finish"
 
     def come(self) -> None:
-        while self.left and (not self.open or self.left[0]["after"] <= self.told):
-            one, number = self.left.pop(0), len(self.wanted) - len(self.left) - 1
+        while self.remaining and (not self.open or self.remaining[0]["after"] <= self.n_events):
+            one, number = self.remaining.pop(0), len(self.requested) - len(self.remaining) - 1
             self.open.add(number)
 
             def tell(event: TokenEvent | Exception, number: int = number) -> None:
@@ -89,7 +89,7 @@ class Schedule:
             self.jobs[number] = job
             if one["cancelled"] == 0:
                 self.leave(number)
-        if not self.open and not self.left:
+        if not self.open and not self.remaining:
             self.done.set()
 
     def leave(self, number: int) -> None:
@@ -98,11 +98,11 @@ class Schedule:
 
     def tell(self, number: int, event: TokenEvent | Exception) -> None:
         assert number in self.open, "event after the final one"
-        self.told += 1
-        self.heard[number].append(event)
+        self.n_events += 1
+        self.events[number].append(event)
         if isinstance(event, Exception) or event.finish is not None:
             self.open.discard(number)
-        elif len(self.heard[number]) == self.wanted[number]["cancelled"]:
+        elif len(self.events[number]) == self.requested[number]["cancelled"]:
             self.leave(number)
         self.come()
 
@@ -114,16 +114,16 @@ def check_a_schedule(name: str, data: Any) -> None:
         patch.setattr(slot_decoding, "CHUNK_WHILE_DECODING", data.draw(st.integers(1, 20), "tokens read between steps"))
         patch.setattr(slot_decoding, "CHUNK_WHILE_IDLE", data.draw(st.integers(1, 40), "tokens read undisturbed"))
         patch.setattr(slot_decoding, "CHUNK_ON_GPU", slot_decoding.CHUNK_WHILE_DECODING)
-        with scheduler(model, slots=data.draw(st.integers(1, 4), "slots")) as made:
-            schedule = Schedule(made, wanted)
+        with scheduler(model, slots=data.draw(st.integers(1, 4), "slots")) as engine:
+            schedule = Schedule(engine, wanted)
             schedule.run()
     for number, one in enumerate(schedule.wanted):
-        expected, heard = alone(model, one["prompt"], one["sampling"]), schedule.heard[number]
-        if one["cancelled"] is None or (heard and not isinstance(heard[-1], Exception) and heard[-1].finish):
-            assert_is(heard, expected)
+        expected, events = alone(model, one["prompt"], one["sampling"]), schedule.events[number]
+        if one["cancelled"] is None or (events and not isinstance(events[-1], Exception) and events[-1].finish):
+            assert_is(events, expected)
         else:
-            assert len(heard) == one["cancelled"]
-            tokens = tuple(event.token.id for event in heard)
+            assert len(events) == one["cancelled"]
+            tokens = tuple(event.token.id for event in events)
             assert tokens == expected.ids[: len(tokens)]
 
 
@@ -155,11 +155,11 @@ def test_concurrent_requests_share_steps_without_changing_results() -> None:
         "log",
     ]
     drawn = [Sampling(max_new_tokens=20, seed=seed, temperature=0.3 * seed, top_p=0.95) for seed in range(8)]
-    with scheduler() as made:
-        heard = [Heard() for _ in prompts]
-        for prompt, sampling, one in zip(prompts, drawn, heard, strict=True):
-            made.submit(request_for(prompt, sampling), one)
-        for one, prompt, sampling in zip(heard, prompts, drawn, strict=True):
+    with scheduler() as engine:
+        listeners = [EventListener() for _ in prompts]
+        for prompt, sampling, one in zip(prompts, drawn, listeners, strict=True):
+            engine.submit(request_for(prompt, sampling), one)
+        for one, prompt, sampling in zip(listeners, prompts, drawn, strict=True):
             assert_is(one.wait(), alone(MODEL, prompt, sampling))
 
 
@@ -167,9 +167,9 @@ def test_concurrent_requests_share_steps_without_changing_results() -> None:
 def test_concurrent_requests_have_their_own_settings() -> None:
     settings: list[dict[str, Any]] = [{}, {"top_p": 0.3}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 2.0}]
     drawn = [Sampling(max_new_tokens=9, temperature=1.5, seed=3, **one) for one in settings]
-    with scheduler() as made:
-        heard = [asked(made, "the cat", sampling) for sampling in drawn]
-        for one, sampling in zip(heard, drawn, strict=True):
+    with scheduler() as engine:
+        listeners = [submit_request(engine, "the cat", sampling) for sampling in drawn]
+        for one, sampling in zip(listeners, drawn, strict=True):
             assert_is(one.wait(), alone(MODEL, "the cat", sampling))
     assert len({tuple(alone(MODEL, "the cat", sampling).ids) for sampling in drawn}) == len(drawn)
 
@@ -177,14 +177,14 @@ def test_concurrent_requests_have_their_own_settings() -> None:
 @pytest.mark.slow
 def test_top_logprobs_are_those_of_the_model() -> None:
     sampling = Sampling(max_new_tokens=2 * MAX_LEN, temperature=2.0, top_k=9, repetition_penalty=1.5, seed=4)
-    first, second = Heard(), Heard()
-    with scheduler() as made:
-        made.submit(request_for("the cat", sampling, top=5), first)
-        made.submit(request_for("a dog", sampling, top=2), second)
+    first, second = EventListener(), EventListener()
+    with scheduler() as engine:
+        engine.submit(request_for("the cat", sampling, top=5), first)
+        engine.submit(request_for("a dog", sampling, top=2), second)
         first.wait(), second.wait()
-    for heard, prompt, count in ((first, "the cat", 5), (second, "a dog", 2)):
+    for listener, prompt, count in ((first, "the cat", 5), (second, "a dog", 2)):
         row = TOKENIZER.encode(prompt)
-        for event in heard.events:
+        for event in listener.events:
             assert isinstance(event, TokenEvent)
             token, top = event.token, event.token.top
             with torch.no_grad():
@@ -202,9 +202,9 @@ def test_a_stop_string_is_never_sent_in_part_and_ends_the_row() -> None:
     free = Sampling(max_new_tokens=24, seed=1, temperature=1.2)
     text = alone(MODEL, "the", free).text
     stop = text[3:8]
-    with scheduler() as made:
-        heard = asked(made, "the", replace(free, stop=(stop,)))
-        events = heard.wait()
+    with scheduler() as engine:
+        listener = submit_request(engine, "the", replace(free, stop=(stop,)))
+        events = listener.wait()
     assert events[-1].finish == "stop"
     assert "".join(event.text for event in events) == text[: text.index(stop)]
 
@@ -222,11 +222,11 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_decode_steps() -> None:
 
     model.hidden = noted  # type: ignore[method-assign]
     long = "the cat sat on " * 50
-    first = Held()
-    with scheduler(model) as made:
-        asked(made, "a", Sampling(max_new_tokens=40, temperature=0), first)
-        first.begun.wait(20)
-        second = asked(made, long)
+    first = BlockingListener()
+    with scheduler(model) as engine:
+        submit_request(engine, "a", Sampling(max_new_tokens=40, temperature=0), first)
+        first.started.wait(20)
+        second = submit_request(engine, long)
         first.go.set()
         first.wait(), second.wait()
     del model.hidden
@@ -251,12 +251,12 @@ def test_samples_of_one_prompt_share_one_prefill() -> None:
         return start(tokens, lengths, **rest)
 
     model.start = noted  # type: ignore[method-assign]
-    held = Held()
-    with scheduler(model) as made:
-        asked(made, "on", heard=held)
-        held.begun.wait(20)
-        samples = [asked(made, "the cat", Sampling(max_new_tokens=5, seed=seed)) for seed in range(5)]
-        held.go.set()
+    blocker = BlockingListener()
+    with scheduler(model) as engine:
+        submit_request(engine, "on", listener=blocker)
+        blocker.started.wait(20)
+        samples = [submit_request(engine, "the cat", Sampling(max_new_tokens=5, seed=seed)) for seed in range(5)]
+        blocker.go.set()
         for one in samples:
             one.wait()
     assert [rows for rows, _ in shapes] == [1, 1]
@@ -277,17 +277,17 @@ BAD = TOKENIZER.encode("z")[0]
 
 @pytest.mark.slow
 def test_a_row_with_nan_fails_without_affecting_others() -> None:
-    model, held = broken(BAD), Held()
+    model, blocker = broken(BAD), BlockingListener()
     drawn = Sampling(max_new_tokens=20, seed=2)
-    with scheduler(model, slots=3) as made:
-        asked(made, "the", drawn, held)
-        held.begun.wait(20)
-        bad = asked(made, "zzzzzzzz")
-        fine = asked(made, "a dog", drawn)
-        after = [asked(made, "the cat") for _ in range(6)]
-        held.go.set()
+    with scheduler(model, slots=3) as engine:
+        submit_request(engine, "the", drawn, blocker)
+        blocker.started.wait(20)
+        bad = submit_request(engine, "zzzzzzzz")
+        fine = submit_request(engine, "a dog", drawn)
+        after = [submit_request(engine, "the cat") for _ in range(6)]
+        blocker.go.set()
         (error,) = bad.wait()
-        assert_is(held.wait(), alone(model, "the", drawn))
+        assert_is(blocker.wait(), alone(model, "the", drawn))
         assert_is(fine.wait(), alone(model, "a dog", drawn))
         for one in after:
             assert_is(one.wait(), alone(model, "the cat", GREEDY))
@@ -304,9 +304,9 @@ def test_planted_stale_cache_values_are_detected(monkeypatch: pytest.MonkeyPatch
             mine.self_kv.values[slot, :, :columns] = theirs.self_kv.values[row, :, :columns]
 
     monkeypatch.setattr(StackCache, "write_rows", careless)
-    with scheduler(broken(BAD), slots=1) as made:
-        asked(made, "zzzzzzzz").wait()
-        (*_, last) = asked(made, "the cat").wait()
+    with scheduler(broken(BAD), slots=1) as engine:
+        submit_request(engine, "zzzzzzzz").wait()
+        (*_, last) = submit_request(engine, "the cat").wait()
     assert isinstance(last, UserError)
 
 
@@ -321,13 +321,13 @@ def test_planted_missing_row_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(StackCache, "write_rows", forgetful)
     short, long = Sampling(max_new_tokens=5, temperature=0), Sampling(max_new_tokens=9, temperature=0)
-    held = Held()
-    with scheduler() as made:
-        asked(made, "the dog sat on", short, held)
-        held.begun.wait(20)  # a fast machine would finish it before the others arrive
-        stays, moved = asked(made, "a", long), asked(made, "né ", long)
-        held.go.set()
-        held.wait()
+    blocker = BlockingListener()
+    with scheduler() as engine:
+        submit_request(engine, "the dog sat on", short, blocker)
+        blocker.started.wait(20)  # a fast machine would finish it before the others arrive
+        stays, moved = submit_request(engine, "a", long), submit_request(engine, "né ", long)
+        blocker.go.set()
+        blocker.wait()
         assert_is(stays.wait(), alone(MODEL, "a", long))
         told = moved.wait()
     with pytest.raises(AssertionError):  # it was moved to the first row's slot
@@ -339,9 +339,9 @@ def test_a_model_with_only_nan_fails_every_request() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
-    with scheduler(model, slots=2) as made:
-        for heard in [asked(made) for _ in range(5)]:
-            (error,) = heard.wait()
+    with scheduler(model, slots=2) as engine:
+        for listener in [submit_request(engine) for _ in range(5)]:
+            (error,) = listener.wait()
             assert isinstance(error, UserError)
 
 
@@ -354,21 +354,21 @@ def test_an_error_of_the_model_fails_only_the_rows_of_that_pass(method: str) -> 
     def fails(*args: Any, **rest: Any) -> Any:
         raise RuntimeError("out of memory, say")
 
-    with scheduler(model, slots=2) as made:
-        held = Held()
-        asked(made, "the dog", heard=held)
-        held.begun.wait(20)
+    with scheduler(model, slots=2) as engine:
+        blocker = BlockingListener()
+        submit_request(engine, "the dog", listener=blocker)
+        blocker.started.wait(20)
         setattr(model, method, fails)
-        second = asked(made, "a")
-        held.go.set()
-        ended = second if method == "start" else held
-        other = held if method == "start" else second
+        second = submit_request(engine, "a")
+        blocker.go.set()
+        ended = second if method == "start" else blocker
+        other = blocker if method == "start" else second
         assert str(ended.wait()[-1]) == "out of memory, say"
         setattr(model, method, honest)
         other.wait()
-        assert_is(asked(made, "the cat").wait(), alone(model, "the cat", GREEDY))
+        assert_is(submit_request(engine, "the cat").wait(), alone(model, "the cat", GREEDY))
     if method == "start":
-        assert_is(held.events, alone(model, "the dog", GREEDY))
+        assert_is(blocker.events, alone(model, "the dog", GREEDY))
 
 
 def test_a_failing_listener_is_logged_and_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -378,9 +378,9 @@ def test_a_failing_listener_is_logged_and_does_not_affect_others(caplog: pytest.
         told.append(event)
         raise OSError("the line is dead")
 
-    with scheduler(slots=1) as made:
-        made.submit(request_for("the", GREEDY), fails)
-        assert_is(asked(made, "the cat").wait(), alone(MODEL, "the cat", GREEDY))
+    with scheduler(slots=1) as engine:
+        engine.submit(request_for("the", GREEDY), fails)
+        assert_is(submit_request(engine, "the cat").wait(), alone(MODEL, "the cat", GREEDY))
     assert len(told) == 1
     assert "its request is cancelled" in caplog.text
     assert "the line is dead" in caplog.text

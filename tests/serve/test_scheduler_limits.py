@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from scheduled import GREEDY, MODEL, Heard, Held, asked, scheduler, until
+from scheduled import GREEDY, MODEL, BlockingListener, EventListener, scheduler, submit_request, until
 from small_writer import TOKENIZER, alone, assert_is, request_for, writer
 
 from tercet.generation import Sampling
@@ -23,30 +23,30 @@ from tercet.serve.engine import (
 
 @pytest.mark.slow
 def test_requests_beyond_the_queue_are_rejected_with_a_retry_time() -> None:
-    with scheduler(slots=1, waiting=2) as made:
-        held = Held()
-        asked(made, heard=held)
-        held.begun.wait(20)
-        line = [asked(made) for _ in range(2)]
-        assert (made.running, made.waiting) == (1, 2)
+    with scheduler(slots=1, waiting=2) as engine:
+        blocker = BlockingListener()
+        submit_request(engine, listener=blocker)
+        blocker.started.wait(20)
+        line = [submit_request(engine) for _ in range(2)]
+        assert (engine.running, engine.waiting) == (1, 2)
         with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\); try again in 1 s") as refused:
-            asked(made)
+            submit_request(engine)
         assert refused.value.retry_after == 1
-        held.go.set()
+        blocker.go.set()
         for one in line:
             assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
-        asked(made).wait()
+        submit_request(engine).wait()
 
 
 @pytest.mark.slow
 def test_without_a_queue_free_slots_are_used() -> None:
-    with scheduler(slots=1, waiting=0) as made:
+    with scheduler(slots=1, waiting=0) as engine:
         for _ in range(5):
-            asked(made).wait()
+            submit_request(engine).wait()
 
 
 def test_invalid_requests_are_rejected_immediately() -> None:
-    with scheduler(max_new_tokens=10) as made:
+    with scheduler(max_new_tokens=10) as engine:
         for wrong, words in (
             (GenerationRequest(ids=(), sampling=GREEDY), "at least one token"),
             (GenerationRequest(ids=(1, 283), sampling=GREEDY), "id 283 is not in the vocabulary; ids are 0 to 282"),
@@ -61,126 +61,131 @@ def test_invalid_requests_are_rejected_immediately() -> None:
             ),
         ):
             with pytest.raises(ValueError, match=words):
-                made.submit(wrong, Heard())
+                engine.submit(wrong, EventListener())
 
 
 def test_requests_time_out_while_waiting_and_running() -> None:
-    with scheduler(slots=1) as made:
-        held, waiting = Held(), Heard()
+    with scheduler(slots=1) as engine:
+        blocker, waiting = BlockingListener(), EventListener()
         jobs = [
-            made.submit(request_for("the", Sampling(max_new_tokens=200)), held),
-            made.submit(request_for("a", GREEDY), waiting),
+            engine.submit(request_for("the", Sampling(max_new_tokens=200)), blocker),
+            engine.submit(request_for("a", GREEDY), waiting),
         ]
-        held.begun.wait(20)
-        last = asked(made)
+        blocker.started.wait(20)
+        last = submit_request(engine)
         for job in jobs:
             job.deadline = time.monotonic()
-        held.go.set()
-        ended = held.wait()[-1]
+        blocker.go.set()
+        ended = blocker.wait()[-1]
         assert isinstance(ended, TokenEvent)
-        assert (ended.finish, ended.token, len(held.events)) == ("time", None, 2)
+        assert (ended.finish, ended.token, len(blocker.events)) == ("time", None, 2)
         assert [(event.text, event.finish) for event in waiting.wait()] == [("", "time")]
         assert_is(last.wait(), alone(MODEL, "the cat", GREEDY))
 
 
 def test_withheld_text_is_sent_at_a_timeout() -> None:
     said = alone(MODEL, "the", GREEDY).text
-    with scheduler() as made:
-        held = Held()
+    with scheduler() as engine:
+        blocker = BlockingListener()
         sampling = Sampling(max_new_tokens=200, temperature=0, stop=(said + "never",))
-        job = made.submit(request_for("the", sampling), held)
-        held.begun.wait(20)
+        job = engine.submit(request_for("the", sampling), blocker)
+        blocker.started.wait(20)
         job.deadline = time.monotonic()
-        held.go.set()
-        held.wait()
-    assert [(event.text, event.finish) for event in held.events] == [("", None), (said[:1], "time")]
+        blocker.go.set()
+        blocker.wait()
+    assert [(event.text, event.finish) for event in blocker.events] == [("", None), (said[:1], "time")]
 
 
 @pytest.mark.slow
 def test_closing_finishes_running_and_waiting_requests() -> None:
-    made = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
-    heard = [asked(made) for _ in range(7)]
-    made.close()
-    for one in heard:
+    engine = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
+    listeners = [submit_request(engine) for _ in range(7)]
+    engine.close()
+    for one in listeners:
         assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
     with pytest.raises(ShuttingDown, match="accepts no more"):
-        asked(made)
-    made.close()
+        submit_request(engine)
+    engine.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "tercet-engine"]
 
 
 @pytest.mark.slow
 def test_closing_respects_its_timeout() -> None:
-    made = Scheduler(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
-    heard = [asked(made, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]
-    until(lambda: heard[0].events)
+    engine = Scheduler(MODEL, TOKENIZER, Limits(slots=1, max_new_tokens=10**6))
+    listeners = [submit_request(engine, sampling=Sampling(max_new_tokens=10**6, temperature=2.0)) for _ in range(3)]
+    until(lambda: listeners[0].events)
     began = time.monotonic()
-    made.close(seconds=0.1)
+    engine.close(seconds=0.1)
     assert time.monotonic() - began < 5
-    for one in heard:
+    for one in listeners:
         assert isinstance(one.wait()[-1], ShuttingDown)
 
 
 def test_a_listener_may_close_the_engine() -> None:
-    made = Scheduler(MODEL, TOKENIZER, Limits())
+    engine = Scheduler(MODEL, TOKENIZER, Limits())
     over = threading.Event()
 
     def tell(event: TokenEvent | Exception) -> None:
-        made.close(seconds=0)
+        engine.close(seconds=0)
         over.set()
 
-    made.submit(request_for("the", GREEDY), tell)
+    engine.submit(request_for("the", GREEDY), tell)
     assert over.wait(20)
-    made.close()
+    engine.close()
 
 
 def test_requests_are_cancelled_while_waiting_prefilling_and_running() -> None:
     model = writer(max_len=601, position=Rotary())
-    with scheduler(model, slots=2, waiting=1) as made:
-        held = Held()
-        first = made.submit(request_for("a", Sampling(max_new_tokens=500)), held)
-        held.begun.wait(20)
-        reading, waiting = Heard(), Heard()
-        second = made.submit(request_for("the cat sat on " * 50, GREEDY), reading)
-        third = made.submit(request_for("the", GREEDY), waiting)
+    with scheduler(model, slots=2, waiting=1) as engine:
+        blocker = BlockingListener()
+        first = engine.submit(request_for("a", Sampling(max_new_tokens=500)), blocker)
+        blocker.started.wait(20)
+        reading, waiting = EventListener(), EventListener()
+        second = engine.submit(request_for("the cat sat on " * 50, GREEDY), reading)
+        third = engine.submit(request_for("the", GREEDY), waiting)
         third.cancel()
-        assert (made.running, made.waiting) == (1, 1)
-        held.go.set()
-        until(lambda: made._batch.prefilling and made._batch.prefilling[0].n_prefilled)
+        assert (engine.running, engine.waiting) == (1, 1)
+        blocker.go.set()
+        until(lambda: engine._batch.prefilling and engine._batch.prefilling[0].n_prefilled)
         second.cancel()
         first.cancel()
-        count = len(held.events)
-        assert made.running == 0
-        until(lambda: len(made._batch) == 0)
+        count = len(blocker.events)
+        assert engine.running == 0
+        until(lambda: len(engine._batch) == 0)
         for job in (first, second, third):
             job.cancel()  # a second cancellation has no effect
         assert (reading.events, waiting.events) == ([], [])
-        assert len(held.events) == count
-        assert_is(asked(made).wait(), alone(model, "the cat", GREEDY))
+        assert len(blocker.events) == count
+        assert_is(submit_request(engine).wait(), alone(model, "the cat", GREEDY))
 
 
 @pytest.mark.slow
 def test_a_thousand_cancelled_requests_leave_nothing() -> None:
-    with scheduler(slots=3, waiting=5000) as made:
+    with scheduler(slots=3, waiting=5000) as engine:
         before = threading.active_count()
         for number in range(1000):
-            heard = Heard()
-            job = made.submit(request_for("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), heard)
+            listener = EventListener()
+            job = engine.submit(request_for("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), listener)
             if number % 3 == 0:
                 time.sleep(0.0005)
             job.cancel()
-        until(lambda: len(made._batch) == 0)
-        assert (made.running, made.waiting, made._active, made._batch._decoding._slots.lengths) == (0, 0, {}, [])
+        until(lambda: len(engine._batch) == 0)
+        assert (engine.running, engine.waiting, engine._active, engine._batch._decoding._slots.lengths) == (
+            0,
+            0,
+            {},
+            [],
+        )
         assert threading.active_count() == before
         gc.collect()
         assert not [one for one in gc.get_objects() if type(one) is batch_row.BatchRow]
-        assert_is(asked(made).wait(), alone(MODEL, "the cat", GREEDY))
+        assert_is(submit_request(engine).wait(), alone(MODEL, "the cat", GREEDY))
 
 
 @pytest.mark.slow
 def test_an_idle_engine_uses_no_cpu_time() -> None:
-    with scheduler() as made:
-        asked(made).wait()
+    with scheduler() as engine:
+        submit_request(engine).wait()
         time.sleep(0.05)
         began = time.process_time()
         time.sleep(0.3)

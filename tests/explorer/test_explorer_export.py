@@ -100,8 +100,8 @@ def test_a_saved_page_contains_the_pages_modules(page: str) -> None:
         for name, url in imports.items()
     } == modules
     for name, text in modules.items():
-        wanted = re.findall(r"""^\s*(?:import|export)\b[^;'"]*\bfrom\s*["']([^"']+)["']""", text, re.MULTILINE)
-        assert set(wanted) <= set(modules), name
+        expected = re.findall(r"""^\s*(?:import|export)\b[^;'"]*\bfrom\s*["']([^"']+)["']""", text, re.MULTILINE)
+        assert set(expected) <= set(modules), name
         assert "://" not in re.sub(r"//.*|/\*.*?\*/|http://www\.w3\.org/2000/svg", "", text, flags=re.DOTALL), name
     for name, text in page_files().items():
         if name.endswith(".css"):

@@ -281,9 +281,9 @@ def test_the_loss_is_that_of_the_targets(name: str) -> None:
     _, logits = plain_pass(one.model, look)
     ids = [token["id"] for token in look["sides"][-1]["tokens"]]
     originals = asked(name).get("original_ids")
-    wanted = {row: originals[row] for row in (2, 5)} if name in BERTS else dict(enumerate(ids[1:]))
-    nats = {row: -float(logits[row].log_softmax(-1)[token]) for row, token in wanted.items()}
-    assert {row for row, value in enumerate(look["loss"]["tokens"]) if value is not None} == set(wanted)
+    expected = {row: originals[row] for row in (2, 5)} if name in BERTS else dict(enumerate(ids[1:]))
+    nats = {row: -float(logits[row].log_softmax(-1)[token]) for row, token in expected.items()}
+    assert {row for row, value in enumerate(look["loss"]["tokens"]) if value is not None} == set(expected)
     assert [look["loss"]["tokens"][row] for row in nats] == pytest.approx(list(nats.values()), abs=1e-5)
     assert look["loss"]["mean"] == pytest.approx(sum(nats.values()) / len(nats), abs=1e-5)
 

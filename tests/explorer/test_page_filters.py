@@ -104,10 +104,10 @@ def reference(logits: list[float], sampling: Sampling) -> np.ndarray:
     return made.softmax(-1)[0].numpy()
 
 
-def agree(answer: dict[str, Any], wanted: np.ndarray) -> None:
+def agree(answer: dict[str, Any], expected: np.ndarray) -> None:
     found = np.array(answer["probabilities"])
-    assert ((found > 0) == (wanted > 0)).all()
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR)
+    assert ((found > 0) == (expected > 0)).all()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR)
 
 
 def all_agree(page: Filtered) -> None:
@@ -146,11 +146,11 @@ def test_filters_agree_with_the_sampler(page: Filtered) -> None:
     elsewhere = 0
     for logits, sampling in random_cases(400):
         found = np.array(page(logits, sampling)["probabilities"])
-        wanted = distribution(torch.tensor([logits]), sampling)[0].double().numpy()
-        if (np.count_nonzero(found > 1e-30), found.argmax()) != (np.count_nonzero(wanted > 1e-30), wanted.argmax()):
+        expected = distribution(torch.tensor([logits]), sampling)[0].double().numpy()
+        if (np.count_nonzero(found > 1e-30), found.argmax()) != (np.count_nonzero(expected > 1e-30), expected.argmax()):
             elsewhere += 1
             continue
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR * 2)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR * 2)
     assert elsewhere <= 2
 
 
@@ -177,9 +177,9 @@ def test_filters_agree_on_generated_cases(
     found = np.array(answer["probabilities"])
     assert answer["kept"] >= 1
     assert found.sum() == pytest.approx(1)
-    wanted = reference(logits, sampling)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=NEAR)
-    positive = wanted[wanted > 0]
+    expected = reference(logits, sampling)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR)
+    positive = expected[expected > 0]
     assert answer["entropy"] == pytest.approx(-(positive * np.log2(positive)).sum(), abs=1e-9)
 
 

@@ -134,12 +134,12 @@ def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> Non
         tab.click("tour")
         look()
         tree = tab.page.context.new_cdp_session(tab.page).send("Accessibility.getFullAXTree")["nodes"]
-        wanted = {"button", "textbox", "slider", "spinbutton", "tab", "checkbox", "link", "application", "searchbox"}
+        expected = {"button", "textbox", "slider", "spinbutton", "tab", "checkbox", "link", "application", "searchbox"}
         unnamed = [
             node
             for node in tree
             if not node.get("ignored")
-            and node.get("role", {}).get("value") in wanted
+            and node.get("role", {}).get("value") in expected
             and not node.get("name", {}).get("value", "").strip()
         ]
         assert unnamed == []

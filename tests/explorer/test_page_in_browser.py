@@ -145,7 +145,7 @@ def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
         tab.click("flow-block-1")
         tab.click("head-2")
         seen, _ = read_now(tab, answers)
-        wanted = {
+        expected = {
             "step-input": seen["stack.blocks.0"][0],
             "step-q": seen["stack.blocks.1.self_attention.q"][0, 2],
             "step-scores": seen["stack.blocks.1.self_attention.scores"][0, 2],
@@ -154,7 +154,7 @@ def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
             "step-out": seen["stack.blocks.1.self_attention"][0],
             "step-residual": seen["stack.blocks.1.self_residual"][0],
         }
-        for key, values in wanted.items():
+        for key, values in expected.items():
             tab.key(key).focus()
             for press in ("Home", "ArrowRight", "ArrowDown"):
                 tab.page.keyboard.press(press)
@@ -190,14 +190,14 @@ def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> Non
             )
             if ":" in key:
                 assert str(getattr(sampling, key.partition(":")[0]) or "") == value
-            wanted = distribution(logits[3][None], sampling)[0]
+            expected = distribution(logits[3][None], sampling)[0]
             found = candidates(tab)
             assert set(found) == set(logits[3].topk(len(found)).indices.tolist())
             for token, (share, own) in found.items():
-                assert share == pytest.approx(float(wanted[token]), abs=NEAR)
+                assert share == pytest.approx(float(expected[token]), abs=NEAR)
                 assert own == pytest.approx(float(logits[3].softmax(-1)[token]), abs=NEAR)
             kept = int(tab.page.locator(".kept").text_content())
-            assert kept == int((wanted > 0).sum())
+            assert kept == int((expected > 0).sum())
         tab.click("plain")
         assert tab.key("top_p:number").input_value() == ""
         assert len(tab.requests) == before

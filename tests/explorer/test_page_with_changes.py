@@ -44,15 +44,15 @@ def test_a_token_is_masked_and_restored(browser: Any) -> None:
             every = fill(
                 trained_model.model, trained_model.tokenizer, [masked], top=trained_model.tokenizer.vocab_size
             )[0].masks
-            wanted = {one.ids[0]: one.probability for one in every[masked[: masked.rindex("[MASK]")].count("[MASK]")]}
+            expected = {one.ids[0]: one.probability for one in every[masked[: masked.rindex("[MASK]")].count("[MASK]")]}
             if place == 2:
-                wanted = {one.ids[0]: one.probability for one in every[0]}
-            found = {token: share for token, (share, _) in candidates(tab).items() if token in wanted}
+                expected = {one.ids[0]: one.probability for one in every[0]}
+            found = {token: share for token, (share, _) in candidates(tab).items() if token in expected}
             assert len(found) >= 10
-            best = sorted(wanted, key=lambda token: -wanted[token])[: len(found)]
+            best = sorted(expected, key=lambda token: -expected[token])[: len(found)]
             assert set(found) == set(best)
             for token, share in found.items():
-                assert share == pytest.approx(wanted[token], abs=NEAR)
+                assert share == pytest.approx(expected[token], abs=NEAR)
         loss = tab.page.locator(".truth").text_content()
         assert "Masked token: ‘the’" in loss
         tab.click("token:stack:2")
@@ -142,11 +142,11 @@ def test_the_beams_are_the_translations(browser: Any) -> None:
             tab.click(f"beams-{size}")
             rows = tab.page.locator(".hypotheses tbody tr")
             scores = [number(row.locator(".figure").first.text_content()) for row in rows.all()]
-            wanted = translate(
+            expected = translate(
                 one.model, one.tokenizer, ["uvw xyz"], Beam(size=size, n_best=size),
                 source_tokenizer=one.source_tokenizer,
             )[0]  # fmt: skip
-            assert scores == pytest.approx([found.score for found in wanted], abs=2e-3)
+            assert scores == pytest.approx([found.score for found in expected], abs=2e-3)
             assert "★" in rows.first.text_content()
             ends = tab.page.locator(".beams .node.end")
             assert ends.count() == size
@@ -165,8 +165,8 @@ def test_texts_of_a_translator_are_read_and_continued(browser: Any) -> None:
         tab.key("target").fill("")
         tab.click("read")
         greedy = translate(one.model, one.tokenizer, ["cafe bad cab"], Beam(size=1))[0][0]
-        wanted = [token for token in greedy.ids if token != one.tokenizer.eos_id]
-        assert [token for token, _ in chips(tab, "decoder")][1:] == wanted[: len(chips(tab, "decoder")) - 1]
+        expected = [token for token in greedy.ids if token != one.tokenizer.eos_id]
+        assert [token for token, _ in chips(tab, "decoder")][1:] == expected[: len(chips(tab, "decoder")) - 1]
         tab.key("target").fill("ab")
         tab.key("target").press("Enter")
         tab.settle()

@@ -44,8 +44,8 @@ def test_pairs_and_their_characters(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{source}\t{target}\n" for source, target in [*PAIRS, ("🙂", ""), ("", "雨")]))
     source, target = (sum(len(pair[side]) for pair in PAIRS) for side in (0, 1))
-    said = facts([str(path)], capsys)
-    assert said.startswith(
+    printed = facts([str(path)], capsys)
+    assert printed.startswith(
         f"pairs {len(PAIRS)}; {source:,} characters of source and {target:,} of target; 2 more with an empty side"
     )
 
@@ -55,8 +55,8 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     rows = [("雨", "a"), ("雨", "a"), ("雨", "b"), ("🙂🙂", "b"), ("e\u0301te\u0301", "b"), ("", "a")]
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
-    said = facts([str(path), "--label-field", "label"], capsys)
-    assert said.startswith(
+    printed = facts([str(path), "--label-field", "label"], capsys)
+    assert printed.startswith(
         "texts 5; half have at most 1 characters, the longest 5; 2 are duplicates; 1 with other labels than their "
         "first occurrence; 1 more without text labels 2 b 3 60.0% a 2 40.0%"
     )

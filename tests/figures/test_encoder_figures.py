@@ -62,11 +62,11 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
     counts = Counter(token for token in ids_of(tokenizer, DOCUMENTS) if token not in special)
     n_ids = sum(token not in special for token in range(tokenizer.vocab_size))
     total = counts.total() + n_ids
-    wanted = [target for _, target in guesses]
+    expected = [target for _, target in guesses]
     n = len(guesses)
     loss = -sum(float(logprobs[target]) for logprobs, target in guesses) / n
     accuracy = sum(int(logprobs.argmax()) == target for logprobs, target in guesses) / n
-    entropy = sum(-math.log((counts[target] + 1) / total) for target in wanted) / n
+    entropy = sum(-math.log((counts[target] + 1) / total) for target in expected) / n
     commonest = min(counts, key=lambda token: (-counts[token], token))
     logged = {name: points[-1][1] for name, points in read_metrics(run / "metrics.csv").items() if points}
     assert logged["val/loss"] == pytest.approx(loss, rel=1e-5)
@@ -76,7 +76,7 @@ def test_masked_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFi
     assert scores["masked_loss"] == pytest.approx(loss, rel=1e-5)
     assert scores["masked_accuracy"] == accuracy
     assert scores["unigram_entropy"] == pytest.approx(entropy)
-    assert scores["most_frequent_accuracy"] == wanted.count(commonest) / n
+    assert scores["most_frequent_accuracy"] == expected.count(commonest) / n
     assert scores["tokens"] == n
     # Tokens of text do not include those that bos and eos replaced at the ends of a row.
     batches = list(map(task.validation_batch, task.validation_groups()))

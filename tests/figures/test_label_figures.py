@@ -43,14 +43,14 @@ def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
     """Count over (predicted, target) pairs, one text and one label at a time."""
     own, sums = dict[str, tuple[int, int, int]](), [0, 0, 0]
     for name in NAMES:
-        both = sum(name in said and name in wanted for said, wanted in pairs)
-        own[name] = both, sum(name in said for said, _ in pairs), sum(name in wanted for _, wanted in pairs)
+        both = sum(name in said and name in expected for said, expected in pairs)
+        own[name] = both, sum(name in said for said, _ in pairs), sum(name in expected for _, expected in pairs)
         sums = [a + b for a, b in zip(sums, own[name], strict=True)]
     f1 = {name: 2 * both / (said + there) for name, (both, said, there) in own.items() if said + there}
     return {
         "f1": sum(f1.values()) / len(f1) if f1 else 0,
         "micro_f1": 2 * sums[0] / (sums[1] + sums[2]) if sums[1] + sums[2] else 0,
-        "exact_match": sum(said == wanted for said, wanted in pairs) / len(pairs),
+        "exact_match": sum(said == expected for said, expected in pairs) / len(pairs),
         "own": own,
     }
 
@@ -90,20 +90,20 @@ def correlated(a: Sequence[float], b: Sequence[float]) -> float:
 @given(pairs=NUMBERS)
 @example(pairs=[(1, 2), (2, 2), (2, 3), (5, 1)])
 def test_regression_scores_equal_manual_results(pairs: list[tuple[float, float]]) -> None:
-    said, wanted = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
-    scores, n = regression_scores(said, wanted), len(pairs)
-    mean = math.fsum(wanted) / n
-    squared = math.fsum((x - y) ** 2 for x, y in zip(said, wanted, strict=True)) / n
-    variance = math.fsum((y - mean) ** 2 for y in wanted) / n
+    said, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+    scores, n = regression_scores(said, expected), len(pairs)
+    mean = math.fsum(expected) / n
+    squared = math.fsum((x - y) ** 2 for x, y in zip(said, expected, strict=True)) / n
+    variance = math.fsum((y - mean) ** 2 for y in expected) / n
     assert scores.rmse == pytest.approx(math.sqrt(squared))
-    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(said, wanted, strict=True)) / n)
+    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(said, expected, strict=True)) / n)
     assert scores.constant_rmse == pytest.approx(math.sqrt(variance), abs=1e-9)
-    assert scores.constant_mae == pytest.approx(math.fsum(abs(y - mean) for y in wanted) / n, abs=1e-9)
+    assert scores.constant_mae == pytest.approx(math.fsum(abs(y - mean) for y in expected) / n, abs=1e-9)
     assert average_ranks(np.array(said)).tolist() == ranks_of(said)
-    if len(set(said)) > 1 < len(set(wanted)):
-        assert scores.spearman == pytest.approx(correlated(ranks_of(said), ranks_of(wanted)), abs=1e-9)
-        if min(np.ptp(said), np.ptp(wanted)) > 1e-3:
-            assert scores.pearson == pytest.approx(correlated(said, wanted), abs=1e-6)
+    if len(set(said)) > 1 < len(set(expected)):
+        assert scores.spearman == pytest.approx(correlated(ranks_of(said), ranks_of(expected)), abs=1e-9)
+        if min(np.ptp(said), np.ptp(expected)) > 1e-3:
+            assert scores.pearson == pytest.approx(correlated(said, expected), abs=1e-6)
             assert scores.r2 == pytest.approx(1 - squared / variance)
     else:
         assert scores.pearson == scores.spearman == 0
@@ -127,11 +127,11 @@ def test_against_scikit_learn_and_scipy() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
     draws = np.random.default_rng(5)
-    said, wanted = draws.random((2, 97, 3)) < 0.4
-    sets = multi_label_scores(said, wanted, NAMES)
-    assert sets.f1 == pytest.approx(metrics.f1_score(wanted, said, average="macro"))
-    assert sets.micro_f1 == pytest.approx(metrics.f1_score(wanted, said, average="micro"))
-    assert sets.exact_match == pytest.approx(metrics.accuracy_score(wanted, said))
+    said, expected = draws.random((2, 97, 3)) < 0.4
+    sets = multi_label_scores(said, expected, NAMES)
+    assert sets.f1 == pytest.approx(metrics.f1_score(expected, said, average="macro"))
+    assert sets.micro_f1 == pytest.approx(metrics.f1_score(expected, said, average="micro"))
+    assert sets.exact_match == pytest.approx(metrics.accuracy_score(expected, said))
     a, b = draws.integers(0, 9, (2, 97))
     numbers = regression_scores(a, b)
     assert numbers.r2 == pytest.approx(metrics.r2_score(b, a))
@@ -180,8 +180,8 @@ def test_label_set_scores_do_not_depend_on_batches() -> None:
     scores = [score_multi_label(made, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
     assert scores[0] == scores[1] == scores[2] == score_classifier(made, TOKENIZER, labelled)
     assert isinstance(scores[0], MultiLabelScores)
-    wanted = labelled.targets(np.arange(37)) > 0
-    assert replace(scores[0], truncated=0) == multi_label_scores(scores_alone(made, labelled) > 0, wanted, NAMES)
+    expected = labelled.targets(np.arange(37)) > 0
+    assert replace(scores[0], truncated=0) == multi_label_scores(scores_alone(made, labelled) > 0, expected, NAMES)
     assert scores[0].truncated == int((labelled.lengths > 17).sum()) > 0
     assert 0 < scores[0].exact_match < 1
     turned = replace(labelled, names=tuple(reversed(NAMES)), labels=2 - labelled.labels)

@@ -69,10 +69,10 @@ def logprobs_of(trained_model: Translator, source: str, target: str) -> list[flo
     """Return ln p of each target token, with eos last."""
     tokenizer, own, model = trained_model.tokenizer, trained_model.source_tokenizer, trained_model.model.eval()
     read = torch.tensor([[*own.encode(source), own.eos_id]])
-    wanted = [*tokenizer.encode(target), tokenizer.eos_id]
+    expected = [*tokenizer.encode(target), tokenizer.eos_id]
     with torch.no_grad():
-        logits = model(read, torch.tensor([[tokenizer.bos_id, *wanted[:-1]]]))[0].double().log_softmax(-1)
-    return [float(logits[place, token]) for place, token in enumerate(wanted)]
+        logits = model(read, torch.tensor([[tokenizer.bos_id, *expected[:-1]]]))[0].double().log_softmax(-1)
+    return [float(logits[place, token]) for place, token in enumerate(expected)]
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ def test_the_lens_before_all_blocks_is_a_bigram_table() -> None:
     with torch.no_grad():
         one.stack.position.table.weight.zero_()
     seen, _ = recorded(one, (tokens,))
-    wanted = one.unembedding(one.stack.final_norm(one.embedding.weight[:5]))
-    torch.testing.assert_close(logit_lens(one, seen["stack.dropout"])[0], wanted)
+    expected = one.unembedding(one.stack.final_norm(one.embedding.weight[:5]))
+    torch.testing.assert_close(logit_lens(one, seen["stack.dropout"])[0], expected)
 
 
 def test_an_encoder_without_a_masked_head_has_no_lens() -> None:

@@ -72,9 +72,9 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
         recording = read(one, texts[0], target=texts[1] if len(texts) > 1 else None)
         rows = [torch.tensor([side.ids]) for side in recording.sides.values()]
         with torch.inference_mode():
-            wanted = one.model(*rows)[0]
+            expected = one.model(*rows)[0]
         assert recording.logits is not None
-        torch.testing.assert_close(recording.logits, wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(recording.logits, expected, atol=1e-5, rtol=0)
         weights = recording.activations[f"{list(recording.sides)[-1]}.blocks.1.self_attention.weights"]
         assert weights.shape == (1, 4, len(recording.side.ids), len(recording.side.texts))
 
@@ -146,10 +146,10 @@ def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None
             assert table.loss is None
             assert ablate_heads(one, recording) == {}
             continue
-        wanted = -recording.logits.log_softmax(-1)[range(len(table.losses) - 1), list(recording.side.ids[1:])]
-        torch.testing.assert_close(torch.tensor(table.losses[:-1]), wanted)
+        expected = -recording.logits.log_softmax(-1)[range(len(table.losses) - 1), list(recording.side.ids[1:])]
+        torch.testing.assert_close(torch.tensor(table.losses[:-1]), expected)
         assert table.losses[-1] is None
-        assert table.loss == pytest.approx(wanted.mean().item(), abs=1e-5)
+        assert table.loss == pytest.approx(expected.mean().item(), abs=1e-5)
         name = f"{recording.stack}.blocks.1.self_attention"
         _, without = read_with_edits(one, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
         after = lens_table(one, without).loss

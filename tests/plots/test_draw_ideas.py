@@ -47,11 +47,11 @@ def test_rotary_angles_of_a_head() -> None:
 
 def test_alibi_is_a_slope_for_each_head() -> None:
     scheme = initial_scheme(ALiBi(), **{**SIZES, "n_heads": 2})
-    wanted = [[[-slope * abs(t - s) for s in range(7)] for t in range(7)] for slope in (2**-4, 2**-8)]
+    expected = [[[-slope * abs(t - s) for s in range(7)] for t in range(7)] for slope in (2**-4, 2**-8)]
     assert scheme.bias is not None
-    assert np.allclose(scheme.bias, wanted)
+    assert np.allclose(scheme.bias, expected)
     lines, image = plot_position_schemes([scheme]).axes[:2]
-    assert [list(line.get_ydata()) for line in lines.lines] == [head[0] for head in wanted]
+    assert [list(line.get_ydata()) for line in lines.lines] == [head[0] for head in expected]
     assert np.array_equal(image.images[0].get_array(), scheme.bias[0])
 
 
@@ -153,8 +153,8 @@ def test_drawn_targets_minimize_the_loss(size: int, epsilon: float, data: st.Dat
     for p, loss, plain in zip(smoothing.confidence, smoothing.loss, smoothing.plain, strict=True):
         row = torch.full((size,), float((1 - p) / (size - 1)))
         row[target] = p
-        wanted = F.cross_entropy(row.log()[None], torch.tensor([target]), label_smoothing=epsilon)
-        assert float(loss) == pytest.approx(float(wanted), abs=1e-4)
+        expected = F.cross_entropy(row.log()[None], torch.tensor([target]), label_smoothing=epsilon)
+        assert float(loss) == pytest.approx(float(expected), abs=1e-4)
         assert float(plain) == pytest.approx(-math.log(p), abs=1e-4)
 
 

@@ -176,9 +176,9 @@ def test_positions_equal_those_of_the_model(position: Position) -> None:
     vectors = one.model.stack.position.embed(torch.arange(ROOM)[None])
     assert vectors is not None
     table, alike = images(plot_positions(one))
-    wanted = vectors[0].detach()
-    assert np.array_equal(table, wanted.numpy())
-    byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in wanted] for a in wanted]
+    expected = vectors[0].detach()
+    assert np.array_equal(table, expected.numpy())
+    byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in expected] for a in expected]
     assert np.allclose(alike, byhand, atol=1e-6)
 
 
@@ -260,8 +260,8 @@ def test_maps_are_the_recorded_weights() -> None:
     assert len(drawn) == 2 * 3
     for number, found in enumerate(drawn):
         block, head = divmod(number, 3)
-        wanted = seen[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
-        assert np.array_equal(np.ma.getdata(found), wanted)
+        expected = seen[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
+        assert np.array_equal(np.ma.getdata(found), expected)
         assert np.array_equal(np.ma.getmaskarray(found), ~np.tri(len(TEXT), dtype=bool))
 
 
@@ -273,10 +273,10 @@ def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
     names = [f"encoder.blocks.{n}.self_attention" for n in range(n_encoder)]
     names += [f"decoder.blocks.{n}.{kind}_attention" for kind in ("self", "cross") for n in range(n_decoder)]
     seen = read(one, "abc", target="dedede").activations
-    wanted = [head.numpy() for name in names for head in seen[f"{name}.weights"][0]]
-    assert [image.shape for image in drawn] == [image.shape for image in wanted]
+    expected = [head.numpy() for name in names for head in seen[f"{name}.weights"][0]]
+    assert [image.shape for image in drawn] == [image.shape for image in expected]
     assert {image.shape for image in drawn} == {(4, 4), (7, 7), (7, 4)}
-    assert all(np.array_equal(np.ma.getdata(image), one) for image, one in zip(drawn, wanted, strict=True))
+    assert all(np.array_equal(np.ma.getdata(image), one) for image, one in zip(drawn, expected, strict=True))
     assert "block 2" in words(figure)
     assert len(images(plot_attention(one, "abc", target="de", stack="encoder"))) == 3 * n_encoder
     deep = plot_attention(one, "abc", target="de", layer=2)  # only the deeper side has it

@@ -125,8 +125,8 @@ def test_the_loss_is_the_cross_entropy_of_the_next_token() -> None:
     batch = collate_causal(rows.batch(np.arange(2)))
     loss = causal_loss(model, batch)
     logits = model(batch.inputs)
-    wanted = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1))
-    torch.testing.assert_close(loss.mean, wanted, atol=1e-5, rtol=1e-5)
+    expected = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch.targets.reshape(-1))
+    torch.testing.assert_close(loss.mean, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -180,11 +180,11 @@ def check_same(recipe: str, ours: AnyModel) -> None:
     args, kwargs, theirs = batch(ours)
     ours.eval(), plain.eval()
     real = kwargs.get("token_mask", torch.ones(B, T, dtype=torch.bool))
-    logits, wanted = ours(*args, **kwargs)[real], plain(*theirs)[real]
-    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+    logits, expected = ours(*args, **kwargs)[real], plain(*theirs)[real]
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
     targets = torch.arange(len(logits)) % ours.vocab_size
     F.cross_entropy(logits, targets).backward()
-    F.cross_entropy(wanted, targets).backward()
+    F.cross_entropy(expected, targets).backward()
     gradients = translated(
         written, plain, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in ours.named_parameters()}
     )
@@ -222,8 +222,8 @@ def test_dropout_equals_the_second_implementation(recipe: str, odd: dict[str, in
     torch.manual_seed(11)
     logits = ours(*args, **kwargs)[real]
     torch.manual_seed(11)
-    wanted = plain(*theirs)[real]
-    torch.testing.assert_close(logits, wanted, atol=2e-5, rtol=1e-5)
+    expected = plain(*theirs)[real]
+    torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-5)
     assert (logits - ours.eval()(*args, **kwargs)[real]).abs().max() > 1e-3
 
 

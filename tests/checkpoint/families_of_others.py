@@ -227,8 +227,8 @@ def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> I
     if isinstance(ours, EncoderDecoder):
         long = torch.arange(2, 2 + 4 * T * B).view(B, -1) % VOCABULARY  # longer than the distances with one bucket each
         mask = torch.arange(4 * T) < torch.tensor([[4 * T], [T]])
-        theirs_told = {"input_ids": long, "attention_mask": mask.long(), "decoder_input_ids": long.flip(1)}
-        yield ours(long, long.flip(1), source_token_mask=mask), theirs(**theirs_told, use_cache=False).logits
+        their_inputs = {"input_ids": long, "attention_mask": mask.long(), "decoder_input_ids": long.flip(1)}
+        yield ours(long, long.flip(1), source_token_mask=mask), theirs(**their_inputs, use_cache=False).logits
         return
     assert isinstance(ours, EncoderOnly)
     mask = torch.arange(T) < torch.tensor([[T], [T - 2]])

@@ -76,12 +76,12 @@ def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, token_mask: Ten
     """Return the largest difference in hidden states at real tokens of all layers and in every head."""
     body = getattr(reference, "bert", reference)
     how = {"attention_mask": token_mask.long(), "token_type_ids": segments}
-    want = body(tokens, **how, output_hidden_states=True)
+    expected = body(tokens, **how, output_hidden_states=True)
     mine = layers(model, tokens, token_mask=token_mask, segments=segments)
-    pairs = [(a[token_mask], b[token_mask]) for a, b in zip(mine, want.hidden_states, strict=True)]
+    pairs = [(a[token_mask], b[token_mask]) for a, b in zip(mine, expected.hidden_states, strict=True)]
     hidden = model.hidden(tokens, token_mask=token_mask, segments=segments)
     if model.spec.pooler:
-        pairs.append((model.pooled(hidden, token_mask), want.pooler_output))
+        pairs.append((model.pooled(hidden, token_mask), expected.pooler_output))
     if reference is not body:
         answer = reference(tokens, **how)
         if "prediction_logits" in answer:
@@ -126,7 +126,7 @@ class TestSmallOnes:
     def test_older_file_formats_change_nothing(self, change: str) -> None:
         model = theirs()
         state = dict(model.state_dict())
-        want, tolerance = ours(model).state_dict(), 0.0
+        expected, tolerance = ours(model).state_dict(), 0.0
         match change:
             case "no prefix":
                 state = {name.removeprefix("bert."): tensor for name, tensor in state.items()}
@@ -144,9 +144,9 @@ class TestSmallOnes:
             case "half":
                 state, tolerance = {name: tensor.half() for name, tensor in state.items()}, 1e-2
         got = from_bert(model.config.to_dict(), state).state_dict()
-        assert set(got) == set(want)
+        assert set(got) == set(expected)
         for name, tensor in got.items():
-            assert (tensor - want[name]).abs().max() <= tolerance, name
+            assert (tensor - expected[name]).abs().max() <= tolerance, name
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -243,11 +243,11 @@ class TestFolders:
 
     def test_pickled_weights_of_an_old_folder_run_no_code(self, folder: Path) -> None:
         state = safetensors.torch.load_file(folder / "model.safetensors")
-        want = load_model(folder).model.state_dict()
+        expected = load_model(folder).model.state_dict()
         (folder / "model.safetensors").unlink()
         torch.save(state, folder / "pytorch_model.bin")
         for name, tensor in load_model(folder).model.state_dict().items():
-            assert torch.equal(tensor, want[name]), name
+            assert torch.equal(tensor, expected[name]), name
         torch.save({"a": Path}, folder / "pytorch_model.bin")
         with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights") as told:
             load_model(folder)
@@ -323,11 +323,11 @@ class TestMiniLM:
     def test_vectors_do_not_depend_on_padding(self) -> None:
         model, tokenizer, _ = _minilm()
         tokens, token_mask, _ = sentences(tokenizer)
-        want = cosines(model, tokens, token_mask)
+        expected = cosines(model, tokens, token_mask)
         for left, right in ((0, 190), (190, 0), (7, 31)):
             wide = torch.nn.functional.pad(tokens, (left, right), value=5)
             real = torch.nn.functional.pad(token_mask, (left, right), value=False)
-            assert cosines(model, wide, real) == pytest.approx(want, abs=1e-5)
+            assert cosines(model, wide, real) == pytest.approx(expected, abs=1e-5)
 
     @pytest.mark.slow
     def test_wrong_gelu_eps_and_types_are_detected(self) -> None:

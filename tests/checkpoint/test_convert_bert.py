@@ -79,11 +79,11 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
     real = torch.arange(11) < torch.tensor([[11], [1], [7]])
     body = getattr(theirs, "bert", theirs)
     how = {"attention_mask": real.long(), "token_type_ids": segments}
-    wanted, answer = body(tokens, **how), theirs(tokens, **how)
+    expected, answer = body(tokens, **how), theirs(tokens, **how)
     hidden = model.hidden(tokens, token_mask=real, segments=segments)
-    pairs = [(hidden[real], wanted.last_hidden_state[real])]
-    if spec.pooler and wanted.pooler_output is not None:
-        pairs.append((model.pooled(hidden, real), wanted.pooler_output))
+    pairs = [(hidden[real], expected.last_hidden_state[real])]
+    if spec.pooler and expected.pooler_output is not None:
+        pairs.append((model.pooled(hidden, real), expected.pooler_output))
     if "prediction_logits" in answer:
         pairs.append((model.logits(hidden)[real], answer.prediction_logits[real]))
         pairs.append((model.next_sentence_logits(hidden, real), answer.seq_relationship_logits))

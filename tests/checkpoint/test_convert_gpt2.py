@@ -45,10 +45,10 @@ def drawn(seed: int) -> DecoderOnly:
 @torch.no_grad()
 def furthest(model: DecoderOnly, theirs: Any) -> float:
     tokens = torch.randint(model.vocab_size, (2, 30), generator=torch.Generator().manual_seed(1))
-    wanted = model(tokens)
+    expected = model(tokens)
     found = theirs(input_ids=tokens, use_cache=False).logits
-    assert found.shape == wanted.shape
-    return (found - wanted).abs().max().item()
+    assert found.shape == expected.shape
+    return (found - expected).abs().max().item()
 
 
 @pytest.mark.slow

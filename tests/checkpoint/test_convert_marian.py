@@ -59,9 +59,9 @@ def furthest(model: EncoderDecoder, theirs: Any) -> float:
     source, target = (torch.randint(n, (3, m), generator=draw) for n, m in ((sources, 13), (model.vocab_size, 29)))
     real = torch.arange(13) < torch.tensor([[13], [1], [7]])
     found = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target, use_cache=False).logits
-    wanted = model(source, target, source_token_mask=real)
-    assert found.shape == wanted.shape
-    return (found - wanted).abs().max().item()
+    expected = model(source, target, source_token_mask=real)
+    assert found.shape == expected.shape
+    return (found - expected).abs().max().item()
 
 
 @pytest.mark.slow

@@ -134,8 +134,8 @@ def test_generators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) -
     )  # fmt: skip
     folder = taken_out(tmp_path, model)
     assert furthest(model, folder) < 1e-4
-    found, wanted = written(model, folder, torch.randint(model.vocab_size, (10, 5)), 17)
-    assert found == wanted
+    found, expected = written(model, folder, torch.randint(model.vocab_size, (10, 5)), 17)
+    assert found == expected
 
 
 @pytest.mark.slow
@@ -181,9 +181,9 @@ def furthest_scores(model: EncoderDecoder, folder: str) -> float:
     worst = 0.0
     for source, target, one in zip(sources, targets, found, strict=True):
         scores = model(source[None], target[None, :-1])[0].log_softmax(-1)
-        wanted = scores[torch.arange(len(target) - 1), target[1:]]
-        assert len(one.log_probs) == len(wanted)
-        worst = max(worst, (torch.tensor(one.log_probs) - wanted).abs().max().item())
+        expected = scores[torch.arange(len(target) - 1), target[1:]]
+        assert len(one.log_probs) == len(expected)
+        worst = max(worst, (torch.tensor(one.log_probs) - expected).abs().max().item())
     return worst
 
 
@@ -370,8 +370,8 @@ def test_code_in_the_readme_runs(
     exec(code[0], told)
     if isinstance(model, EncoderOnly):
         row = torch.tensor([1, *told["tokenizer"].encode("A sentence.", add_special_tokens=False).ids, 2])
-        wanted = model.hidden(row[None])[0].mean(0).detach()
-        assert torch.allclose(torch.from_numpy(told["vectors"][0]), wanted, atol=1e-4)
+        expected = model.hidden(row[None])[0].mean(0).detach()
+        assert torch.allclose(torch.from_numpy(told["vectors"][0]), expected, atol=1e-4)
     else:
         assert capsys.readouterr().out.strip()
 
@@ -420,8 +420,8 @@ def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
     assert isinstance(trained_model.model, EncoderOnly)
     for row, states in zip(rows, np.array(output.last_hidden_state), strict=True):
         with torch.no_grad():
-            wanted = trained_model.model.hidden(torch.tensor([row]))[0]
-        assert (torch.from_numpy(states[: len(row)]) - wanted).abs().max() < 1e-4
+            expected = trained_model.model.hidden(torch.tensor([row]))[0]
+        assert (torch.from_numpy(states[: len(row)]) - expected).abs().max() < 1e-4
 
 
 def test_unsupported_options_are_detected_before_writing(tmp_path: Path) -> None:

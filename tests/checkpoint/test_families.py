@@ -61,10 +61,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_answers_and_greedy_tokens_survive_import_and_export(name: str, seed: int, tmp_path: Path) -> None:
-    apart = distance(FAMILIES[name], seed, tmp_path)
-    assert apart.read < 1e-4
-    assert apart.written < 1e-4
-    assert apart.same_tokens is not False
+    measured = distance(FAMILIES[name], seed, tmp_path)
+    assert measured.read < 1e-4
+    assert measured.written < 1e-4
+    assert measured.same_tokens is not False
 
 
 @pytest.mark.slow
@@ -85,11 +85,11 @@ def test_table_of_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """Print the table; the other tests check the bounds."""
     lines = ["| family | logits in | logits out | written as | the same eight tokens |", "|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
-        apart = [distance(family, seed, tmp_path / f"{name} {seed}") for seed in range(20)]
-        assert len(apart) == 20
-        tokens = [one.same_tokens for one in apart if one.same_tokens is not None]
+        distances = [distance(family, seed, tmp_path / f"{name} {seed}") for seed in range(20)]
+        assert len(distances) == 20
+        tokens = [one.same_tokens for one in distances if one.same_tokens is not None]
         lines.append(
-            f"| {name} | {max(one.read for one in apart):.1e} | {max(one.written for one in apart):.1e} "
+            f"| {name} | {max(one.read for one in distances):.1e} | {max(one.written for one in distances):.1e} "
             f"| {family.written_as} | {f'{sum(tokens)} of {len(tokens)}' if tokens else ''} |"
         )
     with capsys.disabled():
@@ -310,8 +310,8 @@ def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path:
         len([name for name in tensors(tmp_path / "theirs") if name in ("shared.weight", "lm_head.weight")]) == 1
     ) == (tied and scaled)
     tokens = torch.randint(3, 23, (2, 17))
-    apart = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
-    assert apart.abs().max() < 1e-5
+    difference = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
+    assert difference.abs().max() < 1e-5
     again = read_spec(tmp_path / "theirs")
     assert isinstance(again, EncoderDecoderSpec)
     assert again.encoder.position == stack.position

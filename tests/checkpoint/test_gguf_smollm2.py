@@ -55,10 +55,10 @@ def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.Monke
     ids = torch.tensor([ours.tokenizer.encode("The quick brown fox jumps over the lazy dog. Once upon a time, there")])
     assert isinstance(ours.model, DecoderOnly)
     with torch.no_grad():
-        wanted = theirs(ids, use_cache=False).logits
+        expected = theirs(ids, use_cache=False).logits
         found = ours.model(ids)
     # The order of additions in thirty blocks depends on the CPU: allow 1e-4, and float32's own error.
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
 
 def test_ids_match_transformers(ours: TrainedModel) -> None:

@@ -58,8 +58,8 @@ def opened(folder: Path) -> DecoderOnly:
 @torch.no_grad()
 def furthest(ours: DecoderOnly, reference: Any, *, length: int = 19) -> float:
     tokens = torch.randint(ours.vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
-    wanted = reference(input_ids=tokens, use_cache=False).logits[..., : ours.vocab_size]
-    return (ours(tokens) - wanted).abs().max().item()
+    expected = reference(input_ids=tokens, use_cache=False).logits[..., : ours.vocab_size]
+    return (ours(tokens) - expected).abs().max().item()
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
@@ -69,8 +69,8 @@ def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) 
     assert furthest(ours, reference, length=30) < 1e-4
     prompt = torch.randint(ours.vocab_size, (2, 5))
     mask = torch.ones_like(prompt)
-    wanted = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
-    assert torch.equal(written_greedily(ours, prompt, 17), wanted[:, 5:])
+    expected = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
+    assert torch.equal(written_greedily(ours, prompt, 17), expected[:, 5:])
 
 
 @pytest.mark.parametrize("change", ["no prefix", "masks", "twin", "half", "no head", "several files"])

@@ -73,8 +73,8 @@ def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) 
     assert furthest(ours, reference) < 1e-4
     prompt = torch.randint(ours.vocab_size, (2, 5))
     mask = torch.ones_like(prompt)
-    wanted = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
-    assert torch.equal(written_greedily(ours, prompt, 17), wanted[:, 5:])
+    expected = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
+    assert torch.equal(written_greedily(ours, prompt, 17), expected[:, 5:])
 
 
 @pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True), (False, False)])

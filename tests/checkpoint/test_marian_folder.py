@@ -73,10 +73,10 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
     sources = reference.config.vocab_size
     source, target = (torch.randint(n, (3, m), generator=draw) for n, m in ((sources, 13), (ours.vocab_size, 29)))
     real = torch.arange(13) < torch.tensor([[13], [1], [7]])
-    wanted = reference(
+    expected = reference(
         input_ids=source, attention_mask=real.long(), decoder_input_ids=target, use_cache=False
     ).logits  # fmt: skip
-    return (ours(source, target, source_token_mask=real) - wanted).abs().max().item()
+    return (ours(source, target, source_token_mask=real) - expected).abs().max().item()
 
 
 @pytest.mark.slow
@@ -87,12 +87,12 @@ def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) 
     ours = opened(folder)
     assert furthest(ours, reference) < 1e-4
     source = torch.randint(ours.vocab_size, (2, 11))
-    wanted = torch.zeros(2, 1, dtype=torch.long)
+    expected = torch.zeros(2, 1, dtype=torch.long)
     for _ in range(15):
         with torch.no_grad():
-            logits = reference(input_ids=source, decoder_input_ids=wanted, use_cache=False).logits[:, -1]
-        wanted = torch.cat((wanted, logits.argmax(-1, keepdim=True)), dim=1)
-    assert torch.equal(written_greedily(ours, wanted[:, :1], 15, source=source), wanted[:, 1:])
+            logits = reference(input_ids=source, decoder_input_ids=expected, use_cache=False).logits[:, -1]
+        expected = torch.cat((expected, logits.argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(written_greedily(ours, expected[:, :1], 15, source=source), expected[:, 1:])
 
 
 @pytest.mark.slow
@@ -103,14 +103,14 @@ def test_translation_matches_transformers(tmp_path: Path) -> None:
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # a target starts with the padding token
     line = "w5 w9 w3 w22"
     ids = torch.tensor([[*tokenizer.encode(line), 2]])
-    wanted = reference.generate(
+    expected = reference.generate(
         ids, attention_mask=torch.ones_like(ids), num_beams=1, do_sample=False, max_new_tokens=15, min_new_tokens=13,
         bad_words_ids=[[0], [1]],  # special in our tokenizer
     )  # fmt: skip
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=13)
     found = translate(trained_model.model, tokenizer, [line], search)[0][0]
     assert len(found.ids) > 12
-    assert list(found.ids) == wanted[0, 1:].tolist()
+    assert list(found.ids) == expected[0, 1:].tolist()
     save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
     again = load_model(tmp_path / "ours")
     assert (again.tokenizer.bos_id, again.model.spec) == (0, trained_model.model.spec)
@@ -238,8 +238,8 @@ def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     ours = opened(written(tmp_path, reference, n_ids=20))
     with torch.no_grad():
         source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 5))
-        wanted = reference(input_ids=source, decoder_input_ids=target).logits
-        assert (ours(source, target) - wanted[..., :20]).abs().max() < 1e-5
+        expected = reference(input_ids=source, decoder_input_ids=target).logits
+        assert (ours(source, target) - expected[..., :20]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("change", ["no prefix", "tables", "no output", "half"])

@@ -143,10 +143,10 @@ def furthest(model: AnyModel, folder: Path) -> float:
             source, real = torch.randint(model.spec.source_vocab_size or 17, (batch, size)), token_mask(batch, size)
             mask = real.long()
             memory = answers(folder / "encoder.onnx", input_ids=source, attention_mask=mask)["memory"]
-            wanted = model.encode(source, token_mask=real)
+            expected = model.encode(source, token_mask=real)
             given = {"decoder_input_ids": tokens, "memory": memory, "attention_mask": mask}
             logits = answers(folder / "decoder.onnx", **given)["logits"]
-            worst = max(worst, away(memory[real], wanted[real]))
+            worst = max(worst, away(memory[real], expected[real]))
             worst = max(worst, away(logits, model(source, tokens, source_token_mask=real)))
     return worst
 
@@ -157,19 +157,19 @@ def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> 
     given = {} if segments is None else {"token_type_ids": segments}
     found = answers(folder / "model.onnx", input_ids=tokens, attention_mask=real.long(), **given)
     hidden = model.hidden(tokens, token_mask=real, segments=segments)
-    wanted = {"hidden": hidden}
+    expected = {"hidden": hidden}
     if spec.masked_head is not None:
-        wanted["logits"] = model.logits(hidden)
+        expected["logits"] = model.logits(hidden)
     if spec.pooler:
-        wanted["pooled"] = model.pooled(hidden, real)
+        expected["pooled"] = model.pooled(hidden, real)
     if spec.next_sentence:
-        wanted["next_sentence"] = model.next_sentence_logits(hidden, real)
+        expected["next_sentence"] = model.next_sentence_logits(hidden, real)
     if spec.classifier is not None:
-        wanted["classes"] = model.classify(hidden, real)
-    assert list(found) == list(wanted)
+        expected["classes"] = model.classify(hidden, real)
+    assert list(found) == list(expected)
     return [
         away(found[name][real], tensor[real]) if tensor.shape[:2] == real.shape else away(found[name], tensor)
-        for name, tensor in wanted.items()
+        for name, tensor in expected.items()
     ]
 
 
@@ -275,9 +275,9 @@ def test_code_in_the_readme_runs(
     exec(code[0], told)
     if isinstance(model, EncoderOnly):
         graph = onnx_graphs.graphs_of(model)[0]
-        wanted = graph.module(**{name: torch.from_numpy(array) for name, array in told["inputs"].items()})
+        expected = graph.module(**{name: torch.from_numpy(array) for name, array in told["inputs"].items()})
         assert list(told["outputs"]) == list(graph.outputs)
-        assert away(torch.from_numpy(told["outputs"]["hidden"]), wanted[0]) < 1e-4
+        assert away(torch.from_numpy(told["outputs"]["hidden"]), expected[0]) < 1e-4
         return
     assert capsys.readouterr().out.strip()
     ids = torch.tensor([told["ids"]])

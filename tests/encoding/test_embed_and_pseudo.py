@@ -41,9 +41,9 @@ def test_vectors_are_the_pooled_hidden_states(
     assert found.truncated == 0
     for text, vector in zip(TEXTS, found.vectors, strict=True):
         states = hidden(model, own, text)
-        wanted = states.mean(0) if pooling == "mean" else states[0]
-        wanted = wanted / wanted.norm() if normalise else wanted
-        np.testing.assert_allclose(vector, wanted.numpy(), atol=1e-5)
+        expected = states.mean(0) if pooling == "mean" else states[0]
+        expected = expected / expected.norm() if normalise else expected
+        np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -52,32 +52,32 @@ def test_vectors_are_the_pooled_hidden_states(
 def test_batch_does_not_change_vectors(order: list[int], batch_tokens: int) -> None:
     own = tokenizer()
     model = encoder(own.vocab_size)
-    alone = np.concatenate([embed(model, own, [text]).vectors for text in TEXTS])
-    together = embed(model, own, [TEXTS[number] for number in order], batch_tokens=batch_tokens).vectors
-    np.testing.assert_allclose(together, alone[order], atol=1e-5)
+    separate = np.concatenate([embed(model, own, [text]).vectors for text in TEXTS])
+    batched = embed(model, own, [TEXTS[number] for number in order], batch_tokens=batch_tokens).vectors
+    np.testing.assert_allclose(batched, separate[order], atol=1e-5)
 
 
 def test_model_that_sees_padding_is_detected(
     model: EncoderOnly, own: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = embed(model, own, TEXTS[:1]).vectors
+    separate = embed(model, own, TEXTS[:1]).vectors
     sighted = model.hidden
     monkeypatch.setattr(model, "hidden", lambda tokens, token_mask=None: sighted(tokens))
-    assert np.abs(embed(model, own, TEXTS).vectors[:1] - alone).max() > 1e-3
+    assert np.abs(embed(model, own, TEXTS).vectors[:1] - separate).max() > 1e-3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 16_384])
 def test_batch_does_not_change_likelihoods(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
-    alone = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]
-    for one, other in zip(alone, pseudo_logprobs(model, own, TEXTS, batch_tokens=batch_tokens), strict=True):
+    separate = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]
+    for one, other in zip(separate, pseudo_logprobs(model, own, TEXTS, batch_tokens=batch_tokens), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_training_model_is_evaluated_and_its_mode_restored(own: Tokenizer) -> None:
     model = encoder(own.vocab_size).train()
-    wanted = embed(encoder(own.vocab_size), own, TEXTS).vectors
-    np.testing.assert_array_equal(embed(model, own, TEXTS).vectors, wanted)
+    expected = embed(encoder(own.vocab_size), own, TEXTS).vectors
+    np.testing.assert_array_equal(embed(model, own, TEXTS).vectors, expected)
     assert all(part.training for part in model.modules())
 
 

@@ -125,10 +125,10 @@ def test_only_is_limited_to_top_and_merges_equal_spellings(model: EncoderOnly, o
 
 def test_batch_does_not_change_candidates(model: EncoderOnly, own: Tokenizer) -> None:
     texts = ["[MASK]", ONE, "dogs [MASK] on the mat and the cats [MASK] until the dogs ran", "a [MASK] ran"]
-    alone = [fill(model, own, [text], top=20)[0] for text in texts]
+    separate = [fill(model, own, [text], top=20)[0] for text in texts]
     for batch_tokens in (1, 20, 16_384):
-        together = fill(model, own, texts, top=20, batch_tokens=batch_tokens)
-        for one, other in zip(alone, together, strict=True):
+        batched = fill(model, own, texts, top=20, batch_tokens=batch_tokens)
+        for one, other in zip(separate, batched, strict=True):
             for left, right in zip(itertools.chain(*one.masks), itertools.chain(*other.masks), strict=True):
                 assert left.ids == right.ids
                 assert left.probability == pytest.approx(right.probability, abs=1e-5)

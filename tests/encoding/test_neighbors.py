@@ -41,9 +41,9 @@ def test_neighbors_match_brute_force(
         patch.setattr(module, "PIECE", rows * (shape[1] + n_queries))
         patch.setattr(module, "MIN_ROWS", 1)
         found = nearest(vectors, queries, top=top)
-    wanted, kept = cosines(vectors, queries), min(top, len(vectors))
+    expected, kept = cosines(vectors, queries), min(top, len(vectors))
     assert found.numbers.shape == found.scores.shape == (n_queries, kept)
-    for every, numbers, scores in zip(wanted, found.numbers, found.scores, strict=True):
+    for every, numbers, scores in zip(expected, found.numbers, found.scores, strict=True):
         np.testing.assert_allclose(scores, every[numbers], atol=1e-12)
         assert len(set(numbers.tolist())) == kept
         assert np.all(np.diff(scores) <= 0)
@@ -78,9 +78,9 @@ def test_vectors_that_float32_cannot_distinguish_are_ordered(piece: int, monkeyp
     rough = (vectors.astype(np.float32) @ query[0].astype(np.float32)) / np.linalg.norm(
         vectors.astype(np.float32), axis=1
     )
-    wanted = np.argsort(-every, kind="stable")[:10].tolist()
-    assert nearest(vectors, query, top=10).numbers[0].tolist() == wanted
-    assert np.argsort(-rough, kind="stable")[:10].tolist() != wanted  # shows that float32 gives another order
+    expected = np.argsort(-every, kind="stable")[:10].tolist()
+    assert nearest(vectors, query, top=10).numbers[0].tolist() == expected
+    assert np.argsort(-rough, kind="stable")[:10].tolist() != expected  # shows that float32 gives another order
 
 
 def test_equal_vectors_are_returned_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +122,9 @@ def test_vectors_may_be_pushed_in_pieces() -> None:
     assert search.result().numbers.shape == (2, 0)
     for start in range(0, 90, 11):
         search.push(vectors[start : start + 11])
-        so_far = nearest(vectors[: start + 11], vectors[:2], top=7)
-        np.testing.assert_array_equal(search.result().numbers, so_far.numbers)
-        np.testing.assert_array_equal(search.result().scores, so_far.scores)
+        expected = nearest(vectors[: start + 11], vectors[:2], top=7)
+        np.testing.assert_array_equal(search.result().numbers, expected.numbers)
+        np.testing.assert_array_equal(search.result().scores, expected.scores)
 
 
 def test_invalid_arguments_are_rejected() -> None:

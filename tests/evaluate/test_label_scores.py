@@ -43,12 +43,12 @@ def test_labels_that_never_occur_have_no_weight() -> None:
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40))
 def test_scores_match_counting_one_by_one(pairs: list[tuple[int, int]]) -> None:
-    scores = label_scores([said for said, _ in pairs], [wanted for _, wanted in pairs], NAMES)
+    scores = label_scores([said for said, _ in pairs], [expected for _, expected in pairs], NAMES)
     f1 = list[float]()
     for number, name in enumerate(NAMES):
-        hits = sum(said == wanted == number for said, wanted in pairs)
-        false = sum(said == number != wanted for said, wanted in pairs)
-        missed = sum(wanted == number != said for said, wanted in pairs)
+        hits = sum(said == expected == number for said, expected in pairs)
+        false = sum(said == number != expected for said, expected in pairs)
+        missed = sum(expected == number != said for said, expected in pairs)
         assert scores.per_label[name]["count"] == hits + missed
         if hits + false + missed:
             f1.append(2 * hits / (2 * hits + false + missed))
@@ -60,16 +60,16 @@ def test_scores_match_counting_one_by_one(pairs: list[tuple[int, int]]) -> None:
             pairs.count((other, number)) for other in range(3)
         ]
     assert scores.f1 == pytest.approx(np.mean(f1))
-    assert scores.accuracy == pytest.approx(np.mean([said == wanted for said, wanted in pairs]))
+    assert scores.accuracy == pytest.approx(np.mean([said == expected for said, expected in pairs]))
 
 
 def test_scores_match_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     draws = np.random.default_rng(5)
-    said, wanted = draws.integers(0, 3, (2, 97))
-    scores = label_scores(said, wanted, NAMES)
-    assert scores.f1 == pytest.approx(metrics.f1_score(wanted, said, average="macro"))
-    assert np.array_equal(scores.confusion, metrics.confusion_matrix(wanted, said))
+    said, expected = draws.integers(0, 3, (2, 97))
+    scores = label_scores(said, expected, NAMES)
+    assert scores.f1 == pytest.approx(metrics.f1_score(expected, said, average="macro"))
+    assert np.array_equal(scores.confusion, metrics.confusion_matrix(expected, said))
 
 
 @pytest.mark.parametrize(
@@ -136,34 +136,34 @@ def said_alone(model: EncoderOnly, labelled: LabeledExamples, number: int) -> to
 @pytest.mark.slow
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_prediction_matches_that_of_the_text_alone(over: Any) -> None:
-    model, labelled = classifier(over).train(), examples(over)
-    found = [score_labels(model, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
+    model, labeled = classifier(over).train(), examples(over)
+    found = [score_labels(model, TOKENIZER, labeled, batch_tokens=most) for most in (1, 50, 10_000)]
     assert model.training
     assert found[0] == found[1] == found[2]
-    said, wanted = list[int](), list[int]()
-    for number in range(len(labelled)):
-        alone = said_alone(model, labelled, number)
+    said, expected = list[int](), list[int]()
+    for number in range(len(labeled)):
+        separate = said_alone(model, labeled, number)
         if over == "texts":
-            said.append(int(alone))
-            wanted.append(int(labelled.labels[number]))
+            said.append(int(separate))
+            expected.append(int(labeled.labels[number]))
             continue
-        own = labelled.labels[labelled.starts[number] : labelled.starts[number + 1]][: model.max_len - 2]
-        said += alone[1 : 1 + len(own)][torch.from_numpy(own >= 0)].tolist()
-        wanted += own[own >= 0].tolist()
+        own = labeled.labels[labeled.starts[number] : labeled.starts[number + 1]][: model.max_len - 2]
+        said += separate[1 : 1 + len(own)][torch.from_numpy(own >= 0)].tolist()
+        expected += own[own >= 0].tolist()
     assert len(set(said)) == 3
-    assert replace(found[0], truncated=0) == label_scores(said, wanted, NAMES)
-    assert found[0].truncated == int((labelled.lengths > 17).sum()) > 0
+    assert replace(found[0], truncated=0) == label_scores(said, expected, NAMES)
+    assert found[0].truncated == int((labeled.lengths > 17).sum()) > 0
 
 
 def test_labels_are_matched_by_name_not_by_number() -> None:
-    model, labelled = classifier(), examples()
+    model, labeled = classifier(), examples()
     turned = tuple(reversed(NAMES))
-    other = replace(labelled, names=turned, labels=2 - labelled.labels)
-    assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labelled)
-    more = replace(labelled, names=(*NAMES, "emu"))
-    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labelled), "no example is an emu"
+    other = replace(labeled, names=turned, labels=2 - labeled.labels)
+    assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labeled)
+    more = replace(labeled, names=(*NAMES, "emu"))
+    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labeled), "no example is an emu"
     with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'; correct"):
-        score_labels(model, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
+        score_labels(model, TOKENIZER, replace(labeled, names=("cat", "dog", "emu")))
 
 
 def test_invalid_inputs_are_rejected_with_a_reason() -> None:
@@ -172,10 +172,10 @@ def test_invalid_inputs_are_rejected_with_a_reason() -> None:
     bare = EncoderOnly(replace(classifier().spec, classifier=None))
     with pytest.raises(ValueError, match="has no classifier; train one on labeled texts"):
         score_labels(bare, TOKENIZER, examples())
-    model, labelled = classifier("tokens"), examples("tokens")
+    model, labeled = classifier("tokens"), examples("tokens")
     with pytest.raises(UserError, match="no labels to score"):
-        score_labels(model, TOKENIZER, replace(labelled, labels=np.full_like(labelled.labels, -100)))
+        score_labels(model, TOKENIZER, replace(labeled, labels=np.full_like(labeled.labels, -100)))
     with torch.no_grad():
         next(model.stack.parameters()).fill_(torch.nan)
     with pytest.raises(UserError, match="training diverged"):
-        score_labels(model, TOKENIZER, labelled)
+        score_labels(model, TOKENIZER, labeled)

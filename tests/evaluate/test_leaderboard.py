@@ -53,8 +53,8 @@ def test_mean_over_seeds_determines_the_rank() -> None:
     assert [row.name for row in board.rows] == ["steady", "lucky"]
     assert board.rows[1].scores["nats_per_token"] == SeedSpread(mean=2.5, low=1.0, high=4.0)
     assert any(note.startswith("the seeds of steady, the best, and of lucky overlap") for note in board.notes)
-    apart = leaderboard([result("a", 1.0, 1), result("a", 1.1, 2), result("b", 1.2, 1), result("b", 1.3, 2)])
-    assert not any("overlap" in note for note in apart.notes)
+    distinct = leaderboard([result("a", 1.0, 1), result("a", 1.1, 2), result("b", 1.2, 1), result("b", 1.3, 2)])
+    assert not any("overlap" in note for note in distinct.notes)
 
 
 def test_single_seed_is_reported() -> None:

@@ -161,6 +161,6 @@ def test_pseudo_perplexity_masks_each_token_once(model: EncoderOnly, tokenizer: 
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_id or 0
             nats.append(-float(model(hidden)[0, place].log_softmax(-1)[ids[0, place]].detach()))
-    wanted = math.exp(sum(nats) / len(nats))
-    assert pseudo_perplexity(model, tokenizer, texts) == pytest.approx(wanted, rel=1e-5)
-    assert pseudo_perplexity(model, tokenizer, texts, batch_tokens=7) == pytest.approx(wanted, rel=1e-5)
+    expected = math.exp(sum(nats) / len(nats))
+    assert pseudo_perplexity(model, tokenizer, texts) == pytest.approx(expected, rel=1e-5)
+    assert pseudo_perplexity(model, tokenizer, texts, batch_tokens=7) == pytest.approx(expected, rel=1e-5)

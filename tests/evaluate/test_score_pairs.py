@@ -28,11 +28,11 @@ PAIRS = [(text("abcdefghij ."), text("abcdefghij .")) for _ in range(23)]
 def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Tokenizer = TOKENIZER) -> float:
     """Return the sum of ln p(token), with a separate forward pass per token."""
     read = torch.tensor([[*of_source.encode(source), of_source.eos_id]])
-    total, so_far = 0.0, [TOKENIZER.bos_id]
+    total, prefix = 0.0, [TOKENIZER.bos_id]
     for token in [*TOKENIZER.encode(target), TOKENIZER.eos_id]:
         with torch.no_grad():
-            total += model(read, torch.tensor([so_far]))[0, -1].double().log_softmax(-1)[token].item()
-        so_far.append(token)
+            total += model(read, torch.tensor([prefix]))[0, -1].double().log_softmax(-1)[token].item()
+        prefix.append(token)
     return total
 
 

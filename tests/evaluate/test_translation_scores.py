@@ -58,10 +58,10 @@ def by_program(written: list[str], references: list[str], folder: Path, *flags: 
     for name, lines in (("written", written), ("references", references)):
         (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     command = ["references", "-i", "written", "-m", "bleu", "chrf", "-w", "4", "--confidence", *flags]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "sacrebleu", *command], cwd=folder, capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
 @pytest.mark.slow

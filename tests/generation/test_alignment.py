@@ -47,8 +47,8 @@ def test_weights_are_distributions_over_the_real_source(n_kv_heads: int | None) 
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 3, 4, 7))
     assert (weights[:, ~token_mask[:, None, None].expand(3, 4, 7, 5)] == 0).all()
     for row, tokens in enumerate(SOURCES):
-        alone = cross_attention(made, torch.tensor([tokens]), target[[row]])
-        torch.testing.assert_close(weights[:, [row], :, :, : len(tokens)], alone, atol=1e-5, rtol=1e-4)
+        separate = cross_attention(made, torch.tensor([tokens]), target[[row]])
+        torch.testing.assert_close(weights[:, [row], :, :, : len(tokens)], separate, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()

@@ -100,11 +100,11 @@ def test_length_without_the_end_token_would_be_detected(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_stopping_at_the_first_end_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = beam_module._Sentence.is_done
+    process = beam_module._Sentence.is_done
     monkeypatch.setattr(
         beam_module._Sentence,
         "is_done",
-        lambda self, best, written: len(self.finished) >= self.beam.n_best or done(self, best, written),
+        lambda self, best, written: len(self.finished) >= self.beam.n_best or process(self, best, written),
     )
     assert mismatches(36) > 3
 
@@ -291,10 +291,10 @@ def test_unused_capacity_changes_nothing(beam: Beam, seed: int, limit: int, more
 def test_sentence_has_the_same_result_in_any_batch(size: int) -> None:
     beam = Beam(size=size, n_best=min(2, size))
     limits = [3, 20, 9, 1, 14]
-    together = search(beam, max_new_tokens=limits)
-    assert together == [search(beam, [number], max_new_tokens=limits[number])[0] for number in range(5)]
+    batched = search(beam, max_new_tokens=limits)
+    assert batched == [search(beam, [number], max_new_tokens=limits[number])[0] for number in range(5)]
     backwards = search(beam, [4, 3, 2, 1, 0], max_new_tokens=limits[::-1])
-    assert together == backwards[::-1]
+    assert batched == backwards[::-1]
     twice = search(beam, [1, 1, 4, 1], max_new_tokens=20)
     assert twice[0] == twice[1] == twice[3]
 

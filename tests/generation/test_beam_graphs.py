@@ -53,8 +53,8 @@ def test_hypotheses_match_the_other_search(position, size: int, monkeypatch: pyt
 @pytest.mark.usefixtures("on_the_device")
 def test_sentence_does_not_depend_on_other_sentences() -> None:
     model, beam = translator(), Beam(size=3)
-    together = search(model, beam, sources=SOURCES)
-    alone = beam_search(
+    batched = search(model, beam, sources=SOURCES)
+    separate = beam_search(
         model,
         PREFIXES[2:3],
         beam,
@@ -64,7 +64,7 @@ def test_sentence_does_not_depend_on_other_sentences() -> None:
         max_new_tokens=10,
         min_new_tokens=4,
     )
-    assert_same(alone, together[2:3])
+    assert_same(separate, batched[2:3])
 
 
 @pytest.mark.usefixtures("on_the_device")

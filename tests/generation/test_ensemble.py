@@ -22,9 +22,9 @@ def find(model, **settings):
 @pytest.mark.parametrize("combine", ["linear", "log_linear"])
 @pytest.mark.parametrize("copies", [1, 3])
 def test_model_with_itself_equals_the_model(combine, copies: int) -> None:
-    for alone, together in zip(find(toy(1)), find(Ensemble([toy(1)] * copies, combine)), strict=True):
-        assert [one.ids for one in alone] == [one.ids for one in together]
-        for one, other in zip(alone, together, strict=True):
+    for separate, batched in zip(find(toy(1)), find(Ensemble([toy(1)] * copies, combine)), strict=True):
+        assert [one.ids for one in separate] == [one.ids for one in batched]
+        for one, other in zip(separate, batched, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
             assert one.score == pytest.approx(other.score, abs=1e-5)
 

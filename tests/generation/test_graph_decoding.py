@@ -73,10 +73,10 @@ def test_ended_rows_leave_and_others_are_unchanged() -> None:
 
 def test_row_does_not_depend_on_other_rows() -> None:
     model = language_model()
-    together = list(stream_by_graphs(model, PROMPTS, DRAWN, seeds=[1, 2, 3, 4, 5]))
+    batched = list(stream_by_graphs(model, PROMPTS, DRAWN, seeds=[1, 2, 3, 4, 5]))
     for row in (0, 3):
-        alone = list(stream_by_graphs(model, [PROMPTS[row]], DRAWN, seeds=[row + 1]))
-        assert [column[0].id for column in alone if column[0]] == [c[row].id for c in together if c[row]]
+        separate = list(stream_by_graphs(model, [PROMPTS[row]], DRAWN, seeds=[row + 1]))
+        assert [column[0].id for column in separate if column[0]] == [c[row].id for c in batched if c[row]]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "plain"])
@@ -187,8 +187,8 @@ def test_host_read_in_a_step_would_be_detected() -> None:
 )
 def test_step_compiles_as_one_graph(traced: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced_step.py"), *traced]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 def tensors_of(state: DecodeState) -> list[torch.Tensor]:

@@ -29,10 +29,10 @@ def test_cached_batches_match_recomputing_each_row(position: Position) -> None:
     model = tiny(17, position=position, dropout=Dropout(residual=0.5)).train()
     sampling = Sampling(max_new_tokens=20)
     prompts, seeds = [[1], [2, 3, 4, 5], list(range(16))], [5, 6, 7]
-    together = list(zip(*stream(model, prompts, sampling, seeds=seeds), strict=True))
+    batched = list(zip(*stream(model, prompts, sampling, seeds=seeds), strict=True))
     assert model.training
     model.eval()
-    for prompt, seed, tokens in zip(prompts, seeds, together, strict=True):
+    for prompt, seed, tokens in zip(prompts, seeds, batched, strict=True):
         row, generator = list(prompt), torch.Generator().manual_seed(seed)
         for token in tokens:
             with torch.inference_mode():
@@ -50,14 +50,14 @@ def test_generate_returns_the_same_text_in_any_batch(spec: Any) -> None:
     model = tiny(tokenizer.vocab_size)
     sampling = Sampling(max_new_tokens=24, stop=(*"efhinou", "🙂"), seed=2)
     prompts = ["", "one", "two fish, né fish"]
-    together = generate(model, tokenizer, prompts, sampling, samples=2)
-    assert len({completion.finish for completion in together}) > 1  # rows finish at different times
-    for number, completion in enumerate(together):
-        alone = generate(model, tokenizer, [completion.prompt], sampling, samples=2)[number % 2]
-        assert (completion.ids, completion.text, completion.finish) == (alone.ids, alone.text, alone.finish)
-        assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    batched = generate(model, tokenizer, prompts, sampling, samples=2)
+    assert len({completion.finish for completion in batched}) > 1  # rows finish at different times
+    for number, completion in enumerate(batched):
+        separate = generate(model, tokenizer, [completion.prompt], sampling, samples=2)[number % 2]
+        assert (completion.ids, completion.text, completion.finish) == (separate.ids, separate.text, separate.finish)
+        assert completion.logprobs == pytest.approx(separate.logprobs, abs=1e-4)
         assert tokenizer.decode(completion.ids).startswith(completion.text)
         if completion.finish != "stop":
             assert tokenizer.decode(completion.ids) == completion.text
-    for prompt, completion in zip(prompts, together[::2], strict=True):
+    for prompt, completion in zip(prompts, batched[::2], strict=True):
         assert "".join(stream_text(model, tokenizer, prompt, sampling)) == completion.text

@@ -123,7 +123,7 @@ SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
 )
 def test_line_has_the_same_translation_in_any_batch(tokenizer: Tokenizer, search: Any) -> None:
     model = tiny(tokenizer.vocab_size)
-    together = translate(model, tokenizer, TEXTS, search)
+    batched = translate(model, tokenizer, TEXTS, search)
     others = [
         translate(model, tokenizer, TEXTS, search, batch_tokens=1),
         translate(model, tokenizer, TEXTS, search, batch_tokens=90),
@@ -131,14 +131,14 @@ def test_line_has_the_same_translation_in_any_batch(tokenizer: Tokenizer, search
         list(translate_stream(model, tokenizer, TEXTS, search, pool=2)),
     ]
     for other in others:
-        for answers, again in zip(together, other, strict=True):
+        for answers, again in zip(batched, other, strict=True):
             assert [(one.ids, one.text) for one in answers] == [(one.ids, one.text) for one in again]
             for one, two in zip(answers, again, strict=True):
                 assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
                 assert one.score == pytest.approx(two.score, abs=1e-4)
-    assert together[0] == together[5]
-    assert [answers[0].truncated for answers in together] == [len(tokenizer.encode(text)) > 40 for text in TEXTS]
-    for answers in together:
+    assert batched[0] == batched[5]
+    assert [answers[0].truncated for answers in batched] == [len(tokenizer.encode(text)) > 40 for text in TEXTS]
+    for answers in batched:
         for one in answers:
             assert not set(one.ids) & (tokenizer.special_ids - {tokenizer.eos_id})
             assert one.text == tokenizer.decode(one.ids)

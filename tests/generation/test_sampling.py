@@ -110,8 +110,8 @@ def test_order_of_filters_matters_and_is_documented() -> None:
     assert ids(temperature=3.0, top_p=0.69) == [0, 1, 2]  # at temperature 1: 0, 1
     assert ids(top_k=2, top_p=0.55) == [0]  # of 4/7 and 3/7; without top-k first: 0, 1
     assert ids(top_p=0.75, min_p=0.3) == [0, 1, 2]  # 0.4 + 0.3 of all is below 0.75; with min-p first: 0, 1
-    penalised = distribution(logits, Sampling(temperature=0, repetition_penalty=2.0), logits == logits.max())
-    assert penalised.argmax() == 1
+    penalized = distribution(logits, Sampling(temperature=0, repetition_penalty=2.0), logits == logits.max())
+    assert penalized.argmax() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -145,12 +145,14 @@ def test_ends_of_the_unit_interval_give_possible_ids(uniform: float, monkeypatch
 
 def test_row_samples_the_same_in_any_slot() -> None:
     probabilities = torch.rand(5, 11, generator=generator(1)).softmax(-1)
-    alone = [[draw(probabilities[[row]], [g]).item() for _ in range(9)] for row in range(5) for g in [generator(row)]]
+    separate = [
+        [draw(probabilities[[row]], [g]).item() for _ in range(9)] for row in range(5) for g in [generator(row)]
+    ]
     order = [3, 0, 4, 1, 2]
     generators = [generator(row) for row in order]
-    together = [draw(probabilities[order], generators).tolist() for _ in range(9)]
+    batched = [draw(probabilities[order], generators).tolist() for _ in range(9)]
     for slot, row in enumerate(order):
-        assert [step[slot] for step in together] == alone[row]
+        assert [step[slot] for step in batched] == separate[row]
 
 
 def test_sampling_does_not_change_the_global_generator() -> None:

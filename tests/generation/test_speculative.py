@@ -188,13 +188,13 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
     draft = AheadDecoder(mixed(0.2), data.draw(st.integers(1, CONTEXT)))
     guesses = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
     model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
-    together = by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
-    alone = [
+    batched = by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
+    separate = [
         by_row(speculate(model, [prompt], sampling, speculation=guesses, seeds=[seed], **ends), 1)[0]
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    alike(together, alone)
-    for prompt, row in zip(prompts, together, strict=True):
+    alike(batched, separate)
+    for prompt, row in zip(prompts, batched, strict=True):
         text = list(prompt)
         for token in row:
             logits = RULE(text[window_start(len(text), model.max_len) :])
@@ -202,7 +202,7 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
             assert token.logprob == pytest.approx(logits.log_softmax(-1)[token.id].item(), abs=1e-4)
             text.append(token.id)
     if sampling.temperature == 0:
-        alike(together, by_stream(model, prompts, sampling, **ends))
+        alike(batched, by_stream(model, prompts, sampling, **ends))
 
 
 def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) -> DecoderOnly:

@@ -103,14 +103,14 @@ WILD = Sampling(max_new_tokens=25, stop=("END", "D", "\n"), seed=3)
 
 
 def test_prompts_have_the_same_completions_in_any_batch() -> None:
-    together = generate(ToyDecoder(RANDOM, CONTEXT), TOKENIZER, PROMPTS, WILD, samples=3)
-    alone = [
+    batched = generate(ToyDecoder(RANDOM, CONTEXT), TOKENIZER, PROMPTS, WILD, samples=3)
+    separate = [
         completion
         for prompt in PROMPTS
         for completion in generate(ToyDecoder(RANDOM, CONTEXT), TOKENIZER, [prompt], WILD, samples=3)
     ]
-    assert together == alone
-    assert len({completion.finish for completion in together}) > 1  # rows finish at different times
+    assert batched == separate
+    assert len({completion.finish for completion in batched}) > 1  # rows finish at different times
 
 
 def test_sample_j_uses_the_seed_plus_j() -> None:

@@ -41,14 +41,14 @@ def best(texts: list[str], search: Any = Beam(size=3), **settings: Any) -> list[
 @pytest.mark.slow
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=2), Beam(size=1), Sampling(seed=5), Sampling(temperature=0)])
 def test_every_line_has_the_same_translation_in_any_batch(search: Any) -> None:
-    together = translate(toy(), TOKENIZER, TEXTS, search)
-    assert len(together) == len(TEXTS)
+    batched = translate(toy(), TOKENIZER, TEXTS, search)
+    assert len(batched) == len(TEXTS)
     for budget in (1, 40, 10**6):
-        assert translate(toy(), TOKENIZER, TEXTS, search, batch_tokens=budget) == together
-    assert translate(toy(), TOKENIZER, TEXTS[::-1], search) == together[::-1]
+        assert translate(toy(), TOKENIZER, TEXTS, search, batch_tokens=budget) == batched
+    assert translate(toy(), TOKENIZER, TEXTS[::-1], search) == batched[::-1]
     for pool in (1, 3, 100):
-        assert list(translate_stream(toy(), TOKENIZER, iter(TEXTS), search, pool=pool)) == together
-    for text, answers in zip(TEXTS, together, strict=True):
+        assert list(translate_stream(toy(), TOKENIZER, iter(TEXTS), search, pool=pool)) == batched
+    for text, answers in zip(TEXTS, batched, strict=True):
         assert answers == translate(toy(), TOKENIZER, [text], search)[0]
         assert {one.source for one in answers} == {text.strip()}
 

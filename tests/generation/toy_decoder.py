@@ -21,19 +21,19 @@ class ToyCache:
 
     def reorder(self, rows: Tensor) -> None:
         assert rows.dtype == torch.int64
-        wanted = rows.tolist()
-        self.calls.append(("reorder", len(wanted)))
-        assert wanted != list(range(len(self.rows))), "nothing to reorder"
-        assert len(wanted) % self.group == 0
+        expected = rows.tolist()
+        self.calls.append(("reorder", len(expected)))
+        assert expected != list(range(len(self.rows))), "nothing to reorder"
+        assert len(expected) % self.group == 0
         groups = [
-            {row // self.group for row in wanted[start : start + self.group]}
-            for start in range(0, len(wanted), self.group)
+            {row // self.group for row in expected[start : start + self.group]}
+            for start in range(0, len(expected), self.group)
         ]
         assert all(len(group) == 1 for group in groups), "rows of two sources were mixed"
         kept = [group.pop() for group in groups]
         assert self.group == 1 or len(set(kept)) == len(kept), "a group was repeated"
         self.sources = [self.sources[group] for group in kept]
-        self.rows = [list(self.rows[row]) for row in wanted]
+        self.rows = [list(self.rows[row]) for row in expected]
 
     def expand_beams(self, n: int) -> None:
         assert self.group == 1

@@ -195,7 +195,7 @@ def linear(pick: random.Random) -> Case:
 
 def linear_backward(pick: random.Random) -> Case:
     (x, weight, bias), _, tolerance = linear(pick)
-    wanted = [pick.random() < 0.6, pick.random() < 0.6, bias is not None]
+    expected = [pick.random() < 0.6, pick.random() < 0.6, bias is not None]
 
     def formula(grad_output: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -> tuple[Tensor, ...]:
         dy = grad_output.double()[..., : len(weight)]
@@ -203,7 +203,7 @@ def linear_backward(pick: random.Random) -> Case:
         return tuple(y if need else y.new_empty(0) for y, need in zip(gradients, needs, strict=True))
 
     grad_output = torch.randn(len(x), len(weight) + -len(weight) % 16).to(x.dtype)
-    return Case([grad_output, x, weight, wanted], formula, 2 * tolerance)
+    return Case([grad_output, x, weight, expected], formula, 2 * tolerance)
 
 
 def flash_attention(pick: random.Random) -> Case:
@@ -323,7 +323,7 @@ def optimize(pick: random.Random, *, hurt: bool) -> bool:
         name: [torch.rand(shape) for shape in shapes] for name in ("parameters", "gradients", "means", "squares")
     }
     tensors["steps"] = [torch.zeros(()) for _ in shapes]
-    wanted = torch.cat([x.double() for x in tensors["gradients"]]).norm()
+    expected = torch.cat([x.double() for x in tensors["gradients"]]).norm()
     if hurt:
         name, place = pick.choice([*tensors]), pick.randrange(len(shapes))
         other, _ = spoil(pick, tensors[name][place])
@@ -335,7 +335,7 @@ def optimize(pick: random.Random, *, hurt: bool) -> bool:
         if not hurt:
             raise
         return False
-    assert hurt or abs(float(norm) - float(wanted)) < 1e-4 * float(wanted) + 1e-6
+    assert hurt or abs(float(norm) - float(expected)) < 1e-4 * float(expected) + 1e-6
     return True
 
 
@@ -364,8 +364,8 @@ def main(cases: int, seed: int = 0, shard: str = "0/1") -> None:
     first, step = (int(word) for word in shard.split("/"))
     answered, start = Counter[tuple[bool, bool]](), time.monotonic()
     for number in range(first, cases, step):
-        _, right, done = run(number, seed, CASES)
-        answered[right, done] += 1
+        _, right, process = run(number, seed, CASES)
+        answered[right, process] += 1
     seconds = time.monotonic() - start
     print(
         f"{answered.total():,} cases of {len(CASES) + 1} operators, {answered.total() / seconds:,.0f} a second: "

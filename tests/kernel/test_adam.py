@@ -39,8 +39,8 @@ def test_steps_match_pytorch(sizes: list[int], decay: float, size: float, scale:
             ours, gradients, means, squares, steps,
             settings=[(0.01, 0.9, 0.95, 1e-8, decay)] * len(ours), scale=scale,
         )  # fmt: skip
-    for p, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p.double(), wanted, rtol=1e-5, atol=1e-6)
+    for p, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p.double(), expected, rtol=1e-5, atol=1e-6)
     for p, step, mean, square in zip(theirs, steps, means, squares, strict=True):
         state = optimizer.state[p]
         assert step == state["step"] == 3
@@ -52,8 +52,8 @@ def test_steps_match_pytorch(sizes: list[int], decay: float, size: float, scale:
 def test_norm_is_that_of_all_tensors(sizes: list[int], size: float, seed: int) -> None:
     torch.manual_seed(seed)
     given = numbers(sizes, size)
-    wanted = torch.cat(given).double().norm()
-    torch.testing.assert_close(gradient_norm(given).double(), wanted, rtol=1e-5, atol=0.0)
+    expected = torch.cat(given).double().norm()
+    torch.testing.assert_close(gradient_norm(given).double(), expected, rtol=1e-5, atol=0.0)
 
 
 def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:

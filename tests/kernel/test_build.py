@@ -23,8 +23,8 @@ print(json.dumps([*found, warm_up()]))
 
 @pytest.mark.slow
 def test_import_and_off_setting_do_not_compile_or_load() -> None:
-    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [0, False, False]  # importing the graph compiler takes a second
+    process = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout) == [0, False, False]  # importing the graph compiler takes a second
 
 
 def test_warm_up_loads_kernels() -> None:

@@ -62,12 +62,12 @@ def test_non_finite_inputs_are_not_hidden() -> None:
 
 def test_row_does_not_depend_on_other_rows_or_threads() -> None:
     q, k, v = torch.randn(5, 4, 2, 32), torch.randn(5, 4, 301, 32), torch.randn(5, 4, 301, 32)
-    together, threads = decode_attention(q, k, v, None), torch.get_num_threads()
-    assert torch.equal(decode_attention(q[3:4], k[3:4], v[3:4], None), together[3:4])
+    batched, threads = decode_attention(q, k, v, None), torch.get_num_threads()
+    assert torch.equal(decode_attention(q[3:4], k[3:4], v[3:4], None), batched[3:4])
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            assert torch.equal(decode_attention(q, k, v, None), together)
+            assert torch.equal(decode_attention(q, k, v, None), batched)
     finally:
         torch.set_num_threads(threads)
 

@@ -110,9 +110,9 @@ def test_row_does_not_depend_on_other_rows(kind: str) -> None:
     """Results are bitwise identical in any batch."""
     x, (weight, scale) = torch.randn(60, 523), weights(kind, 263, 523)
     for few_or_many in ((1, 2, 3, 4, 5, 16), (17, 18, 31, 32, 33, 48, 60)):
-        together = inference_linear(x[: few_or_many[-1]], weight, scale, None)
+        batched = inference_linear(x[: few_or_many[-1]], weight, scale, None)
         for count in few_or_many:
-            assert torch.equal(inference_linear(x[:count], weight, scale, None), together[:count])
+            assert torch.equal(inference_linear(x[:count], weight, scale, None), batched[:count])
 
 
 @needs_kernel
@@ -185,22 +185,22 @@ COMPILING = "tercet: compiling kernels once, 15 s"
 
 
 def look(tmp_path: Path, stderr: str = "", **environment: str) -> list[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOOK], env={**os.environ, "TERCET_CACHE": str(tmp_path), **environment},
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    assert done.stderr.startswith(stderr)
-    assert done.stderr.count("\n") == stderr.count("\n") + 1 if stderr else not done.stderr
-    return done.stdout.split()
+    assert process.stderr.startswith(stderr)
+    assert process.stderr.count("\n") == stderr.count("\n") + 1 if stderr else not process.stderr
+    return process.stdout.split()
 
 
 @pytest.mark.slow
 @needs_kernel
 def test_results_are_the_same_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unoptimised = tmp_path / "c++"  # compiles in a third of the time
-    unoptimised.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX") or "c++"} "$@" -O0\n')
-    unoptimised.chmod(0o755)
-    monkeypatch.setenv("CXX", str(unoptimised))
+    unoptimized = tmp_path / "c++"  # compiles in a third of the time
+    unoptimized.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX") or "c++"} "$@" -O0\n')
+    unoptimized.chmod(0o755)
+    monkeypatch.setenv("CXX", str(unoptimized))
     there = look(tmp_path, COMPILING)
     kept = [path for path in (tmp_path / "kernels").iterdir() if path.suffix != ".lock"]
     assert [path.suffix for path in kept] == [".so"]  # no intermediate files remain

@@ -75,7 +75,7 @@ print("read to the end")
 def test_nothing_is_read_after_the_end_of_a_mapping(level: Level) -> None:
     if level not in RUNNABLE:
         pytest.skip("this CPU does not support the level")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CODE], env=os.environ | {"TERCET_KERNEL": level.name}, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (0, "read to the end\n"), done.stderr[-2000:]
+    assert (process.returncode, process.stdout) == (0, "read to the end\n"), process.stderr[-2000:]

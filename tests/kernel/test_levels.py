@@ -311,5 +311,5 @@ def test_kernels_pass_their_tests_at_each_level(level: Level) -> None:
     arithmetic = "formula or written_out or pytorch or full_sort or softmax or does_not_depend_on or threads or bitwise"
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "not slow", "-k", arithmetic]
     command.append(str(Path(__file__).parent))
-    done = subprocess.run(command, env={**os.environ, "TERCET_KERNEL": level.name}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:]
+    process = subprocess.run(command, env={**os.environ, "TERCET_KERNEL": level.name}, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-5000:]

@@ -80,13 +80,15 @@ def test_frozen_tensors_have_no_gradient_and_others_do(wanted: tuple[bool, bool,
     every = some(40, 32, 48, bias=True)
     slopes = torch.randn(40, 48)
     all_slopes = torch.autograd.grad(training_linear(*every), [one for one in every if one is not None], slopes)
-    few = [one.detach().requires_grad_(want) for one, want in zip(every, wanted, strict=True) if one is not None]
+    few = [
+        one.detach().requires_grad_(expected) for one, expected in zip(every, wanted, strict=True) if one is not None
+    ]
     y = training_linear(few[0], few[1], few[2])
     assert y.requires_grad == any(wanted)
     if y.requires_grad:
         y.backward(slopes)
-    for one, want, exact in zip(few, wanted, all_slopes, strict=True):
-        assert (one.grad is not None) == want
+    for one, expected, exact in zip(few, wanted, all_slopes, strict=True):
+        assert (one.grad is not None) == expected
         assert one.grad is None or torch.equal(one.grad, exact)
 
 
@@ -223,6 +225,6 @@ def test_compiled_module_has_it_in_one_graph_with_the_same_result(
 
 def test_gradient_operator_passes_opcheck_with_frozen_inputs() -> None:
     x, weight, _ = some(40, 32, 48, bias=True)
-    for wanted in ((True, True, True), (False, True, False), (True, False, False)):
-        arguments = torch.randn(40, 48), x.detach(), weight.detach(), wanted
+    for expected in ((True, True, True), (False, True, False), (True, False, False)):
+        arguments = torch.randn(40, 48), x.detach(), weight.detach(), expected
         torch.library.opcheck(linear_backward, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -49,9 +49,9 @@ def test_variant_matches_plain_loops_and_detects_planted_faults(name: str, tmp_p
     needs(variant)
     variant = replace(variant, flags=(*variant.flags, "-O0"))  # to compile in seconds
     program = compile_driver(variant, tmp_path)
-    done = run_driver(variant, program, cases=600)
+    process = run_driver(variant, program, cases=600)
     count = 17 if "amx" in name else 15  # two more kernels multiply bfloat16
-    assert (done.returncode, done.stdout) == (0, f"600 cases of {count} kernels\n"), done.stderr
+    assert (process.returncode, process.stdout) == (0, f"600 cases of {count} kernels\n"), process.stderr
     for fault, words in FAULTS.get(name, {"overread": ""}).items():
         found = run_driver(variant, program, cases=0, plant=fault)
         assert found.returncode != 0
@@ -73,15 +73,15 @@ def test_compilers_emit_no_warnings(compiler: str, flags: tuple[str, ...]) -> No
         pytest.skip(f"{compiler} is not installed")
     # Without flow analysis: GCC's header for AVX-512 leaves numbers uninitialized on purpose (its bug 105593).
     command = [compiler, *FLAGS, *flags, *WARNINGS, "-fsyntax-only", str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_warning_is_detected(tmp_path: Path) -> None:
     source = tmp_path / "narrow.cpp"
     source.write_text("float narrow(long x) { return x; }\n")
-    done = subprocess.run(["c++", *WARNINGS, "-fsyntax-only", str(source)], capture_output=True, text=True)
-    assert "conversion" in done.stderr
+    process = subprocess.run(["c++", *WARNINGS, "-fsyntax-only", str(source)], capture_output=True, text=True)
+    assert "conversion" in process.stderr
 
 
 def test_emulation_needs_no_special_instructions() -> None:

@@ -88,11 +88,11 @@ def compile_driver(variant: Variant, folder: Path) -> Path:
     flags = [*FLAGS, "-O2", "-Wno-pass-failed", *variant.flags, f"-I{CPP}"]
     if "clang" not in variant.compiler:
         flags.remove("-Wno-pass-failed")
-    done = subprocess.run(
+    process = subprocess.run(
         [variant.compiler, *flags, str(HERE / "cpp" / "driver.cpp"), "-o", str(program)], capture_output=True, text=True
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-3000:])
+    if process.returncode:
+        raise RuntimeError(process.stderr[-3000:])
     return program
 
 

@@ -77,8 +77,8 @@ def test_parallel_sublayers_match_their_formula(placement: str, family: str) -> 
     first, last = block.self_residual, block.feedforward_residual
     h = first.before(x)
     attended = first.branch(block.self_attention(h, causal=causal))
-    wanted = last.after(x + attended + last.branch(block.feedforward(h)))
-    torch.testing.assert_close(block(x, causal=causal), wanted)
+    expected = last.after(x + attended + last.branch(block.feedforward(h)))
+    torch.testing.assert_close(block(x, causal=causal), expected)
     norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
     shared = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
     assert len(norms) == shared
@@ -91,8 +91,8 @@ def test_decoder_with_cross_attention_runs_all_three_sublayers_in_parallel() -> 
     assert block.cross_attention is not None
     x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
     h = block.self_residual.before(x)
-    wanted = x + block.self_attention(h, causal=True) + block.cross_attention(h, memory) + block.feedforward(h)
-    torch.testing.assert_close(block(x, causal=True, memory=memory), wanted)
+    expected = x + block.self_attention(h, causal=True) + block.cross_attention(h, memory) + block.feedforward(h)
+    torch.testing.assert_close(block(x, causal=True, memory=memory), expected)
 
 
 def test_each_layer_has_its_own_relative_position_table() -> None:
@@ -110,8 +110,8 @@ def test_layer_std_norm_matches_its_formula() -> None:
     with torch.no_grad():
         norm.weight.normal_()
         norm.bias.normal_() if norm.bias is not None else None
-    wanted = norm.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1) + norm.bias
-    torch.testing.assert_close(norm(x), wanted)
+    expected = norm.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1) + norm.bias
+    torch.testing.assert_close(norm(x), expected)
     assert not torch.allclose(norm(x), nn.functional.layer_norm(x, (7,), norm.weight, norm.bias, 0.1), atol=1e-3)
     with pytest.raises(ValueError, match="width of at least 2"):
         StdLayerNorm(1)
@@ -137,10 +137,10 @@ def test_each_kind_of_linear_layer_has_its_own_switch(bias: Biases, names: set[s
 
 
 def test_each_dropout_acts_in_its_own_place() -> None:
-    apart = Dropout(
+    distances = Dropout(
         embedding=0.1, attention=0.2, activation=0.3, residual=BranchDropout(attention=0.4, feedforward=0.5)
     )
-    for made in (model(dropout=apart), translator(dropout=apart), encoder(dropout=apart)):
+    for made in (model(dropout=distances), translator(dropout=distances), encoder(dropout=distances)):
         for block in (part for part in made.modules() if isinstance(part, Block)):
             assert block.self_attention.dropout == 0.2
             assert block.feedforward.dropout == 0.3

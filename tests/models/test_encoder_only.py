@@ -55,9 +55,9 @@ def test_text_has_the_same_outputs_in_a_padded_batch(
     tokens, token_mask = padded(sequences, side, length)
     batch = answers(model, tokens, token_mask)
     for row, sequence in enumerate(sequences):
-        for number, (together, alone) in enumerate(zip(batch, answers(model, sequence[None]), strict=True)):
-            mine = together[row][token_mask[row]] if number < 2 else together[row]
-            torch.testing.assert_close(mine, alone[0], atol=1e-5, rtol=1e-5)
+        for number, (batched, separate) in enumerate(zip(batch, answers(model, sequence[None]), strict=True)):
+            mine = batched[row][token_mask[row]] if number < 2 else batched[row]
+            torch.testing.assert_close(mine, separate[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
@@ -70,9 +70,11 @@ def test_packed_documents_are_independent(position) -> None:
     token_mask = documents != 9
     packed, leaking = (model.hidden(tokens, token_mask=token_mask, documents=d) for d in (documents, None))
     for start, stop in ((0, 5), (5, 6), (6, 12)):
-        alone = model.hidden(tokens[:, start:stop])
-        torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
-        assert not torch.allclose(leaking[:, start:stop], alone, atol=1e-3)  # shows that the comparison detects leaks
+        separate = model.hidden(tokens[:, start:stop])
+        torch.testing.assert_close(packed[:, start:stop], separate, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(
+            leaking[:, start:stop], separate, atol=1e-3
+        )  # shows that the comparison detects leaks
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % V
     again = model.hidden(changed, token_mask=token_mask, documents=documents)

@@ -170,8 +170,8 @@ def test_full_row_does_not_affect_the_others() -> None:
     with torch.inference_mode():
         _, cache = model.start(tokens[:, :4], torch.tensor([4, 2]), capacity=6)
         full = [model.step(tokens[:, t], cache) for t in range(4, 8)]
-        alone = model(tokens[1:, [0, 1, 4, 5, 6, 7]])
-    torch.testing.assert_close(full[-1][1], alone[0, -1], atol=1e-4, rtol=1e-4)
+        separate = model(tokens[1:, [0, 1, 4, 5, 6, 7]])
+    torch.testing.assert_close(full[-1][1], separate[0, -1], atol=1e-4, rtol=1e-4)
     assert all(bool(logits.isfinite().all()) for logits in full)
 
 

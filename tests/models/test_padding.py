@@ -40,9 +40,9 @@ def test_packed_documents_match_separate_documents(position) -> None:
     documents = torch.tensor([3, 1, 4]).repeat_interleave(torch.tensor(lengths)).expand(2, -1)
     packed, leaking = decoder(tokens, documents=documents), decoder(tokens)
     for start, stop in ((0, 5), (5, 6), (6, 13)):
-        alone = decoder(tokens[:, start:stop])
-        torch.testing.assert_close(packed[:, start:stop], alone, atol=1e-5, rtol=1e-5)
-        assert torch.allclose(leaking[:, start:stop], alone, atol=1e-5) is (start == 0)
+        separate = decoder(tokens[:, start:stop])
+        torch.testing.assert_close(packed[:, start:stop], separate, atol=1e-5, rtol=1e-5)
+        assert torch.allclose(leaking[:, start:stop], separate, atol=1e-5) is (start == 0)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)

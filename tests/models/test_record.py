@@ -322,15 +322,15 @@ def restored(part: Attention, weight: Tensor) -> None:
 def test_patching_all_tensors_gives_the_logits_of_the_source_run(family: str) -> None:
     one, first = made(family)
     with record(one) as seen:
-        wanted = first()
+        expected = first()
     others = tokens(B, S), tokens()
     again = one(*others) if isinstance(one, EncoderDecoder) else one(others[1])
-    assert not torch.allclose(again, wanted)
+    assert not torch.allclose(again, expected)
     patches = [Edit(name=name, value=tensor) for name, tensor in seen.items() if tensor.dtype != torch.bool]
     for some in (patches, [edit for edit in patches if edit.name.startswith(("stack.blocks", "decoder.blocks"))]):
         with record(one, edits=some):
             patched = one(*others) if isinstance(one, EncoderDecoder) else one(others[1])
-        close(patched, wanted)
+        close(patched, expected)
 
 
 def test_empty_edit_changes_nothing() -> None:

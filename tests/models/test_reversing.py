@@ -12,8 +12,8 @@ import pytest
 @pytest.mark.parametrize("seed", [0, 1])
 def test_translator_learns_to_reverse_and_attends_along_the_antidiagonal(seed: int) -> None:
     command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
+    found = json.loads(process.stdout)
     assert found["exact"] == 1.0
     assert found["mirrored"] >= 0.95

@@ -23,8 +23,8 @@ import pytest
 )
 def test_each_pass_traces_once_as_one_graph(traced: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced.py"), *traced]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 @pytest.mark.slow
@@ -41,8 +41,8 @@ def test_each_pass_traces_once_as_one_graph(traced: tuple[str, ...]) -> None:
 def test_embedding_to_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
     """Embedding, blocks and loss are one graph in every form of the likelihood; "shapes" varies the sizes."""
     command = [sys.executable, Path(__file__).with_name("traced_losses.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 @pytest.mark.slow
@@ -53,5 +53,5 @@ def test_embedding_to_loss_is_one_graph(arguments: tuple[str, ...]) -> None:
 )
 def test_documents_need_no_element_per_pair_of_tokens(layouts: tuple[str, ...]) -> None:
     command = [sys.executable, Path(__file__).with_name("traced_documents.py"), *layouts]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]

@@ -67,13 +67,13 @@ def check_padded_rows(model: EncoderDecoder) -> None:
     """Check that pairs have the same logits in padded batches of other lengths, with random ids as padding."""
     sources = [torch.randint(V, (length,)) for length in (S, 1, 5)]
     targets = [torch.randint(V, (length,)) for length in (2, T, 1)]
-    alone = [model(source[None], target[None])[0] for source, target in zip(sources, targets, strict=True)]
+    separate = [model(source[None], target[None])[0] for source, target in zip(sources, targets, strict=True)]
     for side in SIDES:
         source, source_token_mask = padded(sources, side, MAX_LEN)
         target, target_token_mask = padded(targets, side, T + 2)
         logits = model(source, target, source_token_mask=source_token_mask, target_token_mask=target_token_mask)
         assert logits.isfinite().all()
-        for row, expected in enumerate(alone):
+        for row, expected in enumerate(separate):
             torch.testing.assert_close(logits[row, target_token_mask[row]], expected, **CLOSE)
 
 

@@ -122,12 +122,12 @@ def test_pytorch_scheme_matches_the_initial_weights_of_pytorchs_layers() -> None
             continue
         theirs = nn.Linear(module.in_features, module.out_features)
         bound = module.in_features**-0.5
-        for ours, wanted in ((weight, theirs.weight), (module.bias, theirs.bias)):
+        for ours, expected in ((weight, theirs.weight), (module.bias, theirs.bias)):
             if ours is None:  # the unembedding has no bias
                 continue
             assert ours.abs().max() <= bound, name
-            assert wanted.abs().max() <= bound, name  # fails if PyTorch's initialization has changed
-            assert ours.std().item() == pytest.approx(wanted.std().item(), rel=0.25), name
+            assert expected.abs().max() <= bound, name  # fails if PyTorch's initialization has changed
+            assert ours.std().item() == pytest.approx(expected.std().item(), rel=0.25), name
             assert ours.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.25), name
 
 

@@ -23,7 +23,7 @@ def test_nn_passes_its_tests_without_the_kernel_package(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("")
     tests = [str(path) for path in sorted((ROOT / "tests/nn").glob("test_*.py")) if path.name not in NEEDS_MODELS]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CHECK, *tests],
         env=environment,
         cwd=tmp_path,
@@ -31,7 +31,7 @@ def test_nn_passes_its_tests_without_the_kernel_package(tmp_path: Path) -> None:
         text=True,
         timeout=570,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
 
 
 CHECK = f"""

@@ -102,7 +102,7 @@ def test_small_batches_add_up_to_the_large_batch(over: Any, pooling: str) -> Non
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_more_padding_on_either_side_does_not_change_the_loss(over: Any) -> None:
     made, one = model(over), batch([0, 3], over)
-    wanted = classify_loss(made, one)
+    expected = classify_loss(made, one)
     real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.token_mask is None else one.token_mask
     for left, right in ((0, 3), (2, 0), (1, 2)):
         wider = LabeledBatch(
@@ -111,10 +111,10 @@ def test_more_padding_on_either_side_does_not_change_the_loss(over: Any) -> None
             F.pad(one.targets, (left, right), value=IGNORE_INDEX) if over == "tokens" else one.targets,
         )
         found = classify_loss(made, wider)
-        torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)
-        assert found.count == wanted.count
+        torch.testing.assert_close(found.total, expected.total, rtol=1e-5, atol=1e-5)
+        assert found.count == expected.count
         blind = classify_loss(made, wider._replace(token_mask=None))  # this test can fail
-        assert abs(float(blind.plain - wanted.plain)) > 1e-3
+        assert abs(float(blind.plain - expected.plain)) > 1e-3
 
 
 def test_batch_without_labels_has_zero_loss() -> None:

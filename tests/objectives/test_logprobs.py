@@ -70,14 +70,14 @@ def test_logprobs_match_the_formula(model: AnyModel, targets: list[int], at_once
     hidden = torch.randn(len(targets), D, generator=torch.Generator().manual_seed(seed))
     z = model.logits(hidden).double()
     kept = [row for row, target in enumerate(targets) if target != IGNORE_INDEX]
-    wanted = [float(z[row, targets[row]] - z[row].exp().sum().log()) for row in kept]
+    expected = [float(z[row, targets[row]] - z[row].exp().sum().log()) for row in kept]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "MAX_LOGITS", at_once)
         scored = target_logprobs(model, hidden, torch.tensor(targets, dtype=torch.long))
         parts = list(split_logits(model, hidden))
         likeliest = likeliest_tokens(model, hidden)
     assert scored.dtype == torch.float32
-    assert scored.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert scored.tolist() == pytest.approx(expected, abs=1e-4)
     assert likeliest.tolist() == z.argmax(-1).tolist()
     assert all(len(logits) <= max(1, at_once // V) for _, logits in parts)
     assert [row for rows, _ in parts for row in range(len(targets))[rows]] == list(range(len(targets)))
@@ -85,8 +85,8 @@ def test_logprobs_match_the_formula(model: AnyModel, targets: list[int], at_once
 
 def test_bfloat16_logits_are_scored_in_float32() -> None:
     logits, tokens = torch.randn(5, V).bfloat16(), torch.arange(5)
-    wanted = logits.double().log_softmax(-1)[range(5), tokens]
-    torch.testing.assert_close(token_logprobs(logits, tokens).double(), wanted, atol=1e-6, rtol=1e-6)
+    expected = logits.double().log_softmax(-1)[range(5), tokens]
+    torch.testing.assert_close(token_logprobs(logits, tokens).double(), expected, atol=1e-6, rtol=1e-6)
 
 
 def test_scores_of_a_text_add_up_to_its_loss() -> None:

@@ -94,7 +94,7 @@ def test_sparse_head_matches_the_dense_head(tokenizer: Tokenizer, rate: float, p
     one.zero_grad()
     dense = dense_loss(one, batch)
     dense.backward()
-    wanted = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in one.named_parameters()}
+    expected = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in one.named_parameters()}
     one.zero_grad()
     loss = masked_loss(one, batch)
     loss.total.backward()
@@ -102,7 +102,7 @@ def test_sparse_head_matches_the_dense_head(tokenizer: Tokenizer, rate: float, p
     assert abs(float(loss.total.detach() - dense.detach())) <= 1e-6 * max(1.0, float(dense.detach()))
     for name, p in one.named_parameters():
         mine = torch.zeros_like(p) if p.grad is None else p.grad
-        torch.testing.assert_close(mine, wanted[name], rtol=1e-6, atol=1e-6, msg=lambda told, name=name: name + told)
+        torch.testing.assert_close(mine, expected[name], rtol=1e-6, atol=1e-6, msg=lambda told, name=name: name + told)
 
 
 def test_loss_without_masks_is_zero_with_zero_gradient(tokenizer: Tokenizer) -> None:
@@ -262,18 +262,18 @@ def test_packed_padded_and_separate_texts_have_the_same_loss(tokenizer: Tokenize
     rows = PackedRows(ids, starts, length=20, document_mask=True).batch(np.array([0]))
     packed = collate_masked(rows, tokenizer, masking=Masking(rate=0.4), generator=np.random.default_rng(2))
     assert packed.documents is not None
-    together = one.hidden(packed.inputs, documents=packed.documents)[0]
+    batched = one.hidden(packed.inputs, documents=packed.documents)[0]
     for start, end in ((0, 7), (7, 16), (16, 21)):
         text = packed.inputs[:, start:end]
-        torch.testing.assert_close(one.hidden(text)[0], together[start:end], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(one.hidden(text)[0], batched[start:end], atol=1e-5, rtol=1e-5)
         for left in (0, 4):
             tokens, real = torch.zeros(1, 19, dtype=torch.long), torch.zeros(1, 19, dtype=torch.bool)
             tokens[:, left : left + end - start], real[:, left : left + end - start] = text, True
             hidden = one.hidden(tokens, token_mask=real)[0, left : left + end - start]
-            torch.testing.assert_close(hidden, together[start:end], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(hidden, batched[start:end], atol=1e-5, rtol=1e-5)
     other = packed.inputs.clone()
     other[0, 9] = 5 + (other[0, 9] - 4) % 60  # in the second document
-    moved = (one.hidden(other, documents=packed.documents)[0] - together).abs().amax(-1) > 1e-6
+    moved = (one.hidden(other, documents=packed.documents)[0] - batched).abs().amax(-1) > 1e-6
     assert moved[7:16].all()
     assert not moved[:7].any()
     assert not moved[16:].any()
@@ -305,5 +305,5 @@ def test_tokenizer_without_required_tokens_is_rejected() -> None:
 def test_training_step_traces_once_as_one_graph() -> None:
     """Masked and causal language models trace as one graph."""
     script = Path(__file__).with_name("traced_training.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]

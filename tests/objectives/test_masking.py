@@ -131,10 +131,10 @@ def test_shapes_are_static_and_no_mask_is_lost(
     hidden = chosen(made)
     assert not (hidden & ~candidates).any()
     assert not ((made.inputs != tokens) & ~hidden).any()  # changed tokens are always predicted
-    wanted = rate * candidates.sum(1)
-    assert (hidden.sum(1) <= np.ceil(wanted)).all()
+    expected = rate * candidates.sum(1)
+    assert (hidden.sum(1) <= np.ceil(expected)).all()
     if unit == "tokens":
-        assert (hidden.sum(1) >= np.floor(wanted - 1e-9)).all()
+        assert (hidden.sum(1) >= np.floor(expected - 1e-9)).all()
 
 
 def test_masks_per_row_do_not_depend_on_the_batch() -> None:

@@ -172,9 +172,9 @@ class TestWhoEnds:
         for name, content in (self.FILES[2], self.FILES[0], self.FILES[1]):
             (tmp_path / name).write_text(json.dumps(content))
             found.append(self.told(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless))
-        wanted = [0, 5, ids.get("the", 5), ids.get("cat", ids.get("the", 5))]
-        assert [one.eos_id for one in found] == wanted
-        assert len(set(wanted)) > 2
+        expected = [0, 5, ids.get("the", 5), ids.get("cat", ids.get("the", 5))]
+        assert [one.eos_id for one in found] == expected
+        assert len(set(expected)) > 2
         assert [one.pad_id for one in found] == [None, 7, 7, 7]
         assert all(one.bos_id == 9 for one in found)
 

@@ -236,15 +236,15 @@ def test_rows_and_documents_are_independent(texts: list[str], rows: int) -> None
     for name in ("bytes", "bpe", "words", "unigram after a space", "wordpiece"):
         made = MADE[name]
         bos, eos = made.bos_id or 0, made.eos_id or 0
-        row, wanted = [], []
+        row, expected = [], []
         for text in texts:
             ids = made.encode(text)
             row += [bos, *ids, eos]
-            wanted += [True, *made.word_starts(np.array(ids, dtype=np.uint16)).tolist(), True]
+            expected += [True, *made.word_starts(np.array(ids, dtype=np.uint16)).tolist(), True]
         found = made.word_starts(np.array([[row] * rows] * 2, dtype=np.uint16))
         assert found.shape == (2, rows, len(row))
         assert found.dtype == bool
-        assert (found == np.array(wanted)).all()
+        assert (found == np.array(expected)).all()
 
 
 @given(ids=st.lists(st.integers(-2, 320) | st.just(10**9), min_size=1, max_size=20))

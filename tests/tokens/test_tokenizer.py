@@ -112,10 +112,10 @@ def test_unigram_training_is_deterministic() -> None:
     assert made.vocab_size <= 60
     assert max(map(len, made.tokens(range(made.vocab_size)))) > 3, "pieces longer than a character"
     assert len(made.encode(text[0])) < len(text[0]) / 1.5
-    once_more = (
+    command = (
         "import sys; from tercet.tokens import *; print(Tokenizer.train(Unigram(vocab_size=60), sys.argv[1:]).hash)"
     )
-    found = subprocess.run([sys.executable, "-c", once_more, *text], capture_output=True, text=True, check=True)
+    found = subprocess.run([sys.executable, "-c", command, *text], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 

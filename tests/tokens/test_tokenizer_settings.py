@@ -166,9 +166,9 @@ def test_special_tokens_absorb_white_space_as_in_transformers(left: bool, right:
     template = "{% for m in messages %}{{ m['role'] }} \n {{ m['content'] }} \u2003<|end|> \t\n\x1c \n{% endfor %}"
     messages = [{**message, "content": message["content"].replace("<|end|>", "")} for message in MESSAGES]
     theirs = AutoTokenizer.from_pretrained(folder)
-    wanted = theirs.encode(theirs.apply_chat_template(messages, chat_template=template, tokenize=False))
+    expected = theirs.encode(theirs.apply_chat_template(messages, chat_template=template, tokenize=False))
     chat = ChatTemplate(template, ours(folder, "llama"))
-    assert chat.encode(messages) == wanted
+    assert chat.encode(messages) == expected
     assert chat.encode(MESSAGES).count(257) == 2  # special tokens in a user's message stay text
 
 

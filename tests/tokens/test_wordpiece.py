@@ -67,9 +67,9 @@ def test_training_is_deterministic(lowercase: bool) -> None:
     chunked = [" ".join(words[start : start + 5]) + " " for start in range(0, len(words), 5)]
     for texts in (TEXT, TEXT[::-1], ["\n".join(TEXT)], chunked, iter(TEXT)):
         assert Tokenizer.train(spec, texts).to_json() == made.to_json()
-    once_more = f"import sys; from tercet.tokens import *; print(Tokenizer.train({spec}, sys.argv[1:]).hash)"
+    command = f"import sys; from tercet.tokens import *; print(Tokenizer.train({spec}, sys.argv[1:]).hash)"
     for _ in range(2):
-        found = subprocess.run([sys.executable, "-c", once_more, *TEXT], capture_output=True, text=True, check=True)
+        found = subprocess.run([sys.executable, "-c", command, *TEXT], capture_output=True, text=True, check=True)
         assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
 
 

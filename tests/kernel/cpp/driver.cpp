@@ -95,11 +95,11 @@ void try_decode_attention(int threads) {
         for (Index h = 0; h < H; h++) {
             const Index b = m / T, g = h / (H / G);
             const std::vector<double> query(q + (m * H + h) * K, q + (m * H + h + 1) * K);
-            const auto wanted = attention(
+            const auto expected = attention(
                 query.data(), K, columns, [&](Index s, Index j) { return keys(b, g, s, j); },
                 [&](Index s, Index j) { return values(b, g, s, j); },
                 [&](Index s) { return !mask || mask[b * strides[0] + m % T * strides[1] + s]; });
-            for (Index j = 0; j < K; j++) expect(y[(m * H + h) * K + j], wanted[size_t(j)], 2);
+            for (Index j = 0; j < K; j++) expect(y[(m * H + h) * K + j], expected[size_t(j)], 2);
         }
 }
 
@@ -125,9 +125,9 @@ void try_top_tokens(int threads) {
         std::vector<double> best = sums;
         std::sort(best.begin(), best.end(), std::greater<double>());
         for (Index i = n * count; i < (n + 1) * count; i++) {
-            const double wanted = i - n * count < H * V ? best[size_t(i - n * count)] : -INFINITY;
-            if (std::isinf(wanted) && values[i] == wanted) continue;
-            expect(values[i], wanted, 10);
+            const double expected = i - n * count < H * V ? best[size_t(i - n * count)] : -INFINITY;
+            if (std::isinf(expected) && values[i] == expected) continue;
+            expect(values[i], expected, 10);
             expect(values[i], sums[size_t(parents[i] * V + tokens[i])], 10);
         }
     }
@@ -161,9 +161,9 @@ void try_cross_entropy(void (*call)(T*, Index, Index, Index, const Index*, float
         expect(totals[n], counts ? (1 - smoothing) * plain + smoothing * (std::log(sum) - mean) : 0, 10);
         for (Index v = 0; v < V; v++) {
             const double z = capped(v), moved = cap ? 1 - z * z / cap / cap : 1;
-            const double wanted = std::exp(z) / sum - (v == targets[n] ? 1 - smoothing : 0) - smoothing / double(V);
+            const double expected = std::exp(z) / sum - (v == targets[n] ? 1 - smoothing : 0) - smoothing / double(V);
             const double kept = widen_one(before[size_t(n * stride + v)]);
-            expect(widen_one(scores[n * stride + v]), learns ? counts ? wanted * moved : 0 : kept, 1,
+            expect(widen_one(scores[n * stride + v]), learns ? counts ? expected * moved : 0 : kept, 1,
                    sizeof(T) == 2 ? BFLOAT16 : 2e-6);
         }
     }
@@ -191,9 +191,9 @@ void try_softmax(Forward forward, Backward backward, int threads) {
             product += double(widen_one(weights[row * S + s])) * widen_one(grad_weights[row * S + s]);
         }
         for (Index s = 0; s < S; s++) {
-            const double wanted = sees(s) ? std::exp(double(widen_one(scores[row * S + s]))) / sum : 0;
+            const double expected = sees(s) ? std::exp(double(widen_one(scores[row * S + s]))) / sum : 0;
             const double weight = widen_one(weights[row * S + s]), gradient = widen_one(grad_weights[row * S + s]);
-            expect(weight, wanted, 0, tolerance);
+            expect(weight, expected, 0, tolerance);
             expect(widen_one(grad_scores[row * S + s]), weight * (gradient - product), 1, tolerance);
         }
     }
@@ -220,8 +220,8 @@ void try_activate(int threads) {
         const double at = widen_one(x[i]), step = 1e-6;
         if (std::abs(at) < step) continue;  // some activations have no derivative here
         const double slope = (activation_of(at + step, activation) - activation_of(at - step, activation)) / (2 * step);
-        const double wanted = learns ? slope * widen_one(grad_output[i]) : activation_of(at, activation);
-        expect(widen_one(y[i]), wanted, std::abs(wanted) - 1 + 0.01, BFLOAT16);
+        const double expected = learns ? slope * widen_one(grad_output[i]) : activation_of(at, activation);
+        expect(widen_one(y[i]), expected, std::abs(expected) - 1 + 0.01, BFLOAT16);
     }
 }
 
@@ -241,7 +241,7 @@ void try_adam(int threads) {
         before.emplace_back(x + 0, x + x.count);
     }
     const std::vector<Adam> settings(size_t(count), Adam{0.01f, 0.9f, 0.95f, 1e-8f, one_in(2) ? 0.1f : 0});
-    double norm = -1, wanted_norm = 0;
+    double norm = -1, expected_norm = 0;
     gradient_norm(addresses.data() + count, counts.data(), count, &norm, threads);
     const bool overlaps = one_in(4) && counts[0];
     if (overlaps) addresses[size_t(2 * count)] = addresses[0];  // the first mean is also the first parameter
@@ -257,13 +257,13 @@ void try_adam(int threads) {
             const double m = old(2, j) * s.beta1 + g * (1 - double(s.beta1)), v = old(3, j) * s.beta2 + g * g * (1 - double(s.beta2));
             const double size = std::sqrt(v / (1 - std::pow(double(s.beta2), steps))) + s.eps;
             const double p = old(0, j) * (1 - double(s.rate) * s.decay) - s.rate * m / (1 - std::pow(double(s.beta1), steps)) / size;
-            wanted_norm += old(1, j) * old(1, j);
+            expected_norm += old(1, j) * old(1, j);
             expect(now(0, j), overlaps ? old(0, j) : p, 1 + std::abs(s.rate * m / size));
             expect(now(2, j), overlaps ? old(2, j) : m, 4);
             expect(now(3, j), overlaps ? old(3, j) : v, 4);
         }
     }
-    expect(norm, std::sqrt(wanted_norm), norm, 1e-5);
+    expect(norm, std::sqrt(expected_norm), norm, 1e-5);
 }
 }  // namespace
 

@@ -69,9 +69,9 @@ private:
 };
 
 // `size`: sum of the absolute terms, to which rounding errors are proportional.
-void expect(double found, double wanted, double size, double tolerance = 2e-6) {
-    if (std::abs(found - wanted) <= tolerance * (size + 1)) return;
-    fprintf(stderr, "%s, case %lld: %.9g instead of %.9g, size %.3g\n", kernel, (long long)case_number, found, wanted, size);
+void expect(double found, double expected, double size, double tolerance = 2e-6) {
+    if (std::abs(found - expected) <= tolerance * (size + 1)) return;
+    fprintf(stderr, "%s, case %lld: %.9g instead of %.9g, size %.3g\n", kernel, (long long)case_number, found, expected, size);
     exit(1);
 }
 

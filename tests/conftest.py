@@ -74,11 +74,11 @@ def seed() -> Iterator[int]:
 @pytest.fixture
 def shakespeare() -> Path:
     """Return TinyShakespeare in the folder TERCET_DATA, `shakespeare/input.txt` or `input.txt`."""
-    given = os.environ.get("TERCET_DATA")
-    if not given:
+    data_folder = os.environ.get("TERCET_DATA")
+    if not data_folder:
         pytest.skip("TERCET_DATA is not set: no Shakespeare to read")
-    places = [Path(given, "shakespeare", "input.txt"), Path(given, "input.txt")]
+    places = [Path(data_folder, "shakespeare", "input.txt"), Path(data_folder, "input.txt")]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        pytest.skip(f"no shakespeare/input.txt in TERCET_DATA={given}")
+        pytest.skip(f"no shakespeare/input.txt in TERCET_DATA={data_folder}")
     return path

@@ -54,7 +54,7 @@ def _cover_pairs(sizes: Sequence[int]) -> list[tuple[int, ...]]:
                     range(sizes[axis]),
                     key=lambda place: (
                         sum(tuple(sorted([item, (axis, place)])) in missing for item in row.items()),
-                        -sum(done[axis] == place for done in rows),
+                        -sum(covered[axis] == place for covered in rows),
                     ),
                 )
         for pair in itertools.combinations(sorted(row.items()), 2):

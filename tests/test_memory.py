@@ -32,10 +32,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def steps(how: str, by: str = "numpy", **environment: str) -> tuple[str, int]:
     """Return the result of `keep_memory`, and the number of cleared pages in 16 steps of such blocks of `by`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", STEPS, how, by], env={**kept, **environment}, capture_output=True, text=True, check=True
     )
-    said, pages = done.stdout.split()
+    said, pages = completed.stdout.split()
     return said, int(pages)
 
 
@@ -105,8 +105,8 @@ for line in open("/proc/self/smaps_rollup", encoding="ascii"):
 @pytest.mark.parametrize("limit", [0, 1 << 40])
 def test_allocations_use_large_pages(limit: int) -> None:
     """If a limit counts addresses, the heap grows as by default."""
-    done = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
-    said, megabytes = done.stdout.split()
+    completed = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
+    said, megabytes = completed.stdout.split()
     assert said == "True"
     assert (int(megabytes) >= 32) == (limit == 0)  # of 64; the machine may have few large pages left
 

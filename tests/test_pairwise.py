@@ -10,8 +10,8 @@ AXES = {"position": "abcde", "norm": [1, 2], "placement": [None, [0]], "cache": 
 def test_pairwise_sample_contains_every_pair_in_few_rows() -> None:
     rows = pairwise(**AXES)
     for first, second in itertools.combinations(AXES, 2):
-        wanted = itertools.product(AXES[first], AXES[second])
-        assert [pair for pair in wanted if pair not in [(row[first], row[second]) for row in rows]] == []
+        expected = itertools.product(AXES[first], AXES[second])
+        assert [pair for pair in expected if pair not in [(row[first], row[second]) for row in rows]] == []
     assert len(rows) <= 17  # of 120; 15 pairs of position and family need 15 rows
 
 

@@ -41,7 +41,7 @@ def model_folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_importing_all_names_starts_no_thread_and_imports_no_heavy_module(tmp_path: Path) -> None:
     """It starts no thread, process or compiler and reads no file of the kernels, except for `import torch` itself."""
-    done = run_python(
+    completed = run_python(
         f"""
 import os, sys, threading
 import torch
@@ -65,7 +65,7 @@ assert not loaded, loaded
 """,
         tmp_path,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ import tercet
 next(tercet.load({str(model_folder)!r}).stream("to", max_new_tokens=1))
 assert not (loaded := set({HEAVY!r}) & set(sys.modules)), loaded
 """
-    done = run_python(program, model_folder)
-    assert done.returncode == 0, done.stderr
+    completed = run_python(program, model_folder)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ for command in {list(REFUSALS)!r}:
     loaded = sorted({{"torch", "numpy", "tokenizers"}} & set(sys.modules))
     print(json.dumps([command, code, loaded, out.getvalue(), err.getvalue()]))
 """
-    done = run_python(program, refused_places)
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    completed = run_python(program, refused_places)
+    assert completed.returncode == 0, completed.stderr
+    answers = [json.loads(line) for line in completed.stdout.splitlines()]
     assert len(answers) == len(REFUSALS)
     for command, code, loaded, out, err in answers:
         assert (code, loaded, out) == (2, [], ""), command
@@ -132,5 +132,5 @@ def test_lazy_package_exports_names_of_type_checking(path: Path) -> None:
 @pytest.mark.slow
 def test_function_shadows_module_of_its_name_in_any_import_order(tmp_path: Path) -> None:
     program = "import tercet.dashboard.watch\nfrom tercet.dashboard import watch\nassert callable(watch)"
-    done = run_python(program, tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = run_python(program, tmp_path)
+    assert completed.returncode == 0, completed.stderr

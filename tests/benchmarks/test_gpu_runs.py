@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SHAKESPEARE = "import time\nfor loss in (4.2, 2.0, 1.46, 1.4):\n    print(f'step 1: train loss 1, val loss {loss}')\n"
 
 
-def asked(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
+def options(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
     checkout = folder / "checkout"
     checkout.mkdir()
     (checkout / "train.py").write_text(program)
@@ -22,7 +22,7 @@ def asked(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
 
 @pytest.mark.slow
 def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
-    found = theirs_to_loss(asked(tmp_path, f"{SHAKESPEARE}time.sleep(60)\n"))
+    found = theirs_to_loss(options(tmp_path, f"{SHAKESPEARE}time.sleep(60)\n"))
     assert (found["step"], found["loss"]) == (500, 1.46)
     assert 0 < found["seconds"] < 30
 
@@ -38,7 +38,7 @@ def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
 )
 def test_run_without_result_has_a_reason(tmp_path: Path, program: str, words: str) -> None:
     with pytest.raises(Missed, match=words):
-        theirs_to_loss(asked(tmp_path, program, seconds=1.0 if "sleep" in program else 60.0))
+        theirs_to_loss(options(tmp_path, program, seconds=1.0 if "sleep" in program else 60.0))
 
 
 @pytest.mark.slow
@@ -53,10 +53,14 @@ def test_process_is_ended_with_its_run(tmp_path: Path) -> None:
 def test_existing_runs_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def second(asked: Asked) -> dict[str, float]:
+    def second(options: Asked) -> dict[str, float]:
         raise Missed("no luck")
 
-    runs = {"first": lambda asked: pytest.fail("run again"), "second": second, "third": lambda asked: {"seconds": 3.0}}
+    runs = {
+        "first": lambda options: pytest.fail("run again"),
+        "second": second,
+        "third": lambda options: {"seconds": 3.0},
+    }
     monkeypatch.setattr(whole_runs, "RUNS", runs)
     kept = tmp_path / "runs.json"
     kept.write_text(json.dumps({"first": {"seconds": 1.0}, "second": {"missed": "the time was used up"}}))

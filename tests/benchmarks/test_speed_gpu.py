@@ -56,13 +56,13 @@ class Ticking:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GPU_ROWS)
 def test_rows_of_a_gpu_run_at_tiny_sizes_with_the_answers_of_peers(tmp_path: Path, name: str) -> None:
-    said: list[str] = []
-    result = measured(GPU_ROWS[name], tiny(tmp_path), said.append)
+    messages: list[str] = []
+    result = measured(GPU_ROWS[name], tiny(tmp_path), messages.append)
     assert not result.failed
     assert {"readme", "best"} <= set(result.ratios)
     sides = [figure["side"] for figure in result.figures.values()]
     assert {"ours", "readme"} <= set(sides)
-    assert sum("same answer" in line for line in said) >= CHECKED.get(name, 0)
+    assert sum("same answer" in line for line in messages) >= CHECKED.get(name, 0)
 
 
 def test_each_loss_is_measured_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,13 +78,13 @@ def broken(where: str) -> Contender:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")])
 def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, where: str, why: str) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     row = of(plain("mine", "ours"), broken(where), plain("theirs", "readme"))
-    result = measured(row, tiny(tmp_path), say=said.append)
+    result = measured(row, tiny(tmp_path), say=messages.append)
     assert result.failed == {"broken": why}
     assert set(result.figures) == {"mine", "theirs"}
     assert set(result.ratios) == {"readme", "best"}
-    assert any("failed: broken" in line and why in line for line in said)
+    assert any("failed: broken" in line and why in line for line in messages)
 
 
 def test_row_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
@@ -134,18 +134,18 @@ DECODED = ("greedy-1", "greedy-8")
     [*TRAINED, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODED), "tokenising", "loading"],
 )
 def test_rows_run_at_tiny_sizes_with_equal_answers_for_equal_weights(tmp_path: Path, name: str) -> None:
-    said: list[str] = []
-    result = measured(ROWS[name], tiny(tmp_path), say=said.append)
+    messages: list[str] = []
+    result = measured(ROWS[name], tiny(tmp_path), say=messages.append)
     assert not result.failed
     assert "best" in result.ratios
     assert any(figure["side"] == "ours" for figure in result.figures.values())
-    same = sum("same answer" in line for line in said)
+    same = sum("same answer" in line for line in messages)
     if name in TRAINED:
         assert same >= 2  # transformers in several ways, or PyTorch's Transformer
         for figure in result.figures.values():
             assert figure["bound"] == "matmul"
     if name in DECODED and "CTranslate2, fp32" in result.figures:
-        assert any("CTranslate2, fp32" in line and "same answer" in line for line in said)
+        assert any("CTranslate2, fp32" in line and "same answer" in line for line in messages)
         assert result.figures["CTranslate2, int8"]["gbytes"] is not None
         assert "best in fp32" in result.ratios
 
@@ -370,13 +370,13 @@ def test_peak_memory_in_a_separate_process(tmp_path: Path, monkeypatch: pytest.M
     from benchmarks.speed.measure import in_own_process
 
     monkeypatch.chdir(Path(__file__).parents[2])
-    said: list[str] = []
-    peak = in_own_process(["--scale", "tiny", "--folder", str(tmp_path)], said.append)
+    messages: list[str] = []
+    peak = in_own_process(["--scale", "tiny", "--folder", str(tmp_path)], messages.append)
     found = peak("loading", "tercet")
     assert found is not None
     assert 2**20 < found < 2**34
     assert peak("loading", "nobody") is None
-    assert "no peak memory of nobody" in said[0]
+    assert "no peak memory of nobody" in messages[0]
 
 
 @pytest.mark.exhaustive

@@ -47,12 +47,12 @@ def serve_and_stop(words: list[str]) -> None:
     process = start_forked(*words, "--port", "0", stderr=subprocess.STDOUT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
-        said = ""
+        output = ""
         for line in process.stdout:
-            said += line
+            output += line
             if "http://" in line:
                 break
-        assert "http://" in said, said
+        assert "http://" in output, output
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

@@ -86,8 +86,8 @@ def test_json_has_finish_reason_and_commands_work(
     kept = [json.loads(line)["messages"] for line in path.read_text().splitlines()]
     system = {"role": "system", "content": "be short"}
     assert kept == [
-        [system, {"role": "user", "content": asked["prompt"]}, {"role": "assistant", "content": asked["text"]}]
-        for asked in (answers[0], answers[2])
+        [system, {"role": "user", "content": requests["prompt"]}, {"role": "assistant", "content": requests["text"]}]
+        for requests in (answers[0], answers[2])
     ]
 
 

@@ -51,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {name: str(folder / name) for name in HEADS}
 
 
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def run_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     text = "".join(line + "\n" for line in LINES)
     stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
     with mock.patch("sys.stdin", stdin):
@@ -59,7 +59,7 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def logits_alone(run: tercet.Run) -> np.ndarray:
+def unbatched_logits(run: tercet.Run) -> np.ndarray:
     """Return the logits of each text, computed without batching, of shape (N, L)."""
     model, tokenizer = run.trained_model.require("classify").model, run.tokenizer
     rows = list[np.ndarray]()
@@ -72,7 +72,7 @@ def logits_alone(run: tercet.Run) -> np.ndarray:
 
 def test_sets_in_python(runs: dict[str, str]) -> None:
     run = tercet.load(runs["sets"])
-    p = 1 / (1 + np.exp(-logits_alone(run)))
+    p = 1 / (1 + np.exp(-unbatched_logits(run)))
     for threshold in (0.2, 0.5, 0.8):
         for row, one in zip(p, run.classify_multi_label(LINES, threshold=threshold), strict=True):
             assert isinstance(one, MultiLabelClassification)
@@ -87,7 +87,7 @@ def test_numbers_in_python(runs: dict[str, str]) -> None:
     run = tercet.load(runs["numbers"])
     answers = run.regress(LINES)
     assert all(isinstance(one, Regression) for one in answers)
-    assert [one.value for one in answers] == pytest.approx((1e4 + 20 * logits_alone(run)[:, 0]).tolist(), rel=1e-7)
+    assert [one.value for one in answers] == pytest.approx((1e4 + 20 * unbatched_logits(run)[:, 0]).tolist(), rel=1e-7)
     assert run.regress(LINES[1]).value == pytest.approx(answers[1].value, rel=1e-7)
     long = run.regress("the cat sat " * 30)
     assert long.truncated
@@ -95,26 +95,26 @@ def test_numbers_in_python(runs: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_sets_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = tercet.load(runs["sets"]).classify_multi_label(LINES, threshold=0.6)
-    lines = said([runs["sets"], "--threshold", "0.6"], capsys)
-    for line, one in zip(lines, wanted, strict=True):
+    expected = tercet.load(runs["sets"]).classify_multi_label(LINES, threshold=0.6)
+    lines = run_command([runs["sets"], "--threshold", "0.6"], capsys)
+    for line, one in zip(lines, expected, strict=True):
         cells = "\t".join(f"{label}\t{one.scores[label]:.4f}" for label in one.labels)
         assert line == (cells or "-")
-    assert said([runs["sets"], "--threshold", "1"], capsys) == ["-"] * 5
-    every = said([runs["sets"], "--scores"], capsys)
+    assert run_command([runs["sets"], "--threshold", "1"], capsys) == ["-"] * 5
+    every = run_command([runs["sets"], "--scores"], capsys)
     assert [line.count("\t") for line in every] == [5] * 5
-    for line, one in zip(said([runs["sets"], "--json", "--scores"], capsys), wanted, strict=True):
+    for line, one in zip(run_command([runs["sets"], "--json", "--scores"], capsys), expected, strict=True):
         answer = json.loads(line)
         assert answer["scores"] == pytest.approx(one.scores, abs=1e-6)
         assert answer["labels"] == {label: p for label, p in answer["scores"].items() if p > 0.5}
-    assert set(json.loads(said([runs["sets"], "--json"], capsys)[0])) == {"text", "labels", "truncated"}
+    assert set(json.loads(run_command([runs["sets"], "--json"], capsys)[0])) == {"text", "labels", "truncated"}
 
 
 def test_numbers_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = tercet.load(runs["numbers"]).regress(LINES)
-    assert said([runs["numbers"]], capsys) == [f"{one.value:.6g}" for one in wanted]
-    found = [json.loads(line) for line in said([runs["numbers"], "--json"], capsys)]
-    assert [one["value"] for one in found] == pytest.approx([one.value for one in wanted], rel=1e-7)
+    expected = tercet.load(runs["numbers"]).regress(LINES)
+    assert run_command([runs["numbers"]], capsys) == [f"{one.value:.6g}" for one in expected]
+    found = [json.loads(line) for line in run_command([runs["numbers"], "--json"], capsys)]
+    assert [one["value"] for one in found] == pytest.approx([one.value for one in expected], rel=1e-7)
     assert [one["text"] for one in found] == LINES
 
 

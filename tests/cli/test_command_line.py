@@ -69,7 +69,7 @@ FLAGS = {
 }  # fmt: skip
 
 
-def failed(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+def error_of(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the one line on stderr of a command that must exit with 2 and write nothing to stdout."""
     assert main(arguments) == 2
     out, err = capsys.readouterr()
@@ -105,7 +105,7 @@ def test_every_verb_is_listed_here() -> None:
 @pytest.mark.parametrize("verb", OLD_VERBS)
 @pytest.mark.parametrize("rest", ["", "--help", "runs/mine --nosuch --out x"])
 def test_an_old_verb_names_its_replacement(verb: str, rest: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert failed([verb, *rest.split()], capsys) == f"tercet: error: `tercet {verb}` is now `{OLD_VERBS[verb]}`\n"
+    assert error_of([verb, *rest.split()], capsys) == f"tercet: error: `tercet {verb}` is now `{OLD_VERBS[verb]}`\n"
 
 
 @pytest.mark.parametrize("verb", OLD_VERBS)
@@ -220,13 +220,13 @@ def test_a_mistake_is_one_line_with_its_remedy(
     arguments: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in failed(arguments.split(), capsys)
+    assert words in error_of(arguments.split(), capsys)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_words_of_nanogpt_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--max_new_tokens=5 --top_k 3 --num_samples=2 --min_p 0.1 --repetition_penalty 1.2"
-    assert "no such folder: a_run" in failed(["generate", "a_run", *arguments.split()], capsys)
+    assert "no such folder: a_run" in error_of(["generate", "a_run", *arguments.split()], capsys)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
 def test_closed_pipe_is_not_an_error() -> None:
     words = "import sys; from tercet.cli import main, recipes; recipes.run = lambda a: print('word ' * 10**6) or 0"
     command = f"{sys.executable} -c \"{words}; sys.argv = ['tercet', 'recipes']; main.entry()\" | head -c 10"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (141, "word word ", "")
+    completed = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (141, "word word ", "")
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_openmp_threads_spin_briefly_unless_configured(given: dict[str, str], sp
     )
     program = f"import sys; {words}; sys.argv = ['tercet', 'recipes']; main.entry()"
     plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    done = subprocess.run([sys.executable, "-c", program], env=plain | given, capture_output=True, text=True)
-    assert done.stdout == f"{spins}\n"
+    completed = subprocess.run([sys.executable, "-c", program], env=plain | given, capture_output=True, text=True)
+    assert completed.stdout == f"{spins}\n"
 
 
 def test_sigterm_ends_with_143_and_lets_temporary_files_be_removed(tmp_path: Path) -> None:

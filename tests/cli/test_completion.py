@@ -91,8 +91,8 @@ def offered(line: str) -> tuple[str, list[str]]:
     ],
 )  # fmt: skip
 def test_completion_candidates(place: Path, line: str, kind: str, words: list[str]) -> None:
-    told, found = offered(line)
-    assert (told, sorted(found)) == (kind, sorted(words))
+    completion_kind, found = offered(line)
+    assert (completion_kind, sorted(found)) == (kind, sorted(words))
 
 
 @pytest.mark.slow
@@ -216,10 +216,10 @@ offered 'tercet generate runs/'
 @pytest.mark.slow
 def test_bash_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bash = find_shell("bash", place, monkeypatch)
-    done = subprocess.run([bash, "--norc", "-c", BASH], capture_output=True, text=True)
-    assert done.stdout.splitlines() == [
+    completed = subprocess.run([bash, "--norc", "-c", BASH], capture_output=True, text=True)
+    assert completed.stdout.splitlines() == [
         "complete -o default -F _tercet tercet", "recipes", "muon", "", "runs/mine runs/my other"
-    ], done.stderr  # fmt: skip
+    ], completed.stderr  # fmt: skip
 
 
 FISH = (
@@ -233,12 +233,14 @@ FISH = (
 def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fish = find_shell("fish", place, monkeypatch)
     asked = "\n".join(f"complete -C {shlex.quote(line)}" for line in FISH)
-    done = subprocess.run(
+    completed = subprocess.run(
         [fish, "--no-config", "-c", f"tercet --print-completion fish | source\n{asked}"],
         capture_output=True, text=True, env={**os.environ, "HOME": str(place.parent)},
     )  # fmt: skip
-    words = [line.split("\t")[0] for line in done.stdout.splitlines()]
-    assert words == ["recipes", "training.optimizer=muon", "runs/mine", "runs/my other", "--data=texts/"], done.stderr
+    words = [line.split("\t")[0] for line in completed.stdout.splitlines()]
+    assert words == ["recipes", "training.optimizer=muon", "runs/mine", "runs/my other", "--data=texts/"], (
+        completed.stderr
+    )
 
 
 TYPED = {  # typed text, and the line to which the shell completes it

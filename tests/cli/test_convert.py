@@ -26,9 +26,9 @@ def test_conversion_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == (f"{out}\n", "")
     assert main(["convert", str(out), str(back)]) == 0
     assert capsys.readouterr() == (f"{back}\n", "")
-    one, other = load_model(source), load_model(back)
-    assert one.model.spec == other.model.spec
-    assert one.tokenizer.encode("abccba") == other.tokenizer.encode("abccba")
+    original, converted = load_model(source), load_model(back)
+    assert original.model.spec == converted.model.spec
+    assert original.tokenizer.encode("abccba") == converted.tokenizer.encode("abccba")
     assert main(["convert", str(source), str(out), "--force"]) == 0
     assert capsys.readouterr() == (f"{out}\n", "")
     assert (out / "card.json").is_file()

@@ -36,24 +36,24 @@ STACK = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=Rotary())
 ROOM = 23
 
 
-def saved(folder: Path, model: AnyModel) -> str:
+def save_with_tokenizer(folder: Path, model: AnyModel) -> str:
     torch.manual_seed(4)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.3)
-    save_model(folder, model, own(), Card(name=folder.name))
+    save_model(folder, model, make_tokenizer(), Card(name=folder.name))
     return str(folder)
 
 
-def own() -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
     return Tokenizer.train(WordPiece(vocab_size=80), LINES)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model of each kind."""
-    folder, size = tmp_path_factory.mktemp("runs"), own().vocab_size
+    folder, size = tmp_path_factory.mktemp("runs"), make_tokenizer().vocab_size
     of = {"vocab_size": size, "max_len": ROOM, "stack": STACK}
     models = {
         "bert": EncoderOnly(EncoderOnlySpec(**of)),
@@ -63,14 +63,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "gpt": DecoderOnly(DecoderOnlySpec(**of)),
         "translator": EncoderDecoder(EncoderDecoderSpec(vocab_size=size, max_len=ROOM, encoder=STACK, decoder=STACK)),
     }
-    return {name: saved(folder / name, model) for name, model in models.items()}
+    return {name: save_with_tokenizer(folder / name, model) for name, model in models.items()}
 
 
-def said(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
+def run_command(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], stdin_text: str = "", *, code: int = 0
 ) -> tuple[list[str], str]:
-    """Return the lines on stdout and the text on stderr of a command that reads `given` from stdin."""
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
+    """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
         found = main(arguments)
     out, err = capsys.readouterr()
     assert found == code, err
@@ -81,13 +81,13 @@ LINES_IN = "".join(line + "\n" for line in LINES)
 
 
 def test_fill_lists_candidates(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = said(["fill", runs["bert"], "The [MASK] sat", "--top", "3"], capsys)
+    out, err = run_command(["fill", runs["bert"], "The [MASK] sat", "--top", "3"], capsys)
     assert err == ""
     assert len(out) == 3
     found = tercet.load(runs["bert"]).fill("The [MASK] sat", top=3)
     for line, one in zip(out, found.masks[0], strict=True):
         assert line == f"{one.probability:.4f}\t{one.word}\t{one.text}"
-    two, _ = said(["fill", runs["bert"], "The [MASK] <mask>", "--only", "cat, dog"], capsys)
+    two, _ = run_command(["fill", runs["bert"], "The [MASK] <mask>", "--only", "cat, dog"], capsys)
     assert [line for line in two if line.startswith("mask")] == ["mask 1", "mask 2"]
     assert sorted(line.split("\t")[2] for line in two if "\t" in line) == [
         "the [MASK] cat", "the [MASK] dog", "the cat [MASK]", "the dog [MASK]",
@@ -95,7 +95,7 @@ def test_fill_lists_candidates(runs: dict[str, str], capsys: pytest.CaptureFixtu
 
 
 def test_fill_reads_lines_and_writes_json(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = said(["fill", runs["bert"], "-", "--json"], capsys, f"a [MASK]\n[MASK] sat [MASK]{' cat' * 40}\n")
+    out, err = run_command(["fill", runs["bert"], "-", "--json"], capsys, f"a [MASK]\n[MASK] sat [MASK]{' cat' * 40}\n")
     found = [json.loads(line) for line in out]
     assert [len(one["masks"]) for one in found] == [1, 2]
     assert [one["truncated"] for one in found] == [False, True]
@@ -105,7 +105,7 @@ def test_fill_reads_lines_and_writes_json(runs: dict[str, str], capsys: pytest.C
             p = [candidate["probability"] for candidate in candidates]
             assert p == sorted(p, reverse=True)
             assert sum(p) <= 1 + 1e-6
-    _, err = said(["fill", runs["bert"], "-"], capsys, "a [MASK]\nnone\n", code=2)
+    _, err = run_command(["fill", runs["bert"], "-"], capsys, "a [MASK]\nnone\n", code=2)
     assert "stdin line 2: no mask in 'none'; write [MASK] where a word is missing" in err
 
 
@@ -121,7 +121,7 @@ def test_embed_keeps_order_and_count(
         pytest.importorskip("pyarrow")
     monkeypatch.setattr("tercet.cli.embed.POOL", 2)  # several pools
     output = tmp_path / f"x{suffix}"
-    out, err = said(["embed", runs["bare"], "--output", str(output)], capsys, LINES_IN)
+    out, err = run_command(["embed", runs["bare"], "--output", str(output)], capsys, LINES_IN)
     assert out == []
     assert f"{len(LINES)} vectors of 24 numbers" in err
     if suffix == ".npz":
@@ -147,14 +147,14 @@ def test_embed_reads_objects_with_their_ids(
     rows = [{"id": 7 - n, "text": line} for n, line in enumerate([*LINES, "cat " * 50])]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ["--pooling", "first", "--no-normalise"]
-    _, err = said(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
+    _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
     assert "1 text is longer than the context" in err
     with np.load(output) as found:
         assert found["ids"].tolist() == [row["id"] for row in rows]
-        wanted = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
-        np.testing.assert_allclose(found["vectors"], wanted, atol=1e-5)
+        expected = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
+        np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
     source.write_text('{"text": "a"}\n{"txt": "b"}\n')
-    _, err = said(["embed", runs["bert"], "--input", str(source), "--output", str(output)], capsys, code=2)
+    _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output)], capsys, code=2)
     assert "line 2 has no field 'text'; did you mean 'txt'?" in err
     with np.load(output) as found:
         assert len(found["vectors"]) == len(rows), "what went wrong left the old file whole"
@@ -174,13 +174,13 @@ def test_embed_reads_the_column_of_a_table(
                 csv.writer(file).writerows(rows)
             else:
                 file.writelines("\t".join(row) + "\n" for row in rows)
-        said(["embed", runs["bare"], "--input", str(source), "--output", str(output)], capsys)
+        run_command(["embed", runs["bare"], "--input", str(source), "--output", str(output)], capsys)
         found = [json.loads(line) for line in output.read_text().splitlines()]
         assert [row["text"] for row in found] == texts
         assert [row["id"] for row in found] == ["n0", "n1", "n2", "n3"]
         np.testing.assert_allclose([row["vector"] for row in found], tercet.load(runs["bare"]).embed(texts), atol=1e-6)
         flags = ["--text-field", "note"]
-        said(["embed", runs["bare"], "--input", str(source), "--output", str(output), *flags], capsys)
+        run_command(["embed", runs["bare"], "--input", str(source), "--output", str(output), *flags], capsys)
         assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["no text"] * len(texts)
     written, wrong = output.read_bytes(), tmp_path / "in.csv"
     for content, words in (
@@ -189,7 +189,7 @@ def test_embed_reads_the_column_of_a_table(
         ('text\n"a\n', "in.csv line 2 is not CSV"),
     ):
         wrong.write_text(content)
-        _, err = said(["embed", runs["bare"], "--input", str(wrong), "--output", str(output)], capsys, code=2)
+        _, err = run_command(["embed", runs["bare"], "--input", str(wrong), "--output", str(output)], capsys, code=2)
         assert words in err
         assert len(err.splitlines()) == 1
     assert output.read_bytes() == written
@@ -202,17 +202,17 @@ def test_classify_and_score_read_tables_too(
     source.write_text("label,text\n" + "".join(f'x,"{line}"\n' for line in LINES))
     score = ["evaluate", runs["bert"], "--per-line"]
     for command, flag in ((["classify", runs["texts"]], "--input"), (score, "--data")):
-        out, _ = said([*command, flag, str(source)], capsys)
-        assert out == said(command, capsys, "".join(f"{line}\n" for line in LINES))[0]
+        out, _ = run_command([*command, flag, str(source)], capsys)
+        assert out == run_command(command, capsys, "".join(f"{line}\n" for line in LINES))[0]
 
 
 def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = tercet.load(runs["texts"]).classify(LINES)
-    out, _ = said(["classify", runs["texts"]], capsys, LINES_IN)
-    assert out == [f"{one.label}\t{one.probability:.4f}" for one in wanted]
-    out, _ = said(["classify", runs["texts"], "--scores"], capsys, LINES_IN)
+    expected = tercet.load(runs["texts"]).classify(LINES)
+    out, _ = run_command(["classify", runs["texts"]], capsys, LINES_IN)
+    assert out == [f"{one.label}\t{one.probability:.4f}" for one in expected]
+    out, _ = run_command(["classify", runs["texts"], "--scores"], capsys, LINES_IN)
     assert [len(line.split("\t")) for line in out] == [2 * len(LABELS)] * len(LINES)
-    out, _ = said(["classify", runs["texts"], "--scores", "--json"], capsys, LINES_IN)
+    out, _ = run_command(["classify", runs["texts"], "--scores", "--json"], capsys, LINES_IN)
     for line, text in zip(out, LINES, strict=True):
         found = json.loads(line)
         assert found["text"] == text
@@ -223,21 +223,21 @@ def test_classify_labels_words_with_a_token_classifier(
     runs: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [*LINES, "cat " * 50]
-    out, err = said(["classify", runs["words"]], capsys, "".join(line + "\n" for line in lines))
+    out, err = run_command(["classify", runs["words"]], capsys, "".join(line + "\n" for line in lines))
     assert [len(line.split()) for line in out] == [len(line.split()) for line in lines]
     assert out[-1].endswith(" - -")
     assert "1 text is longer" in err
-    out, _ = said(["classify", runs["words"], "--json"], capsys, LINES_IN)
+    out, _ = run_command(["classify", runs["words"], "--json"], capsys, LINES_IN)
     assert [[word["word"] for word in json.loads(line)["words"]] for line in out] == [line.split() for line in LINES]
 
 
 def test_score_prints_pseudo_likelihood_of_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = said(["evaluate", runs["bert"], "--per-line"], capsys, LINES_IN)
+    out, _ = run_command(["evaluate", runs["bert"], "--per-line"], capsys, LINES_IN)
     assert len(out) == len(LINES)
     assert out[2] == "0.000000\t0\t0.000000"
-    counts = [len(own().encode(line)) for line in LINES]
+    counts = [len(make_tokenizer().encode(line)) for line in LINES]
     assert [int(line.split("\t")[1]) for line in out] == counts
-    within, _ = said(["evaluate", runs["bert"], "--per-line", "--within-word", "--json"], capsys, LINES_IN)
+    within, _ = run_command(["evaluate", runs["bert"], "--per-line", "--within-word", "--json"], capsys, LINES_IN)
     assert [json.loads(line)["tokens"] for line in within] == counts
     assert [f"{json.loads(line)['logprob']:.6f}" for line in within] != [line.split("\t")[0] for line in out]
 
@@ -249,14 +249,14 @@ def test_evaluate_reports_masked_loss_with_baselines(
     data = tmp_path / "text.txt"
     data.write_text("\n".join(LINES * 9))
     arguments = ["evaluate", runs["bert"], "--data", str(data), "--json", "--pseudo-perplexity", "1"]
-    out, err = said(arguments, capsys)
+    out, err = run_command(arguments, capsys)
     found = json.loads("\n".join(out))
     assert {"masked_loss", "masked_accuracy", "unigram_entropy", "most_frequent_accuracy"} <= set(found)
     assert found["pseudo_perplexity"] > 1
     assert found["plateau"], "random weights know nothing"
     assert "unigram plateau" in err
-    assert json.loads("\n".join(said(arguments, capsys)[0])) == found
-    table, _ = said(arguments[:4], capsys)
+    assert json.loads("\n".join(run_command(arguments, capsys)[0])) == found
+    table, _ = run_command(arguments[:4], capsys)
     assert any("unigram" in line for line in table)
 
 
@@ -276,7 +276,7 @@ def test_evaluate_reports_accuracy_of_a_classifier(
         ]
     )
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = json.loads("\n".join(said(["evaluate", runs[kind], "--data", str(data), "--json"], capsys)[0]))
+    found = json.loads("\n".join(run_command(["evaluate", runs[kind], "--data", str(data), "--json"], capsys)[0]))
     assert {"accuracy", "f1", "majority"} <= set(found)
     assert found["count"] == (len(lines) if kind == "texts" else sum(len(line.split()) for line in lines))
     if kind == "texts":
@@ -335,7 +335,7 @@ def test_error_names_the_right_verb(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _, err = said([runs.get(word, word) for word in arguments.split()], capsys, "a cat\n", code=2)
+    _, err = run_command([runs.get(word, word) for word in arguments.split()], capsys, "a cat\n", code=2)
     assert words in err
     assert len(err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -350,7 +350,7 @@ def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytes
     folder = Path(found.origin).parent / "model"
     sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     output = tmp_path / "x.npz"
-    said(["embed", str(folder), "--output", str(output)], capsys, "".join(one + "\n" for one in sentences))
+    run_command(["embed", str(folder), "--output", str(output)], capsys, "".join(one + "\n" for one in sentences))
     with np.load(output) as arrays:
         cosines = arrays["vectors"] @ arrays["vectors"].T
     np.testing.assert_allclose([cosines[0, 1], cosines[0, 2], cosines[1, 2]], [0.6660, 0.1046, 0.1411], atol=5e-5)
@@ -364,8 +364,8 @@ def test_sequences_are_read_as_records(
     path.write_text(
         ">r1 a\nthe\ncat\n>r2\nmat\n" if name == "in.fa" else "@r1 a\nthecat\n+\n!!!!!!\n@r2\nmat\n+\n!!!\n"
     )
-    said(["embed", runs["bert"], "--input", str(path), "--output", str(out)], capsys)
+    run_command(["embed", runs["bert"], "--input", str(path), "--output", str(out)], capsys)
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(one["id"], one["text"]) for one in found] == [("r1", "thecat"), ("r2", "mat")]
-    lines, _ = said(["classify", runs["texts"], "--input", str(path), "--json"], capsys)
+    lines, _ = run_command(["classify", runs["texts"], "--input", str(path), "--json"], capsys)
     assert [json.loads(line)["text"] for line in lines] == ["thecat", "mat"]

@@ -69,20 +69,20 @@ def test_a_stream_is_the_text_that_json_gives(run: Path, capsys: pytest.CaptureF
     assert main(command) == 0
     streamed = capsys.readouterr().out
     assert main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert streamed == told["prompt"] + told["text"] + "\n"
-    assert (told["prompt"], told["seed"], told["truncated"]) == ("12 is", 4, False)
-    assert tercet.load(run).generate("12 is", max_new_tokens=9, seed=4) == told["text"]
-    assert "".join(tercet.load(run).stream("12 is", max_new_tokens=9, seed=4)) == told["text"]
+    result = json.loads(capsys.readouterr().out)
+    assert streamed == result["prompt"] + result["text"] + "\n"
+    assert (result["prompt"], result["seed"], result["truncated"]) == ("12 is", 4, False)
+    assert tercet.load(run).generate("12 is", max_new_tokens=9, seed=4) == result["text"]
+    assert "".join(tercet.load(run).stream("12 is", max_new_tokens=9, seed=4)) == result["text"]
 
 
 def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = ["--prompt", "12 is", "--prompt", "4", "--num-samples", "2", "--max_new_tokens=6"]
     assert main(["generate", str(run), *prompts, "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["prompt"], one["seed"]) for one in told] == [("12 is", 0), ("12 is", 1), ("4", 0), ("4", 1)]
+    result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["prompt"], one["seed"]) for one in result] == [("12 is", 0), ("12 is", 1), ("4", 0), ("4", 1)]
     assert main(["generate", str(run), *prompts]) == 0
-    assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in told)
+    assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in result)
 
 
 def test_samples_beyond_one_batch_have_different_seeds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,17 +101,17 @@ def test_line_ends_of_a_prompt_file_are_those_of_text(
 @pytest.mark.slow
 def test_draft_tokens_keep_the_text_and_save_forward_passes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", str(run), "--prompt", "12 is", "--max-new-tokens", "9", "--temperature", "0", "--json"]
-    told = []
+    result = []
     for flags in ([], ["--draft", str(run)], ["--draft", str(run), "--draft-tokens", "2"], ["--lookup", "2"]):
         assert main([*command, *flags]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    assert len({(one["text"], one["tokens"]) for one in told}) == 1
-    assert [one["passes"] for one in told[:3]] == [9, 3, 4]  # 1 + 5 + 3 tokens; 1 + 3 + 3 + 2
-    assert told[3]["passes"] <= 9
+        result.append(json.loads(capsys.readouterr().out))
+    assert len({(one["text"], one["tokens"]) for one in result}) == 1
+    assert [one["passes"] for one in result[:3]] == [9, 3, 4]  # 1 + 5 + 3 tokens; 1 + 3 + 3 + 2
+    assert result[3]["passes"] <= 9
     model, settings = tercet.load(run), {"max_new_tokens": 9, "temperature": 0}
     for guesses in ({"draft": tercet.load(run)}, {"draft": model, "draft_tokens": 2}, {"lookup": True}, {"lookup": 2}):
-        assert model.generate("12 is", **guesses, **settings) == told[0]["text"]
-        assert "".join(model.stream("12 is", **guesses, **settings)) == told[0]["text"]
+        assert model.generate("12 is", **guesses, **settings) == result[0]["text"]
+        assert "".join(model.stream("12 is", **guesses, **settings)) == result[0]["text"]
     drawn = {"max_new_tokens": 9, "seed": 5}
     assert model.generate("12 is", lookup=1, **drawn) == model.generate("12 is", **drawn)
     with pytest.raises(ValueError, match="draft and lookup cannot be combined"):
@@ -186,13 +186,13 @@ def test_a_character_that_the_model_does_not_know(run: Path, capsys: pytest.Capt
 @pytest.mark.slow
 def test_evaluation_as_json_for_people_and_from_python(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["perplexity"] == pytest.approx(math.exp(told["loss_nats_per_token"]))
-    assert told["tokens"] > 0
-    assert set(told["baselines"]) == {"unigram", "bigram", "gzip -9", "xz -9e"}
+    result = json.loads(capsys.readouterr().out)
+    assert result["perplexity"] == pytest.approx(math.exp(result["loss_nats_per_token"]))
+    assert result["tokens"] > 0
+    assert set(result["baselines"]) == {"unigram", "bigram", "gzip -9", "xz -9e"}
     assert main(["evaluate", str(run)]) == 0
-    assert f"{told['bits_per_byte']:.4f}" in capsys.readouterr().out
-    assert tercet.load(run).evaluate().bits_per_byte == told["bits_per_byte"]
+    assert f"{result['bits_per_byte']:.4f}" in capsys.readouterr().out
+    assert tercet.load(run).evaluate().bits_per_byte == result["bits_per_byte"]
     # More context gives a lower loss even after 20 steps, so the stride has reached the scorer.
     assert main(["evaluate", str(run), "--json", "--stride", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["stride"] == 4
@@ -205,9 +205,9 @@ def test_evaluation_on_other_text_takes_all_of_it(
 ) -> None:
     (tmp_path / "other.txt").write_text("7 is followed by 8.\n" * 3)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["tokens"] == 60  # 60 characters and the end of the text, minus the first
-    assert set(told["baselines"]) == {"gzip -9", "xz -9e"}
+    result = json.loads(capsys.readouterr().out)
+    assert result["tokens"] == 60  # 60 characters and the end of the text, minus the first
+    assert set(result["baselines"]) == {"gzip -9", "xz -9e"}
 
 
 def test_changed_data_is_not_scored(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,10 +260,10 @@ def test_inspecting_a_recipe_with_known_vocabulary(
         "pretrained": f"pretrained: {run}\ndata: {{source: animals, tokenizer: {{kind: bpe, vocab_size: 900}}}}\n",
     }
     (tmp_path / "own.yaml").write_text(recipes.get(name, "") + "task: language\ntraining: {max_steps: 5}\n")
-    given = str(tmp_path / "own.yaml") if name in recipes else str(run) if name == "run" else name
-    assert main(["inspect", given]) == 0
+    prompt_flags = str(tmp_path / "own.yaml") if name in recipes else str(run) if name == "run" else name
+    assert main(["inspect", prompt_flags]) == 0
     assert "at most" not in capsys.readouterr().out
-    assert main(["inspect", given, "--json"]) == 0
+    assert main(["inspect", prompt_flags, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["vocab_size_at_most"] is None
     assert answer["rows"][-1]["shape"][-1] == size
@@ -274,10 +274,12 @@ def test_training_from_python_is_the_same_run(run: Path) -> None:
     changes = dict(change.split("=", 1) for change in TINY)
     changes["data.tokenizer"] = "characters"
     settings = {path: int(value) if value.isdigit() else value for path, value in changes.items()}
-    again = tercet.train("demo", data=run.parent / "text.txt", out=run.parent / "again", changes=settings, quiet=True)
+    repeated = tercet.train(
+        "demo", data=run.parent / "text.txt", out=run.parent / "again", changes=settings, quiet=True
+    )
     one, other = (folder / "last" / "model.safetensors" for folder in (run, run.parent / "again"))
     assert one.read_bytes() == other.read_bytes()
-    assert again.card.step > 0
+    assert repeated.card.step > 0
 
 
 def broken(kind: str, folder: Path) -> Path:
@@ -320,7 +322,7 @@ def test_damaged_data_is_rejected_before_any_file_is_written(
     kind: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()
-    refused(training(broken(kind, tmp_path / "data"), tmp_path / "out"), words, tmp_path / "out", capsys)
+    check_error(training(broken(kind, tmp_path / "data"), tmp_path / "out"), words, tmp_path / "out", capsys)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_damaged_data_is_rejected_before_any_file_is_written(
 def test_impossible_settings_are_rejected_before_any_file_is_written(
     change: str, words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(training(run.parent / "text.txt", tmp_path / "out", change), words, tmp_path / "out", capsys)
+    check_error(training(run.parent / "text.txt", tmp_path / "out", change), words, tmp_path / "out", capsys)
 
 
 @pytest.mark.slow
@@ -372,7 +374,7 @@ def test_a_run_is_not_overwritten_by_another(run: Path, capsys: pytest.CaptureFi
     assert "training.seed: 1 -> 5" in capsys.readouterr().err
 
 
-def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check_error(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     printed, err = capsys.readouterr()
     assert printed == ""
@@ -387,11 +389,13 @@ def refused(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureF
 def test_errors_are_fast(arguments: list[str], tmp_path: Path) -> None:
     """The limit is on processor time, which does not depend on the machine's load. Most of it is importing torch."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    completed = subprocess.run(
+        [sys.executable, "-m", "tercet", *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime < 6
-    assert done.returncode == 2
-    assert re.fullmatch(r"tercet: error: .*none.*\n", done.stderr)
+    assert completed.returncode == 2
+    assert re.fullmatch(r"tercet: error: .*none.*\n", completed.stderr)
     assert not list(tmp_path.iterdir())
 
 

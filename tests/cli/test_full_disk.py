@@ -25,13 +25,13 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def full_at(step: int) -> Generator[None]:
+def disk_full_at(step: int) -> Generator[None]:
     """Simulate a disk without space for the checkpoint of this step within the block."""
     save = CheckpointFolderIO.save_checkpoint
 
-    def save_checkpoint(self: CheckpointFolderIO, checkpoint: dict[str, Any], *args: Any, **more: Any) -> None:
+    def save_checkpoint(self: CheckpointFolderIO, checkpoint: dict[str, Any], *args: Any, **options: Any) -> None:
         with full_disk(STATE_BYTES) if checkpoint["global_step"] == step else nullcontext():
-            save(self, checkpoint, *args, **more)
+            save(self, checkpoint, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointFolderIO, "save_checkpoint", save_checkpoint)
@@ -50,7 +50,7 @@ def test_a_training_loses_nothing(text: Path, tmp_path: Path, capsys: pytest.Cap
     train = ["train", "demo", "--data", str(text), *FLAGS, "--set", "training.max_steps=4", "--out"]
     assert main([*train, str(tmp_path / "whole")]) == 0
     capsys.readouterr()
-    with full_at(3):
+    with disk_full_at(3):
         assert main([*train, str(tmp_path / "run")]) == 2
     check_one_line(capsys)
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
@@ -63,7 +63,7 @@ def test_a_training_loses_nothing(text: Path, tmp_path: Path, capsys: pytest.Cap
 def test_a_comparison_resumes(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare = ["compare", "demo", "--data", str(text), *FLAGS, "--set", "training.max_steps=2"]
     compare += ["--vary", "model.stack.position=rotary,alibi", "--out", str(tmp_path / "compared")]
-    with full_at(2):
+    with disk_full_at(2):
         assert main(compare) == 2
     check_one_line(capsys)
     assert main(compare) == 0

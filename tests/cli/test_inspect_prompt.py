@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in models}
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def inspect_prompt(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["inspect", *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -54,7 +54,7 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_a_row_for_each_token_and_a_column_for_each_block(runs: dict[str, str], capsys) -> None:
-    out = asked(capsys, runs["gpt"], "--prompt", "ab [/b]", "--top", "2").splitlines()
+    out = inspect_prompt(capsys, runs["gpt"], "--prompt", "ab [/b]", "--top", "2").splitlines()
     assert out[0].split() == ["row", "token", "id", "loss", "embedding", "block", "0", "block", "1", "block", "2"]
     rows = [line for line in out if line[:3].strip().isdecimal()]
     assert [line[5:13].strip() for line in rows] == ["a", "b", "(space)", "[", "/", "b", "]"]  # [/b] is not markup
@@ -65,7 +65,7 @@ def test_a_row_for_each_token_and_a_column_for_each_block(runs: dict[str, str], 
 
 @pytest.mark.slow
 def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) -> None:
-    answer = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--json", "--top", "3", "--heads"))
+    answer = json.loads(inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--json", "--top", "3", "--heads"))
     assert answer["parameters"] > 0
     path = answer["prompt"]
     assert [token["text"] for token in path["sides"]["stack"]] == list("abca")
@@ -87,50 +87,54 @@ def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) ->
 @pytest.mark.parametrize("short", ["1.3", "stack.blocks.1.self_attention.heads:3"])
 def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
     given = (runs["gpt"], "--prompt", "abca", "--ablate", short)
-    answer = json.loads(asked(capsys, *given, "--heads", "--json"))
-    plain = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--heads", "--json"))
+    answer = json.loads(inspect_prompt(capsys, *given, "--heads", "--json"))
+    plain = json.loads(inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--heads", "--json"))
     changed = answer["ablated"]
     assert changed["loss_before"] == pytest.approx(plain["prompt"]["loss"]["mean"])
     assert changed["loss_after"] == pytest.approx(answer["prompt"]["loss"]["mean"])
     rise = plain["heads"][1]["ablation"][3]
     assert changed["loss_after"] - changed["loss_before"] == pytest.approx(rise, abs=1e-5)
     assert answer["heads"][1]["ablation"][3] == 0.0  # its effect is already removed
-    said = asked(capsys, *given)
-    assert f"with {short} set to zero, the loss goes from {changed['loss_before']:.4f} to" in said.replace("\n", " ")
-    assert "before" in said.splitlines()[0]
+    output = inspect_prompt(capsys, *given)
+    assert f"with {short} set to zero, the loss goes from {changed['loss_before']:.4f} to" in output.replace("\n", " ")
+    assert "before" in output.splitlines()[0]
 
 
 @pytest.mark.slow
 def test_masks_and_both_sides_of_a_translator(runs: dict[str, str], capsys) -> None:
-    out = asked(capsys, runs["bert"], "--prompt", "a[MASK]c", "--ablate", "0.1", "--heads")
+    out = inspect_prompt(capsys, runs["bert"], "--prompt", "a[MASK]c", "--ablate", "0.1", "--heads")
     assert "predicted token if the model ended" in out
     assert "loss" not in out
     assert "induction" not in out.replace("what followed", "")
     assert "with 0.1 set to zero, largest change:" in out
-    out = asked(capsys, runs["both"], "--prompt", "ab", "--target", "ca", "--ablate", "encoder.blocks.0.feedforward")
+    out = inspect_prompt(
+        capsys, runs["both"], "--prompt", "ab", "--target", "ca", "--ablate", "encoder.blocks.0.feedforward"
+    )
     assert "the encoder reads 3 tokens, with their ids: a" in out
     rows = [line.split()[1] for line in out.splitlines() if line[:3].strip().isdecimal()]
     assert rows == ["<bos>", "c", "a"]
-    out = asked(capsys, runs["mute"], "--prompt", "ab")
+    out = inspect_prompt(capsys, runs["mute"], "--prompt", "ab")
     assert "no language-model head" in out
 
 
 @pytest.mark.slow
 def test_the_parts_of_a_logit(runs: dict[str, str], capsys) -> None:
-    answer = json.loads(asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution", "b", "--at", "1", "--json"))
+    answer = json.loads(
+        inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--attribution", "b", "--at", "1", "--json")
+    )
     found = answer["attribution"]
     assert (found["row"], found["text"]) == (1, "b")
     recording = read(load_model(runs["gpt"]), "abca")
     assert recording.logits is not None
     assert sum(found["values"]) == pytest.approx(found["logit"], abs=1e-6)
     assert found["logit"] == pytest.approx(float(recording.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
-    out = asked(capsys, runs["gpt"], "--prompt", "abca", "--attribution")
+    out = inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--attribution")
     assert "at row 3 (a) as a sum over the parts" in out
     assert f"{float(recording.logits[3].max()):+.3f}" in out
 
 
 def test_a_single_token_has_no_loss_yet(runs: dict[str, str], capsys) -> None:
-    out = asked(capsys, runs["gpt"], "--prompt", "a", "--ablate", "1.3", "--heads")
+    out = inspect_prompt(capsys, runs["gpt"], "--prompt", "a", "--ablate", "1.3", "--heads")
     assert "predicted next token" in out
     assert "with 1.3 set to zero, largest change:" in out
     assert "loss" not in out
@@ -138,7 +142,7 @@ def test_a_single_token_has_no_loss_yet(runs: dict[str, str], capsys) -> None:
 
 def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], capsys, monkeypatch) -> None:
     monkeypatch.setattr(verb, "WIDTH", 60)
-    out = asked(capsys, runs["gpt"], "--prompt", "ab")
+    out = inspect_prompt(capsys, runs["gpt"], "--prompt", "ab")
     assert "block 2" in out.splitlines()[0]
     assert "embedding" not in out.splitlines()[0]
     assert "do not fit; widen the terminal" in out

@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
+def run_command(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
     found = main(arguments.split())
     out, err = capsys.readouterr()
     assert found == code, err
@@ -32,29 +32,29 @@ def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0
 
 
 def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = printed("data look a.csv", capsys)
+    out, err = run_command("data look a.csv", capsys)
     assert err == ""
     names = [line.split("  ")[0].strip() for line in out.splitlines() if not line.startswith("  ")]
     assert names == ["format", "labeled texts", "bytes", "characters", "words", "scripts", "labels"]
     assert "CSV, columns 'text' and 'label'" in out
-    out, err = printed("data look a.txt", capsys)
+    out, err = run_command("data look a.txt", capsys)
     assert "documents         1" in out
     assert err.count("\n") == 1
     assert "--documents line" in err
-    out, err = printed("data look a.txt --documents line", capsys)
+    out, err = run_command("data look a.txt --documents line", capsys)
     assert "documents         40" in out
     assert err == ""
 
 
 def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = printed("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
+    out, _ = run_command("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
     found = json.loads(out)
     assert found["count"] == 40
     assert found["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
     assert found["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
-    out, _ = printed("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
+    out, _ = run_command("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
     assert "are longer and are cut to this length" in out
-    out, _ = printed("data look a.txt --documents line --recipe demo", capsys)
+    out, _ = run_command("data look a.txt --documents line --recipe demo", capsys)
     assert "max_len 64" in out
     assert "bpe" in out
 
@@ -64,13 +64,13 @@ def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) ->
     Path("chat.csv").write_text("question,answer\n" + "".join(f"{line},so\n" for line in LINES) + "so,\n")
     Tokenizer.train(BPE(vocab_size=260), [""]).save("tokenizer.json")
     named = "data look chat.csv --prompt-field question --response-field answer"
-    out, err = printed(f"{named} --tokenizer . --max-len 70", capsys)
+    out, err = run_command(f"{named} --tokenizer . --max-len 70", capsys)
     assert err == ""
     assert "conversations         40; 1 more have no answer" in out
     assert "40 of user, 40 of assistant" in out
     assert "are longer and are cut to this length" in out
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    template, _ = printed(f"{named} --tokenizer . --max-len 70 --json", capsys)
+    template, _ = run_command(f"{named} --tokenizer . --max-len 70 --json", capsys)
     assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # without the names of roles
 
 
@@ -82,7 +82,7 @@ def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[st
     template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
     save_model("model", DecoderOnly(spec), tokenizer, Card(name="model"), chat_template=template)
     Path("chat.jsonl").write_text("".join(f'{{"prompt": "{"a" * n}", "response": "b"}}\n' for n in (1, 5, 9)))
-    out, _ = printed("data look chat.jsonl --tokenizer model --max-len 9 --json", capsys)
+    out, _ = run_command("data look chat.jsonl --tokenizer model --max-len 9 --json", capsys)
     fit = json.loads(out)["fit"]
     assert (fit["tokens"]["min"], fit["tokens"]["max"]) == (1 + 1 + 1 + 1, 9 + 1 + 1 + 1)
     assert (fit["longer"], fit["unanswered"]) == (1, 1)
@@ -90,7 +90,7 @@ def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[st
 
 def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.tsv").write_bytes(b"a\tb\nc\xff\td\n")
-    out, err = printed("data look a.tsv --tokenizer .", capsys)
+    out, err = run_command("data look a.tsv --tokenizer .", capsys)
     assert "invalid UTF-8      1 bytes: line 2 (byte 5)" in out
     assert "tokens are not counted" in err
     assert err.count("\n") == 1
@@ -114,7 +114,7 @@ def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = printed(arguments, capsys, code=2)
+    out, err = run_command(arguments, capsys, code=2)
     assert out == ""
     assert err.count("\n") == 1
     assert words in err

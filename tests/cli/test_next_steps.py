@@ -32,7 +32,7 @@ FILES = {
 }  # fmt: skip
 SMALL_WORDPIECE = "data.tokenizer.vocab_size=300"
 # Flags (apart from --set) and keys for each recipe. Recipes that are not listed train on shakespeare or prose.
-GIVEN: dict[str, tuple[list[str], list[str]]] = {
+RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "animals": ([], [*DECODER, "model.max_len=20", "model.stack.d_ff=16"]),
     "induction": ([], DECODER),
     "numbers": ([], [*PAIRS, "data.validation={kind: drawn, count: 100}"]),
@@ -74,21 +74,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     monkeypatch.chdir(place)
 
 
 def train_recipe(name: str) -> None:
-    if name in GIVEN:
-        flags, keys = GIVEN[name]
+    if name in RECIPE_ARGUMENTS:
+        flags, keys = RECIPE_ARGUMENTS[name]
     elif name in TRANSLATORS:
         small = "vocab_size: 300, prefix_space: true"
         kind = f"{{kind: words, {small}, min_count: 1}}" if name == "grokking" else f"{{kind: bpe, {small}}}"
-        own = [f"data.source_tokenizer={kind}"] if name == "grokking" else []
-        flags, keys = ["--source", "pairs.tsv"], [*PAIRS, f"data.tokenizer={kind}", *own]
+        tokenizer_changes = [f"data.source_tokenizer={kind}"] if name == "grokking" else []
+        flags, keys = ["--source", "pairs.tsv"], [*PAIRS, f"data.tokenizer={kind}", *tokenizer_changes]
     else:
-        vocabulary = ["data.tokenizer.vocab_size=350"] if "vocab_size" in _text_of(name) else []
+        vocabulary = ["data.tokenizer.vocab_size=350"] if "vocab_size" in _recipe_text(name) else []
         if name == "original-decoder":  # its own tokenizer is a package or a download
             vocabulary = ["data.tokenizer={kind: bpe, vocab_size: 350}"]
         flags = ["--data", "prose.txt", "--documents", "line"]
@@ -100,7 +100,7 @@ def train_recipe(name: str) -> None:
     train(name, flags, keys)
 
 
-def _text_of(name: str) -> str:
+def _recipe_text(name: str) -> str:
     from tercet.training import recipe_text
 
     return recipe_text(name)
@@ -162,6 +162,8 @@ def test_next_commands_run_in_a_shell(capsys: pytest.CaptureFixture[str]) -> Non
     train("demo", ["--data", "shell.txt", "--out", "runs/a shell's"], keys)
     script = next_lines(capsys.readouterr().out)[0]  # its prompt and folder need every kind of quote
     program = f'tercet() {{ {shlex.quote(sys.executable)} -m tercet "$@"; }}\n'
-    done = subprocess.run(["sh", "-e", "-c", program + script], capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    assert "it's `" in done.stdout
+    completed = subprocess.run(
+        ["sh", "-e", "-c", program + script], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert "it's `" in completed.stdout

@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
 
 
@@ -84,9 +84,9 @@ def test_next_commands_of_preparing_work(
         run_line(f"{line} {short}" if " train " in line else line, monkeypatch)
     capsys.readouterr()
     assert main(words) == 0  # run again, when the run's folder exists already
-    again = next_lines(capsys.readouterr().out)
-    assert again[-2:] == lines[-2:]
-    assert all(f"--out 'runs/the {kind}-2'" in line for line in again[:-2])
+    repeated_lines = next_lines(capsys.readouterr().out)
+    assert repeated_lines[-2:] == lines[-2:]
+    assert all(f"--out 'runs/the {kind}-2'" in line for line in repeated_lines[:-2])
 
 
 @pytest.mark.slow

@@ -66,14 +66,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in models}
 
 
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+def run_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
     code = main(arguments)
     out, err = capsys.readouterr()
     assert code == 0, err
     return out.splitlines(), err
 
 
-def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -87,15 +87,15 @@ def test_all_plots_of_a_run(
 ) -> None:
     run = tmp_path / family
     shutil.copytree(runs[family], run)
-    out, err = said(["plot", str(run)], capsys)
-    wanted = [what for what in ALL if (family, what) != ("gpt", "score")]
-    assert out == [str(run / "plots" / f"{what}.png") for what in wanted]
+    out, err = run_command(["plot", str(run)], capsys)
+    expected = [what for what in ALL if (family, what) != ("gpt", "score")]
+    assert out == [str(run / "plots" / f"{what}.png") for what in expected]
     assert ("score left out" in err) == (family == "gpt")
     for path in out:
         assert matplotlib.image.imread(path).std() > 0.05
     before = {path: Path(path).read_bytes() for path in out}
-    told, _ = said(["plot", str(run), "--json"], capsys)
-    assert list(json.loads("\n".join(told))["pictures"].values()) == out
+    result, _ = run_command(["plot", str(run), "--json"], capsys)
+    assert list(json.loads("\n".join(result))["pictures"].values()) == out
     assert {path: Path(path).read_bytes() for path in out} == before
 
 
@@ -116,9 +116,9 @@ def test_each_plot_separately(
     if what == "neighbours":
         arguments += ["--token", "the", "[MASK]"]
     if (family, what) == ("gpt", "score"):
-        assert "or correlation; plot loss instead" in failed(arguments, capsys)
+        assert "or correlation; plot loss instead" in error_of(arguments, capsys)
         return
-    out, err = said(arguments, capsys)
+    out, err = run_command(arguments, capsys)
     assert out == [str(tmp_path / "a.svg")]
     assert err == ""
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
@@ -129,45 +129,45 @@ def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pyt
     pictures = set[bytes]()
     for stack in ("encoder", "decoder"):
         arguments = ["--prompt", "a dog ran", "--target", "the cat", "--stack", stack]
-        said(["plot", run, "attention", *arguments, "--out", str(tmp_path / "a.png")], capsys)
+        run_command(["plot", run, "attention", *arguments, "--out", str(tmp_path / "a.png")], capsys)
         pictures.add((tmp_path / "a.png").read_bytes())
-        said(["plot", run, "positions", "--stack", stack, "--out", str(tmp_path / "b.pdf")], capsys)
+        run_command(["plot", run, "positions", "--stack", stack, "--out", str(tmp_path / "b.pdf")], capsys)
     assert len(pictures) == 2
 
 
 def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["bert"] / "best")  # the run's curves are also found from its model
-    out, _ = said(["plot", run, "loss", "--out", str(tmp_path)], capsys)
+    out, _ = run_command(["plot", run, "loss", "--out", str(tmp_path)], capsys)
     assert out == [str(tmp_path / "loss.png")]
-    out, _ = said(["plot", run, "--out", str(tmp_path / "new")], capsys)
+    out, _ = run_command(["plot", run, "--out", str(tmp_path / "new")], capsys)
     assert {Path(path).parent for path in out} == {tmp_path / "new"}
 
 
 def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["bare"])
-    out, err = said(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
-    told = json.loads("\n".join(out))
-    assert list(told["pictures"]) == ["neighbours"]
-    assert list(told["left_out"]) == ALL[:-1]
+    out, err = run_command(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
+    result = json.loads("\n".join(out))
+    assert list(result["pictures"]) == ["neighbours"]
+    assert list(result["left_out"]) == ALL[:-1]
     assert err.count("left out") == 5
-    assert "no metrics.csv, since it was not trained here" in told["left_out"]["loss"]
-    assert "position: none" in told["left_out"]["positions"]
+    assert "no metrics.csv, since it was not trained here" in result["left_out"]["loss"]
+    assert "position: none" in result["left_out"]["positions"]
     assert re.fullmatch(
         r"the vocabulary has no .* and \d+ more, for 'The .*'; pass another text with --prompt",
-        told["left_out"]["attention"],
+        result["left_out"]["attention"],
     )
-    assert "metrics.csv" in failed(["plot", run, "loss"], capsys)
-    out, _ = said(["plot", run, "--prompt", "123", "--out", str(tmp_path / "a")], capsys)
+    assert "metrics.csv" in error_of(["plot", run, "loss"], capsys)
+    out, _ = run_command(["plot", run, "--prompt", "123", "--out", str(tmp_path / "a")], capsys)
     assert [Path(path).stem for path in out] == ["attention", "neighbours"]
 
 
 def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(runs["gpt"] / "metrics.csv", tmp_path)
-    out, err = said(["plot", str(tmp_path)], capsys)
+    out, err = run_command(["plot", str(tmp_path)], capsys)
     assert [Path(path).stem for path in out] == ["loss", "schedule"]
     assert "contains no model yet; wait until the run has saved one" in err
     (tmp_path / "best").mkdir()
-    assert "no model in" in failed(["plot", str(tmp_path), "attention", "--prompt", "a"], capsys)
+    assert "no model in" in error_of(["plot", str(tmp_path), "attention", "--prompt", "a"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_mistakes(
 
 
 def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no such folder" in failed(["plot", str(tmp_path / "none")], capsys)
-    assert "no model in" in failed(["plot", str(tmp_path), "loss"], capsys)
+    assert "no such folder" in error_of(["plot", str(tmp_path / "none")], capsys)
+    assert "no model in" in error_of(["plot", str(tmp_path), "loss"], capsys)
 
 
 def test_unwritable_plot_is_one_error_line(
@@ -216,4 +216,4 @@ def test_unwritable_plot_is_one_error_line(
     run = tmp_path / "gpt"
     shutil.copytree(runs["gpt"], run)
     (run / "plots").write_text("in the way")
-    assert "cannot create the folder" in failed(["plot", str(run), "loss"], capsys)
+    assert "cannot create the folder" in error_of(["plot", str(run), "loss"], capsys)

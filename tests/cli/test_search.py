@@ -54,11 +54,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_runs_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
 
 
-def said(
+def run_command(
     arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
 ) -> tuple[list[str], str]:
     """Return the lines on stdout and the text on stderr of a command that reads `given` from stdin."""
@@ -79,7 +79,7 @@ def first_numbers(numbers: Any) -> list[int]:
     return [TEXTS.index(TEXTS[number]) for number in numbers]
 
 
-def asked(*queries: str) -> list[str]:
+def query_flags(*queries: str) -> list[str]:
     return [word for query in queries for word in ("--query", query)]
 
 
@@ -92,12 +92,12 @@ def test_nearest_texts_are_equal_from_texts_vectors_and_python(
 ) -> None:
     monkeypatch.setattr("tercet.cli.nearest.POOL", 2)  # several pools
     run = tercet.load("bert")
-    wanted = run.embed(QUERIES).astype(np.float64) @ run.embed(TEXTS).astype(np.float64).T
-    order = np.argsort(-np.round(wanted, 6), axis=1, kind="stable")[:, :4]
+    expected = run.embed(QUERIES).astype(np.float64) @ run.embed(TEXTS).astype(np.float64).T
+    order = np.argsort(-np.round(expected, 6), axis=1, kind="stable")[:, :4]
     for flags in (TABLE, ["--vectors", "v.npz"], ["--vectors", "long.npz"]):
-        lines, err = said(["embed", "bert", *flags, *asked(*QUERIES), "--json", "--top", "4"], capsys)
+        lines, err = run_command(["embed", "bert", *flags, *query_flags(*QUERIES), "--json", "--top", "4"], capsys)
         assert err == ""
-        for query, line, numbers, scores in zip(QUERIES, lines, order, wanted, strict=True):
+        for query, line, numbers, scores in zip(QUERIES, lines, order, expected, strict=True):
             found = json.loads(line)
             assert found["query"] == query
             indices = [row["index"] for row in found["neighbours"]]
@@ -127,11 +127,11 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
     Path("ids.jsonl").write_text("".join(json.dumps({"id": id, "text": "mats"}) + "\n" for id in ids))
     stored = [id for id in ids if isinstance(id, str)]
     if any(id.endswith("\0") or any("\ud800" <= x <= "\udfff" for x in id) for id in stored):
-        _, err = said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys, code=2)
+        _, err = run_command(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys, code=2)
         assert err.count("\n") == 1
         return
-    said(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
-    lines, _ = said(["embed", "bert", *asked("mats"), "--vectors", "ids.npz", "--json"], capsys)
+    run_command(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
+    lines, _ = run_command(["embed", "bert", *query_flags("mats"), "--vectors", "ids.npz", "--json"], capsys)
     rows = sorted(json.loads(lines[0])["neighbours"], key=lambda row: row["index"])
     if any(isinstance(id, bool) for id in ids):  # a boolean is not an id
         assert not any("id" in row for row in rows)
@@ -140,20 +140,22 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, _ = said(["embed", "bert", *asked("a dog ran"), "--top", "2", *TABLE], capsys)
+    lines, _ = run_command(["embed", "bert", *query_flags("a dog ran"), "--top", "2", *TABLE], capsys)
     assert sorted(lines) == ["1.0000\t10\ta dog ran", "1.0000\t30\ta dog ran"]  # equal texts may come in any order
     texts = "".join(text.replace("\n", " ") + "\n" for text in TEXTS)
-    lines, _ = said(["embed", "bert", "--input", "-", "--top", "1", *asked("mats")], capsys, texts)
+    lines, _ = run_command(["embed", "bert", "--input", "-", "--top", "1", *query_flags("mats")], capsys, texts)
     assert lines == ["1.0000\t4\tmats"]
-    lines, _ = said(["embed", "bert", "--vectors", "v.npz", "--top", "6", *asked("-")], capsys, "mats\nthe cat\n")
+    lines, _ = run_command(
+        ["embed", "bert", "--vectors", "v.npz", "--top", "6", *query_flags("-")], capsys, "mats\nthe cat\n"
+    )
     assert [lines[place] for place in (0, 7, 8)] == ["mats", "", "the cat"]
     assert len(lines) == 2 * 7 + 1
     assert [line for line in lines[1:7] if line.endswith("\tthe dog sat on a mat")]  # newlines of a text are replaced
-    assert said(["embed", "bert", "--vectors", "v.npz", *asked("-")], capsys)[0] == []
+    assert run_command(["embed", "bert", "--vectors", "v.npz", *query_flags("-")], capsys)[0] == []
 
 
 def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = said(["embed", "bert", "--input", "-", *asked("cat " * 50)], capsys, "dog " * 50 + "\na\n")
+    _, err = run_command(["embed", "bert", "--input", "-", *query_flags("cat " * 50)], capsys, "dog " * 50 + "\na\n")
     assert f"1 query text is longer than the context, and was cut to {MAX_LEN} tokens" in err
     assert f"1 text is longer than the context, and was cut to {MAX_LEN} tokens" in err
 
@@ -199,7 +201,7 @@ def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_error_is_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines, err = said(arguments.split(), capsys, code=2)
+    lines, err = run_command(arguments.split(), capsys, code=2)
     assert lines == []
     assert words in err
     assert err.count("\n") == 1

@@ -67,15 +67,15 @@ def running(*arguments: object, key: str | None = None, stderr: Any = subprocess
 
 @pytest.mark.slow
 def test_server_responds_like_generate_and_stops_on_signal(folder: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = folder("one"), folder("other")
+    first, second = folder("one"), folder("other")
     with (
-        running(one, other, key="k") as (process, address),
+        running(first, second, key="k") as (process, address),
         httpx.Client(base_url=address, headers={"Authorization": "Bearer k"}) as ours,
     ):
         assert httpx.get(f"{address}v1/models").status_code == 401
         assert [model["id"] for model in ours.get("/v1/models").json()["data"]] == ["one", "other"]
         flags = ["--max-new-tokens", "20", "--seed", "7", "--temperature", "0.9", "--top-p", "0.9"]
-        assert main(["generate", str(one), "--prompt", "a bad", *flags]) == 0
+        assert main(["generate", str(first), "--prompt", "a bad", *flags]) == 0
         body = {
             "model": "one",
             "prompt": "a bad",
@@ -129,7 +129,7 @@ def test_running_requests_are_completed_after_a_signal(folder: Write) -> None:
         reading = [pool.submit(read) for _ in range(6)]
         begun.wait()
         process.send_signal(signal.SIGTERM)
-        answers = [one.result() for one in reading]
+        answers = [first.result() for first in reading]
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert all(lines[-1] == "data: [DONE]" for lines in answers)
@@ -165,12 +165,12 @@ def test_shutdown_delay_keeps_serving_for_load_balancers(folder: Write) -> None:
         began = time.monotonic()
         while httpx.get(f"{address}ready").status_code == 200:
             assert time.monotonic() < began + 1
-        asked = pool.submit(httpx.post, f"{address}v1/completions", json=body, timeout=60)
+        pending = pool.submit(httpx.post, f"{address}v1/completions", json=body, timeout=60)
         with suppress(httpx.TransportError):  # rejected, or cut off when the server stops listening
             while httpx.get(f"{address}health").status_code == 200:
                 pass
         assert time.monotonic() - began > 1.4
-        answer = asked.result()
+        answer = pending.result()
         _, err = process.communicate(timeout=60)
     assert answer.status_code == 200
     assert len({choice["text"] for choice in answer.json()["choices"]}) == 1
@@ -211,8 +211,8 @@ def test_a_second_signal_ends_it_at_once(folder: Write, sent: signal.Signals, co
     assert "Traceback" not in err
 
 
-def failed(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([str(one) for one in arguments]) == 2
+def error_of(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([str(first) for first in arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -247,17 +247,17 @@ def test_a_mistake_is_one_line(
     flags: list[str], told: str, folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TERCET_API_KEY", raising=False)
-    assert told in failed(["serve", folder("run"), *flags], capsys)
+    assert told in error_of(["serve", folder("run"), *flags], capsys)
 
 
 def test_models_that_cannot_be_served(
     folder: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = folder("a/run")
-    assert "no such folder" in failed(["serve", tmp_path / "none"], capsys)
-    assert "have the same name run; rename one of them" in failed(["serve", one, folder("b/run")], capsys)
+    first = folder("a/run")
+    assert "no such folder" in error_of(["serve", tmp_path / "none"], capsys)
+    assert "have the same name run; rename one of them" in error_of(["serve", first, folder("b/run")], capsys)
     monkeypatch.setenv("TERCET_API_KEY", "")
-    assert "invalid TERCET_API_KEY; unset it for none: the key must" in failed(["serve", one], capsys)
+    assert "invalid TERCET_API_KEY; unset it for none: the key must" in error_of(["serve", first], capsys)
 
 
 def test_missing_package_is_reported_with_its_remedy(
@@ -265,14 +265,14 @@ def test_missing_package_is_reported_with_its_remedy(
 ) -> None:
     monkeypatch.setattr(required_packages, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
     told = "tercet serve requires fastapi and jinja2: pip install 'tercet[serve]'"
-    assert told in failed(["serve", folder("run")], capsys)
+    assert told in error_of(["serve", folder("run")], capsys)
 
 
 def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     served = list[Any]()
     monkeypatch.setattr(server, "serve", lambda models, **settings: served.append((list(models), settings)))
-    one, other = tercet.load(folder("one")), tercet.load(folder("runs/other"))
-    one.serve(other, port=0, quiet=True)
+    first, second = tercet.load(folder("one")), tercet.load(folder("runs/other"))
+    first.serve(second, port=0, quiet=True)
     assert served == [(["one", "other"], {"port": 0, "quiet": True})]
 
 

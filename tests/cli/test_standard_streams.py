@@ -53,13 +53,13 @@ def start(command: str, condition: str, folder: Path, run: Path | None = None) -
     )  # fmt: skip
 
 
-def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: str) -> None:
-    assert b"Traceback" not in done.stderr + done.stdout, (command, done.stderr[-2000:])
-    assert done.returncode in (0, 2), (command, done.returncode, done.stderr[-2000:])
+def check(completed: "subprocess.CompletedProcess[bytes]", command: str, condition: str) -> None:
+    assert b"Traceback" not in completed.stderr + completed.stdout, (command, completed.stderr[-2000:])
+    assert completed.returncode in (0, 2), (command, completed.returncode, completed.stderr[-2000:])
     if condition in ("output full", "output closed"):
-        errors = [line for line in done.stderr.splitlines() if line.startswith(b"tercet: error: ")]
-        assert done.returncode == 2, command
-        assert len(errors) == 1, (command, done.stderr)
+        errors = [line for line in completed.stderr.splitlines() if line.startswith(b"tercet: error: ")]
+        assert completed.returncode == 2, command
+        assert len(errors) == 1, (command, completed.stderr)
 
 
 @pytest.mark.slow
@@ -72,20 +72,20 @@ def check(done: "subprocess.CompletedProcess[bytes]", command: str, condition: s
 )
 @pytest.mark.parametrize("command", ["train --help", "recipes"])
 def test_results_that_cannot_be_written(command: str, condition: str, words: bytes, tmp_path: Path) -> None:
-    done = start(command, CONDITIONS[condition], tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(words)
-    assert len(done.stderr.splitlines()) == 1
+    completed = start(command, CONDITIONS[condition], tmp_path)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(words)
+    assert len(completed.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", ["errors full", "errors closed"])
 def test_notes_that_cannot_be_written_are_dropped(condition: str, tmp_path: Path) -> None:
     assert start("nothing", CONDITIONS[condition], tmp_path).returncode == 2
-    done = start("recipes", CONDITIONS[condition], tmp_path)
-    assert done.returncode == 0
-    assert b"demo" in done.stdout
-    assert done.stderr == b""
+    completed = start("recipes", CONDITIONS[condition], tmp_path)
+    assert completed.returncode == 0
+    assert b"demo" in completed.stdout
+    assert completed.stderr == b""
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_all_verbs_under_all_conditions(condition: str, run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     for command in COMMANDS:
-        done = start(command, CONDITIONS[condition], tmp_path_factory.mktemp("at"), run)
-        check(done, command, condition)
+        completed = start(command, CONDITIONS[condition], tmp_path_factory.mktemp("at"), run)
+        check(completed, command, condition)
 
 
 def test_each_verb_is_among_the_commands() -> None:

@@ -51,7 +51,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
+def run_command(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
     found = main(arguments.split())
     out, err = capsys.readouterr()
     assert found == code, err
@@ -72,10 +72,10 @@ def test_column_gives_the_same_output_as_its_texts(
     command: str, runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = command.format(**runs)
-    lines, _ = printed(f"{command} a.txt", capsys)
-    column, _ = printed(f"{command} a.csv --text-field body", capsys)
+    lines, _ = run_command(f"{command} a.txt", capsys)
+    column, _ = run_command(f"{command} a.csv --text-field body", capsys)
     assert column == lines
-    _, err = printed(f"{command} a.csv", capsys, code=2)
+    _, err = run_command(f"{command} a.csv", capsys, code=2)
     assert err.count("\n") == 1
     assert "no column 'text'" in err
     assert "id" in err
@@ -85,7 +85,7 @@ def test_column_gives_the_same_output_as_its_texts(
 def test_text_without_mask_is_reported_with_its_number(
     runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = printed(f"fill {runs['bert']} --input masks.csv --json", capsys, code=2)
+    out, err = run_command(f"fill {runs['bert']} --input masks.csv --json", capsys, code=2)
     assert [len(json.loads(line)["masks"]) for line in out.splitlines()] == [1]
     assert "masks.csv text 2: no mask in 'no mask'" in err
 
@@ -105,7 +105,7 @@ def test_text_without_mask_is_reported_with_its_number(
 def test_mistakes(
     arguments: str, words: str, runs: dict[str, str], tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = printed(arguments.format(**runs), capsys, code=2)
+    out, err = run_command(arguments.format(**runs), capsys, code=2)
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
@@ -113,6 +113,6 @@ def test_mistakes(
 
 
 def test_the_flags_are_keys_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = printed("train demo --data a.csv --text-field body --documents blank_line --print-config", capsys)
+    out, _ = run_command("train demo --data a.csv --text-field body --documents blank_line --print-config", capsys)
     assert "text_field: body" in out
     assert "documents: blank_line" in out

@@ -65,7 +65,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
     return folder / "gpt"
 
 
-def translated(arguments: list[str], given: str | bytes) -> tuple[str, str]:
+def run_translate(arguments: list[str], given: str | bytes) -> tuple[str, str]:
     """Return the stdout and stderr of `tercet translate` on this stdin."""
     data = given.encode() if isinstance(given, str) else given
     out, err = io.StringIO(), io.StringIO()
@@ -78,7 +78,7 @@ def translated(arguments: list[str], given: str | bytes) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], given: bytes = b"eins\n") -> None:
+def check_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], given: bytes = b"eins\n") -> None:
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))):
         assert main(arguments) == 2
     err = capsys.readouterr().err
@@ -103,8 +103,8 @@ def test_repeated_command_trains_no_step(run: Path, capsys: pytest.CaptureFixtur
 
 def test_lines_json_and_python_agree(run: Path) -> None:
     given = "eins zwei drei\n\nvier fünf sechs\n"
-    lines = translated([str(run)], given)[0].splitlines()
-    told = [json.loads(line) for line in translated([str(run), "--json"], given)[0].splitlines()]
+    lines = run_translate([str(run)], given)[0].splitlines()
+    told = [json.loads(line) for line in run_translate([str(run), "--json"], given)[0].splitlines()]
     assert [one["text"] for one in told] == lines
     assert [one["source"] for one in told] == given.splitlines()
     expected = {"input", "source", "text", "score", "logprob", "tokens", "finish", "truncated"}
@@ -126,7 +126,7 @@ def test_lines_json_and_python_agree(run: Path) -> None:
 
 def test_a_text_of_several_lines_is_translated_line_by_line(run: Path) -> None:
     lines, model = ["eins zwei drei", "", "vier fünf sechs"], tercet.load(run)
-    out, _ = translated([str(run), "\n".join(lines) + "\n"], "")
+    out, _ = run_translate([str(run), "\n".join(lines) + "\n"], "")
     assert out.splitlines() == model.translate(lines)
     assert model.translate("\n".join(lines)) == "\n".join(model.translate(lines))
     assert model.translate(["eins\nzwei", "drei"]) == [
@@ -151,7 +151,7 @@ def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, 
     given = end.join(lines) + (end if ended and lines else "")
     expected = given.count("\n") + (not given.endswith("\n") and given != "")
     flags = ["--beam", "1", "--max-ratio", "0", "--max-extra", "2", "--quiet", "--pool", str(pool)]
-    out, err = translated([str(run), *flags], given)
+    out, err = run_translate([str(run), *flags], given)
     assert out.count("\n") == expected
     assert not err
     assert "\r" not in out
@@ -163,18 +163,18 @@ def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, 
 
 def test_unicode_line_separators_do_not_split_lines(run: Path) -> None:
     lines = ["eins\u2028zwei", "drei\u00a0vier", "fünf\x0bsechs", "eins\rzwei", "\ufeffeins"]
-    assert translated([str(run)], "\n".join(lines))[0].count("\n") == 5
+    assert run_translate([str(run)], "\n".join(lines))[0].count("\n") == 5
 
 
 def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
-    alone = [translated([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
+    alone = [run_translate([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
     for flags in (["--pool", "1"], ["--batch-tokens", "1"], []):
-        assert translated([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(alone)), flags
+        assert run_translate([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(alone)), flags
 
 
 def test_file_instead_of_stdin(run: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "in.txt", SOURCES[:3])
-    assert translated([str(run), "--input", path], "")[0] == translated([str(run)], "\n".join(SOURCES[:3]))[0]
+    assert run_translate([str(run), "--input", path], "")[0] == run_translate([str(run)], "\n".join(SOURCES[:3]))[0]
 
 
 def test_terminal_input_is_translated_line_by_line(run: Path) -> None:
@@ -187,113 +187,117 @@ def test_terminal_input_is_translated_line_by_line(run: Path) -> None:
 
 
 def test_n_best(run: Path) -> None:
-    lines = translated([str(run), "--n-best", "3", "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
+    lines = run_translate([str(run), "--n-best", "3", "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
     parts = [line.split(" ||| ") for line in lines]
     assert [number for number, *_ in parts] == ["0", "0", "0", "1", "2", "2", "2"]
     for number in "02":
         scores = [float(score) for n, _, score in parts if n == number]
         assert scores == sorted(scores, reverse=True)
         assert len({text for n, text, _ in parts if n == number}) > 1
-    best = translated([str(run), "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
+    best = run_translate([str(run), "--beam", "4"], "eins zwei drei\n\nvier\n")[0].splitlines()
     assert [parts[0][1], parts[3][1], parts[4][1]] == best
 
 
 def test_scores_and_the_penalty_that_makes_them(run: Path) -> None:
     for flags, norm in ((["--alpha", "0.5"], 0.5), (["--length-penalty", "none"], 0.0)):
-        told = json.loads(translated([str(run), *flags, "--json"], SOURCES[7])[0])
+        told = json.loads(run_translate([str(run), *flags, "--json"], SOURCES[7])[0])
         assert told["score"] == pytest.approx(told["logprob"] / told["tokens"] ** norm, abs=1e-4)
-        text, score = translated([str(run), *flags, "--scores"], SOURCES[7])[0].rstrip("\n").split("\t")
+        text, score = run_translate([str(run), *flags, "--scores"], SOURCES[7])[0].rstrip("\n").split("\t")
         assert (text, score) == (told["text"], f"{told['score']:.4f}")
 
 
 def test_search_settings_and_truncation_are_reported_once(run: Path) -> None:
     given = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
-    err = translated([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
+    err = run_translate([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
     assert re.fullmatch(
         r"tercet: beam 5, average length penalty 1; 2 lines in \d+\.\d s; 1 source cut to the context of 24 tokens; "
         r"2 translations stopped by the length limit\n",
         err,
     )
-    assert translated([str(run), "--quiet"], given)[1] == ""
-    told = [json.loads(line) for line in translated([str(run), "--json"], given)[0].splitlines()]
+    assert run_translate([str(run), "--quiet"], given)[1] == ""
+    told = [json.loads(line) for line in run_translate([str(run), "--json"], given)[0].splitlines()]
     assert [one["truncated"] for one in told] == [False, True]
-    assert "greedy" in translated([str(run), "--beam", "1"], "eins")[1]
+    assert "greedy" in run_translate([str(run), "--beam", "1"], "eins")[1]
     flags = ["--sample", "--top-k", "3", "--seed", "4"]
-    assert "sample, temperature 1, top-k 3, seed 4" in translated([str(run), *flags], "eins")[1]
+    assert "sample, temperature 1, top-k 3, seed 4" in run_translate([str(run), *flags], "eins")[1]
 
 
 def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = "eins zwei drei\nvier\n"
-    assert all(line.startswith("six") for line in translated([str(run), "--prefix-text", "six"], given)[0].splitlines())
+    assert all(
+        line.startswith("six") for line in run_translate([str(run), "--prefix-text", "six"], given)[0].splitlines()
+    )
     path = write(tmp_path / "prefixes", ["two", "five"])
-    lines = translated([str(run), "--prefix", path], given)[0].splitlines()
+    lines = run_translate([str(run), "--prefix", path], given)[0].splitlines()
     assert [line[:3] for line in lines] == ["two", "fiv"]
-    refused(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
-    refused(["translate", str(run), "--prefix", path], "has 2 lines, fewer than the input", capsys, b"a\nb\nc\n")
-    refused(["translate", str(run), "--prefix-text", "six " * 30], "the maximum is max_len=24", capsys)
+    check_error(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
+    check_error(["translate", str(run), "--prefix", path], "has 2 lines, fewer than the input", capsys, b"a\nb\nc\n")
+    check_error(["translate", str(run), "--prefix-text", "six " * 30], "the maximum is max_len=24", capsys)
 
 
 def test_sampling(run: Path) -> None:
-    drawn = [translated([str(run), "--sample", "--seed", seed], SOURCES[5])[0] for seed in ("1", "1", "2", "3")]
+    drawn = [run_translate([str(run), "--sample", "--seed", seed], SOURCES[5])[0] for seed in ("1", "1", "2", "3")]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) > 1
-    greedy = translated([str(run), "--beam", "1"], SOURCES[5])[0]
-    assert translated([str(run), "--sample", "--temperature", "0"], SOURCES[5])[0] == greedy
+    greedy = run_translate([str(run), "--beam", "1"], SOURCES[5])[0]
+    assert run_translate([str(run), "--sample", "--temperature", "0"], SOURCES[5])[0] == greedy
 
 
 def test_an_ensemble_of_a_run_with_itself_is_the_run(run: Path) -> None:
     given = "\n".join(SOURCES[::30])
-    alone = translated([str(run), "--json"], given)[0]
+    alone = run_translate([str(run), "--json"], given)[0]
     for combine in ("linear", "log_linear"):
-        out, err = translated([str(run), str(run), "--combine", combine, "--json"], given)
+        out, err = run_translate([str(run), str(run), "--combine", combine, "--json"], given)
         assert f"{combine} ensemble of 2; beam 5" in err
-        for one, two in zip(map(json.loads, alone.splitlines()), map(json.loads, out.splitlines()), strict=True):
-            assert one["text"] == two["text"]
-            assert one["logprob"] == pytest.approx(two["logprob"], abs=1e-4)
+        for one, second in zip(map(json.loads, alone.splitlines()), map(json.loads, out.splitlines()), strict=True):
+            assert one["text"] == second["text"]
+            assert one["logprob"] == pytest.approx(second["logprob"], abs=1e-4)
 
 
 def test_an_ensemble_of_two(run: Path, other: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = translated([str(run), str(other), "--alignment"], "eins zwei drei\n")[0]
+    out = run_translate([str(run), str(other), "--alignment"], "eins zwei drei\n")[0]
     assert re.fullmatch(r"[a-z ]+\t(\d-\d ?)+\n", out)
-    refused(["translate", str(run), str(writer)], "is a language model, not a translator; use `tercet generate", capsys)
+    check_error(
+        ["translate", str(run), str(writer)], "is a language model, not a translator; use `tercet generate", capsys
+    )
 
 
 def test_alignments_are_of_words(run: Path, tmp_path: Path) -> None:
-    text, aligned = translated([str(run), "--alignment"], "eins zwei drei\n")[0].rstrip("\n").split("\t")
+    text, aligned = run_translate([str(run), "--alignment"], "eins zwei drei\n")[0].rstrip("\n").split("\t")
     pairs = [tuple(map(int, pair.split("-"))) for pair in aligned.split()]
     assert sorted(target for _, target in pairs) == list(range(len(text.split())))
     assert all(0 <= source < 3 for source, _ in pairs)
-    told = json.loads(translated([str(run), "--alignment", "--json"], "eins zwei drei\n")[0])
+    told = json.loads(run_translate([str(run), "--alignment", "--json"], "eins zwei drei\n")[0])
     assert told["alignment"] == aligned
-    best = translated([str(run), "--alignment", "--n-best", "2"], "\neins\n")[0].splitlines()
+    best = run_translate([str(run), "--alignment", "--n-best", "2"], "\neins\n")[0].splitlines()
     assert best[0].split(" ||| ") == ["0", "", "0.0000", ""]
     assert all(len(line.split(" ||| ")) == 4 for line in best)
 
 
 def test_a_picture_of_a_few_sentences(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = "\n".join(SOURCES[:3]) + "\n"
-    out, _ = translated([str(run), "--attention", str(tmp_path / "a.png")], given)
-    assert out == translated([str(run)], given)[0]
+    out, _ = run_translate([str(run), "--attention", str(tmp_path / "a.png")], given)
+    assert out == run_translate([str(run)], given)[0]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     nine = "\n".join(SOURCES[:9]).encode()
     flags = ["--attention", str(tmp_path / "b.svg")]
-    refused(["translate", str(run), *flags], "--attention draws up to 8 sentences", capsys, nine)
+    check_error(["translate", str(run), *flags], "--attention draws up to 8 sentences", capsys, nine)
     assert not (tmp_path / "b.svg").exists()
 
 
 def test_bytes_that_are_no_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(
+    check_error(
         ["translate", str(run)], "stdin line 2 is not UTF-8 text (byte 5 of the line)", capsys, b"eins\ndrei \xff\n"
     )
 
 
 def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(["generate", str(run)], f"is a translator, which needs a source; use `tercet translate {run}", capsys)
+    check_error(["generate", str(run)], f"is a translator, which needs a source; use `tercet translate {run}", capsys)
     files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en")]
     for verb in (["translate", str(writer)], ["evaluate", str(writer), "--per-line", *files]):
-        refused(verb, f"is a language model, not a translator; use `tercet generate {writer}", capsys)
-    refused(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
-    refused(
+        check_error(verb, f"is a language model, not a translator; use `tercet generate {writer}", capsys)
+    check_error(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
+    check_error(
         ["evaluate", str(writer), "--beam", "2"], f"--beam does not fit {writer}, which is a language model", capsys
     )
     with pytest.raises(UserError, match="use `tercet translate"):
@@ -304,13 +308,13 @@ def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.Capture
         tercet.load(writer).translate("eins")
 
 
-def evaluated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def run_evaluate(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["evaluate", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = evaluated([str(run), "--output", str(tmp_path / "out")], capsys)
+    told = run_evaluate([str(run), "--output", str(tmp_path / "out")], capsys)
     expected = "bleu chrf signature chrf_signature bleu_interval nll_nats_per_token perplexity sentences protocol"
     assert set(told) >= {*expected.split(), "references", "search", "tokens", "exact"}
     assert told["protocol"] == "detokenised"
@@ -332,41 +336,41 @@ def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_evaluation_on_files_takes_every_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "a.de", [*SOURCES[:5], ""]), write(tmp_path / "a.en", [*TARGETS[:5], "six"])
     out = tmp_path / "out"
-    told = evaluated([str(run), "--source", source, "--target", target, "--beam", "1", "--output", str(out)], capsys)
+    told = run_evaluate([str(run), "--source", source, "--target", target, "--beam", "1", "--output", str(out)], capsys)
     written = out.read_text(encoding="utf-8").split("\n")[:-1]
     assert told["sentences"] == len(written) == 6
     assert told["bleu"] == bleu(written, [*TARGETS[:5], "six"])
     assert told["search"].startswith("greedy")
     assert (
         "".join(text + "\n" for text in written)
-        == translated([str(run), "--beam", "1"], "\n".join(SOURCES[:5]) + "\n\n")[0]
+        == run_translate([str(run), "--beam", "1"], "\n".join(SOURCES[:5]) + "\n\n")[0]
     )
     write(tmp_path / "a.tsv", [f"{a}\t{b}" for a, b in zip(SOURCES[:5], TARGETS[:5], strict=True)])
-    assert evaluated([str(run), "--source", str(tmp_path / "a.tsv")], capsys)["sentences"] == 5
-    labelled = evaluated(
+    assert run_evaluate([str(run), "--source", str(tmp_path / "a.tsv")], capsys)["sentences"] == 5
+    labelled = run_evaluate(
         [str(run), "--source", source, "--target", target, "--protocol", "lc-tok", "--language", "en"], capsys
     )
     assert "prep:lc.norm.tok-en" in labelled["signature"]
 
 
 def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    worse = evaluated([str(other), "--output", str(tmp_path / "out")], capsys)
+    worse = run_evaluate([str(other), "--output", str(tmp_path / "out")], capsys)
     path = tmp_path / "worse.json"
     path.write_text(json.dumps(worse))
-    better = evaluated([str(run), "--compare", str(path)], capsys)
+    better = run_evaluate([str(run), "--compare", str(path)], capsys)
     assert better["compared"]["bleu"] == better["bleu"] - worse["bleu"]
     assert better["compared"]["p_value"] < 0.05
     (tmp_path / "out").write_text("changed\n")  # so the saved scores no longer belong to these translations
-    assert evaluated([str(run), "--compare", str(path)], capsys)["compared"]["p_value"] is None
+    assert run_evaluate([str(run), "--compare", str(path)], capsys)["compared"]["p_value"] is None
     assert main(["evaluate", str(run), "--compare", str(path)]) == 0
     assert re.search(rf"compared with {re.escape(str(path))}: BLEU \+\d", capsys.readouterr().out)
     flags = ["--compare", str(path), "--protocol", "lc-tok", "--language", "en"]
-    refused(["evaluate", str(run), *flags], "cannot compare the results: different signature", capsys)
+    check_error(["evaluate", str(run), *flags], "cannot compare the results: different signature", capsys)
     source, target = str(run.parent / "train.de"), str(run.parent / "train.en")
     flags = ["--compare", str(path), "--source", source, "--target", target, "--beam", "1"]
-    refused(["evaluate", str(run), *flags], "cannot compare the results: different references", capsys)
+    check_error(["evaluate", str(run), *flags], "cannot compare the results: different references", capsys)
     path.write_text("[]")
-    refused(["evaluate", str(run), "--compare", str(path)], "is not a result; write one with", capsys)
+    check_error(["evaluate", str(run), "--compare", str(path)], "is not a result; write one with", capsys)
 
 
 @pytest.mark.parametrize(
@@ -387,14 +391,14 @@ def test_evaluations_that_cannot_be(
     flags: str, words: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = {"a": str(run.parent / "train.de"), "b": write(tmp_path / "b", TARGETS[1:]), "none": str(tmp_path / "none")}
-    refused(["evaluate", str(run), *flags.format(**names).split()], words, capsys)
+    check_error(["evaluate", str(run), *flags.format(**names).split()], words, capsys)
 
 
 def test_changed_pairs_are_not_scored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run.parent / "train.en"
     try:
         write(path, [*TARGETS[:-1], "seven"])
-        refused(["evaluate", str(run)], "has changed since the training", capsys)
+        check_error(["evaluate", str(run)], "has changed since the training", capsys)
     finally:
         write(path, TARGETS)
 
@@ -421,22 +425,24 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert [one["target"] for one in told] == TARGETS[:3]
     assert [one["logprob"] for one in told] == pytest.approx([float(line[0]) for line in lines], abs=1e-4)
     shorter = write(tmp_path / "c", TARGETS[:2])
-    refused(["evaluate", str(run), "--per-line", "--source", source, "--target", shorter], "has 3 lines and", capsys)
+    check_error(
+        ["evaluate", str(run), "--per-line", "--source", source, "--target", shorter], "has 3 lines and", capsys
+    )
 
 
 def test_score_of_a_translation_equals_its_search_score(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = [json.loads(line) for line in translated([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
+    told = [json.loads(line) for line in run_translate([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
     told = [one for one in told if one["finish"] == "eos"]
     source = write(tmp_path / "a", [one["source"] for one in told])
     target = write(tmp_path / "b", [one["text"] for one in told])
     assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target, "--json"]) == 0
-    again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    same = [(one, two) for one, two in zip(told, again, strict=True) if one["tokens"] == two["tokens"]]
+    repeated = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    same = [(one, second) for one, second in zip(told, repeated, strict=True) if one["tokens"] == second["tokens"]]
     assert len(same) > len(told) / 2  # the others are spelled with other tokens than the tokenizer would use
-    for one, two in same:
-        assert one["logprob"] == pytest.approx(two["logprob"], abs=1e-3)
+    for one, second in same:
+        assert one["logprob"] == pytest.approx(second["logprob"], abs=1e-3)
 
 
 def test_inspecting_a_translator(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -482,7 +488,7 @@ def test_closed_pipe_is_not_an_error(run: Path, tmp_path: Path) -> None:
     with (tmp_path / "given").open() as given:
         process = start_forked(*command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
-    assert process.stdout.readline() == translated([str(run), "--beam", "1"], "eins zwei")[0]
+    assert process.stdout.readline() == run_translate([str(run), "--beam", "1"], "eins zwei")[0]
     process.stdout.close()
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (141, "")

@@ -69,17 +69,17 @@ class Cluster:
         assert not [rank for rank in ranks if is_alive(rank)]
         return code
 
-    def assert_ended(self, host: Host, says: str) -> None:
+    def assert_ended(self, host: Host, message: str) -> None:
         """Check that the host ends with the exit code of user errors, as torchrun reports it, and with one line."""
         assert self.wait_for_end(host) != 0
-        self.assert_said(host, says)
+        self.assert_said(host, message)
         assert re.search(r"exitcode +: 2 ", log := host.log.read_text()), log
 
-    def assert_said(self, host: Host, says: str) -> None:
+    def assert_said(self, host: Host, message: str) -> None:
         log = host.log.read_text()
         lines = [line for line in log.splitlines() if "tercet: error:" in line]
         assert len(lines) == 1, log
-        assert says in lines[0]
+        assert message in lines[0]
         assert lines[0].endswith(
             f"run the same command again to resume from the last complete checkpoint in {self.out}"
         )

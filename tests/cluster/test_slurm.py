@@ -80,11 +80,11 @@ def test_requeued_job_gives_weights_of_uninterrupted_run(
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(lambda: slurm.job(job)["Restarts"] == "1", "the second beginning")
     slurm.wait(lambda: slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT"), "the end")
-    said = log.read_text()
-    assert slurm.job(job)["JobState"] == "COMPLETED", said
-    assert words.format(job) in said
-    assert said.count("tercet: stopped by SIGTERM: saved in") == 1  # by the first task
-    assert said.count("resuming at step") == 1
+    log_text = log.read_text()
+    assert slurm.job(job)["JobState"] == "COMPLETED", log_text
+    assert words.format(job) in log_text
+    assert log_text.count("tercet: stopped by SIGTERM: saved in") == 1  # by the first task
+    assert log_text.count("resuming at step") == 1
     record = read_record(out)
     assert record is not None
     assert record.finished

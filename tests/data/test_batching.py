@@ -37,14 +37,14 @@ def test_batches_hold_every_row_once_the_longest_first(lengths: list[int], batch
 
 @given(lengths=LENGTHS, batch_tokens=TOKENS)
 def test_results_are_in_the_order_of_the_rows(lengths: list[int], batch_tokens: int) -> None:
-    asked = list[list[int]]()
+    requests = list[list[int]]()
 
     def answer(numbers: list[int]) -> list[tuple[int, int]]:
-        asked.append(numbers)
+        requests.append(numbers)
         return [(number, lengths[number]) for number in numbers]
 
     assert map_by_length(answer, lengths, batch_tokens) == list(enumerate(lengths))
-    assert asked == batch_by_length(lengths, batch_tokens)
+    assert requests == batch_by_length(lengths, batch_tokens)
 
 
 def test_missing_result_and_empty_budget_are_rejected() -> None:
@@ -67,9 +67,9 @@ def test_rows_are_cut_into_batches_none_of_them_empty(n_rows: int, n_batches: in
 def test_micro_batches_are_of_like_length_and_each_row_is_in_one(each: int, world: int, size: int, seed: int) -> None:
     numbers = np.arange(100, 100 + each * world)
     lengths = np.random.default_rng(seed).integers(1, 50, len(numbers))
-    dealt = [deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world)]
-    assert len({len(batches) for batches in dealt}) == 1
-    batches = [batch for batches in dealt for batch in batches]
+    deal_all = [deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world)]
+    assert len({len(batches) for batches in deal_all}) == 1
+    batches = [batch for batches in deal_all for batch in batches]
     assert sorted(np.concatenate(batches).tolist()) == numbers.tolist()
     assert all(1 <= len(batch) <= size for batch in batches)
     ranges = sorted((int(lengths[batch - 100].min()), int(lengths[batch - 100].max())) for batch in batches)
@@ -85,11 +85,11 @@ def test_ranks_of_any_power_of_two_have_the_same_micro_batches_in_the_same_order
     numbers = np.arange(odd * size << digits)
     lengths = np.array(data.draw(st.lists(st.integers(1, 99), min_size=len(numbers), max_size=len(numbers))))
 
-    def dealt(world: int) -> list[list[int]]:
+    def deal_all(world: int) -> list[list[int]]:
         shares = (deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world))
         return [batch.tolist() for share in shares for batch in share]
 
-    assert all(dealt(1 << some) == dealt(1) for some in range(digits + 1))
+    assert all(deal_all(1 << some) == deal_all(1) for some in range(digits + 1))
     if digits:
-        halves = [sum(max(lengths[batch]) for batch in part) for part in np.array_split(np.array(dealt(1)), 2)]
+        halves = [sum(max(lengths[batch]) for batch in part) for part in np.array_split(np.array(deal_all(1)), 2)]
         assert abs(halves[0] - halves[1]) <= lengths.max()

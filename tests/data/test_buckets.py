@@ -73,11 +73,11 @@ def test_bounds_are_those_of_every_epoch_and_the_order_is_not(tokens: int) -> No
 
 def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
     data = skewed(499)
-    asked = [(bucket, epoch) for epoch in (4, 0, 3, 4, 1, 0) for bucket in (7, 0, 3)]
+    requests = [(bucket, epoch) for epoch in (4, 0, 3, 4, 1, 0) for bucket in (7, 0, 3)]
     once = Buckets(data, tokens=200, max_len=61, seed=3)
-    for bucket, epoch in asked:
-        anew = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume, without previous calls
-        np.testing.assert_array_equal(once.numbers(bucket, epoch), anew.numbers(bucket, epoch))
+    for bucket, epoch in requests:
+        fresh = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume, without previous calls
+        np.testing.assert_array_equal(once.numbers(bucket, epoch), fresh.numbers(bucket, epoch))
     orders = {
         tuple(Buckets(data, tokens=200, max_len=61, seed=seed).numbers(7, epoch).tolist())
         for seed in range(3)

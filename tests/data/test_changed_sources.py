@@ -39,6 +39,6 @@ def test_file_changed_while_read_is_rejected(
         with pytest.raises(UserError, match=rf"{name}.* was changed while it was read; try again"):
             PREPARED[name](str(path))
     path.write_text(FILES[name])
-    again = PREPARED[name](str(path))
-    assert " " in again.tokenizer.decode(range(again.tokenizer.vocab_size))
+    repeated = PREPARED[name](str(path))
+    assert " " in repeated.tokenizer.decode(range(repeated.tokenizer.vocab_size))
     assert len(list((tmp_path / "cache").rglob("manifest.json"))) == 2  # a tokenizer and its ids

@@ -41,7 +41,7 @@ TALKS = [asked(f"question {n}", *(f"answer {n}.{k}" for k in range(n % 3))) for 
 @pytest.mark.slow
 def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
-    again = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
+    repeated = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
     chat, found = ChatTemplate(corpus.template, TOKENIZER), list[tuple[list[int], list[bool]]]()
     for part in (corpus.train, corpus.validation):
         for start, end, first in zip(part.starts[:-1], part.starts[1:], part.first_answers, strict=True):
@@ -51,7 +51,7 @@ def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     assert sorted(found) == sorted(expected)
     assert corpus.skipped == 4
     assert len(corpus.validation) == 1
-    assert corpus.hash == again.hash
+    assert corpus.hash == repeated.hash
     assert corpus.is_plain
 
 

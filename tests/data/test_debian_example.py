@@ -92,9 +92,9 @@ def test_files_from_an_index(apt: Path, tmp_path: Path) -> None:
     assert len(descriptions) == len({row["text"] for row in descriptions})
     assert not sources(held_out) & sources(descriptions)
     assert len(sources(descriptions)) + len(sources(held_out)) == 400
-    asked = (apt / "asked").read_text().splitlines()
-    assert asked[0] == f"-c {tmp_path}/private/apt.conf -qq update"
-    assert len(asked) == 3
+    apt_calls = (apt / "asked").read_text().splitlines()
+    assert apt_calls[0] == f"-c {tmp_path}/private/apt.conf -qq update"
+    assert len(apt_calls) == 3
 
 
 def test_a_text_with_two_sections_has_no_label() -> None:

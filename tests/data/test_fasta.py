@@ -55,11 +55,11 @@ def test_any_lines_are_read_or_rejected(read: Read, text: str) -> None:
     try:
         found = records(read, text)
     except UserError as error:
-        found, told = ["A"], str(error)
-        assert "line " in told
+        found, message = ["A"], str(error)
+        assert "line " in message
     else:
-        told = ""
-    assert "\n" not in told
+        message = ""
+    assert "\n" not in message
     assert all(set(record) <= {"A", "C"} for record in found)
 
 
@@ -80,9 +80,9 @@ def test_any_lines_are_read_or_rejected(read: Read, text: str) -> None:
     ],
 )
 def test_invalid_record_is_reported_with_its_line(read: Read, text: str, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words) as error_info:
         records(read, text)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize("name", ["a.fa", "a.fasta", "a.fna.gz", "a.faa", "a.fq", "a.fastq.gz"])

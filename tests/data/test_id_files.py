@@ -83,11 +83,11 @@ def test_any_bytes_are_ids_or_rejected(
     try:
         lists = read(IdFile(path=path))
     except UserError as error:
-        lists, told = [[0]], str(error)
+        lists, message = [[0]], str(error)
     else:
-        told = ""
+        message = ""
     assert any(lists)
-    assert "\n" not in told
+    assert "\n" not in message
 
 
 MALFORMED: dict[str, tuple[str, bytes, str]] = {
@@ -109,9 +109,9 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize(("name", "content", "words"), MALFORMED.values(), ids=MALFORMED)
 def test_invalid_id_file_is_rejected_in_one_line(name: str, content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words) as error_info:
         read(IdFile(path=tmp_path / name))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_ids_beyond_the_vocabulary_are_rejected_before_any_file_is_written(tmp_p
     path = write(tmp_path / "a.bin", [[1, 2, 300]])
     made = Tokenizer.train(Characters(), ["abc"])
     for settings, tokenizer in ((PlainIds(vocab_size=300, mask=True), None), (PlainIds(), made)):
-        with pytest.raises(UserError, match="the id 300 is outside the vocabulary") as caught:
+        with pytest.raises(UserError, match="the id 300 is outside the vocabulary") as error_info:
             prepare(TextSpec(source=str(path), tokenizer=settings), tokenizer=tokenizer)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(error_info.value)
     assert not [*cache.glob("corpora/*")]
     held_out = write(tmp_path / "b.bin", [[7000]])
     with pytest.raises(UserError, match=r"b\.bin: the id 7000 is outside"):

@@ -25,7 +25,7 @@ KINDS: dict[str, Any] = {"regression": NUMBERS, "multi_label_classification": SE
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     docstring_code._split_lines.cache_clear()
     docstring_code._split_code.cache_clear()
@@ -45,23 +45,23 @@ def test_labels_are_those_of_the_file(kind: str, tmp_path: Path, monkeypatch: py
     corpus = prepare_labels(spec)
     assert corpus.skipped == 1
     for part, side in ((corpus.train, "train"), (corpus.validation, "validation")):
-        wanted = [dict(KINDS[kind])[one.text] for one in read_label_examples(spec, side)]  # pyright: ignore[reportArgumentType]
+        expected = [dict(KINDS[kind])[one.text] for one in read_label_examples(spec, side)]  # pyright: ignore[reportArgumentType]
         drawn = np.random.default_rng(1).permutation(len(part))
         rows = label_rows(part, drawn, max_len=40, bos=0, eos=1, pad=2)
         assert isinstance(part.labels, np.memmap)
         if kind == "regression":
             assert (corpus.labels, part.labels.dtype, rows.targets.dtype) == (("label",), np.float64, np.float64)
-            assert rows.targets.tolist() == [wanted[n] for n in drawn]
+            assert rows.targets.tolist() == [expected[n] for n in drawn]
         else:
             assert corpus.labels == ("five", "three", "two")
             assert part.label_starts is not None
-            assert len(part.labels) == sum(map(len, wanted)), "no more than there are"
-            said = [{corpus.labels[n] for n in np.flatnonzero(row)} for row in rows.targets]
-            assert said == [set(wanted[n]) for n in drawn]
+            assert len(part.labels) == sum(map(len, expected)), "no more than there are"
+            decoded = [{corpus.labels[n] for n in np.flatnonzero(row)} for row in rows.targets]
+            assert decoded == [set(expected[n]) for n in drawn]
             assert rows.targets.dtype == np.float32
             assert set(rows.targets.flatten()) <= {0, 1}
-    again = prepare_labels(spec)
-    assert (again.scale, again.hash) == (corpus.scale, corpus.hash)
+    repeated = prepare_labels(spec)
+    assert (repeated.scale, repeated.hash) == (corpus.scale, corpus.hash)
 
 
 @given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=9), st.randoms(use_true_random=False))
@@ -74,8 +74,8 @@ def test_indicators_are_the_sets(sets: list[set[int]], chance: Any) -> None:
 
 
 def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
-    held = file(tmp_path, [("z", 1e6), ("y", -1e6)], "regression", "b")
-    spec = file(tmp_path, NUMBERS, "regression", validation=HeldOutLabels(source=held.source))
+    held_out = file(tmp_path, [("z", 1e6), ("y", -1e6)], "regression", "b")
+    spec = file(tmp_path, NUMBERS, "regression", validation=HeldOutLabels(source=held_out.source))
     scale = prepare_labels(spec).scale
     values = [number for _, number in NUMBERS]
     mean = sum(values) / len(values)
@@ -98,15 +98,15 @@ def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_unlearnable_labels_are_rejected_before_any_file_is_written(
-    kind: str, rows: Any, held: Any, words: str, tmp_path: Path, kept: Path
+    kind: str, rows: Any, held_out: Any, words: str, tmp_path: Path, cache_folder: Path
 ) -> None:
-    validation = HeldOutLabels(source=file(tmp_path, held, kind, "b").source)
+    validation = HeldOutLabels(source=file(tmp_path, held_out, kind, "b").source)
     tokenizer = prepare_labels(file(tmp_path, [("a", "x"), ("b", "y"), ("c", "x")], "single_label_classification"))
-    before = sorted((kept / "labelled").iterdir())
-    with pytest.raises(UserError, match=words) as told:
+    before = sorted((cache_folder / "labelled").iterdir())
+    with pytest.raises(UserError, match=words) as output:
         prepare_labels(file(tmp_path, rows, kind, validation=validation), tokenizer=tokenizer.tokenizer)
-    assert "\n" not in str(told.value)
-    assert sorted((kept / "labelled").iterdir()) == before
+    assert "\n" not in str(output.value)
+    assert sorted((cache_folder / "labelled").iterdir()) == before
 
 
 def test_one_file_with_several_kinds_has_separate_caches(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_code_of_this_python() -> None:
 def test_kind_of_labels_is_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {"regression": NUMBERS, "multi_label_classification": SETS, "single_label_classification": [("a", 3)]}
     for kind, rows in kinds.items():
-        seen = recognize(file(tmp_path, rows, "single_label_classification").source)
-        assert isinstance(seen, LabelsSpec)
-        assert seen.problem_type == kind
+        recognized = recognize(file(tmp_path, rows, "single_label_classification").source)
+        assert isinstance(recognized, LabelsSpec)
+        assert recognized.problem_type == kind
     summary = summarize_data(file(tmp_path, NUMBERS, "regression"))
     assert summary.numbers is not None
     values = [number for _, number in NUMBERS]
@@ -202,9 +202,9 @@ def test_kind_of_labels_is_detected(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     source = file(tmp_path, SETS, "single_label_classification").source
     assert main(["data", "look", source]) == 0
-    told = capsys.readouterr().out
-    assert "labels per text   56 in total, 0 to 3; half have at most 1" in told
-    assert "  two             27  50.9%" in told
+    output = capsys.readouterr().out
+    assert "labels per text   56 in total, 0 to 3; half have at most 1" in output
+    assert "  two             27  50.9%" in output
     assert main(["data", source, "--label-field", "label"]) == 0
     assert "  two         27   50.9%" in capsys.readouterr().out
     assert main(["data", file(tmp_path, NUMBERS, "single_label_classification").source, "--label-field", "label"]) == 0

@@ -32,7 +32,7 @@ TEXTS = [(f"text {number} with {number % 7} ü🙂", "odd" if number % 2 else "e
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -114,14 +114,14 @@ def test_vocabulary_is_trained_on_training_texts_only(tmp_path: Path, validation
     assert len(corpus.validation) == (9 if validation == "held_out" else 5)
 
 
-def test_a_label_that_only_validation_has_is_named(tmp_path: Path, kept: Path) -> None:
+def test_a_label_that_only_validation_has_is_named(tmp_path: Path, cache_folder: Path) -> None:
     held = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
     spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source))
     with pytest.raises(
         UserError, match=r"only the validation part has the label 'strange' \(2 times\); add training texts"
     ):
         prepare_labels(spec)
-    assert not kept.exists()
+    assert not cache_folder.exists()
     drawn = read_label_examples(file(tmp_path, TEXTS), "validation")[0].text
     rows = [(text, "strange" if text == drawn else label) for text, label in TEXTS]
     with pytest.raises(UserError, match=r"only the validation part has the label 'strange' \(1 times\)"):
@@ -213,30 +213,30 @@ def test_rows_need_a_minimum_length(tmp_path: Path) -> None:
         label_rows(part, np.arange(2), max_len=2, bos=1, eos=2, pad=0)
 
 
-def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     spec = file(tmp_path, TEXTS)
     first = prepare_labels(spec)
     with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "examples", None)
-        again = prepare_labels(spec)
-    assert (again.hash, again.tokenizer.hash, again.labels) == (first.hash, first.tokenizer.hash, first.labels)
-    np.testing.assert_array_equal(again.train.ids, first.train.ids)
-    np.testing.assert_array_equal(again.validation.labels, first.validation.labels)
-    assert not list(kept.rglob(".*")), "temporary files left behind"
+        repeated = prepare_labels(spec)
+    assert (repeated.hash, repeated.tokenizer.hash, repeated.labels) == (first.hash, first.tokenizer.hash, first.labels)
+    np.testing.assert_array_equal(repeated.train.ids, first.train.ids)
+    np.testing.assert_array_equal(repeated.validation.labels, first.validation.labels)
+    assert not list(cache_folder.rglob(".*")), "temporary files left behind"
     expected = first.train.labels.tolist()
-    next(kept.rglob("train_labels.bin")).write_bytes(b"xx")
+    next(cache_folder.rglob("train_labels.bin")).write_bytes(b"xx")
     assert prepare_labels(spec).train.labels.tolist() == expected, "damage is mended"
 
 
-def test_every_change_has_separate_ids(tmp_path: Path, kept: Path) -> None:
+def test_every_change_has_separate_ids(tmp_path: Path, cache_folder: Path) -> None:
     spec = file(tmp_path, TEXTS)
     hashes = {prepare_labels(spec).hash}
     hashes.add(prepare_labels(file(tmp_path, TEXTS, validation=RandomSplit(count=2))).hash)
     hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "odd")])).hash)
     hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "even")])).hash)
-    assert len(hashes) == len(list((kept / "labelled").iterdir())) == 4
+    assert len(hashes) == len(list((cache_folder / "labelled").iterdir())) == 4
     assert prepare_labels(file(tmp_path, TEXTS, tokenizer=Characters())).hash in hashes
-    assert len(list((kept / "labelled").iterdir())) == 5
+    assert len(list((cache_folder / "labelled").iterdir())) == 5
 
 
 def test_other_fields_are_other_texts(tmp_path: Path) -> None:

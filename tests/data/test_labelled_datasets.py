@@ -13,7 +13,7 @@ from tercet.data.datasets import docstrings
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     for name in ("TERCET_DATA", "TERCET_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
@@ -57,7 +57,7 @@ def test_no_module_is_in_two_parts() -> None:
 
 
 @pytest.mark.slow
-def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     loaded = set(sys.modules)
     train, validation = (
         read_label_examples(LabelsSpec(source="python-docstrings"), part) for part in ("train", "validation")
@@ -81,19 +81,19 @@ def test_the_command_line_shows_labels(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "a.csv").write_text("text,label\na cat,x\na cat,y\na\u00a0dog,x\n,x\n")
     (tmp_path / "b.tsv").write_text("text\tlabel\na cat\tx\nan owl\ty\n")
     assert main(["data", str(tmp_path / "a.csv"), str(tmp_path / "b.tsv")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         "train texts       3; half have at most 5 characters, the longest 5; 1 are duplicates; "
-        "1 with other labels than their first occurrence; 1 more without text\n" in told
+        "1 with other labels than their first occurrence; 1 more without text\n" in output
     )
-    assert "in both parts     1\nlabels            2\n" in told
-    assert "  x        2   66.7%        1   50.0%\n  y        1   33.3%        1   50.0%\n" in told
-    assert told.endswith("for example\n  x: a cat\n  y: a cat\n")
+    assert "in both parts     1\nlabels            2\n" in output
+    assert "  x        2   66.7%        1   50.0%\n  y        1   33.3%        1   50.0%\n" in output
+    assert output.endswith("for example\n  x: a cat\n  y: a cat\n")
     (tmp_path / "c.jsonl").write_text('{"tokens": ["a", "cat"], "labels": ["D", "N"]}')
     assert main(["data", str(tmp_path / "c.jsonl"), "--over", "tokens"]) == 0
     assert "texts             1; half" in capsys.readouterr().out
     assert main(["data", str(tmp_path / "b.tsv"), "--label-field", "lable"]) == 2
     assert "did you mean 'label'" in capsys.readouterr().err
     assert main(["data"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name in (*DATASETS, *LABEL_DATASETS))
+    output = capsys.readouterr().out
+    assert all(name in output for name in (*DATASETS, *LABEL_DATASETS))

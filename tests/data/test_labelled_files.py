@@ -21,13 +21,13 @@ LABEL = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=
 ROWS = st.lists(st.tuples(TEXT, LABEL), min_size=1, max_size=9)
 
 
-def written(path: Path, data: str | bytes) -> LabelFile:
+def write_file(path: Path, data: str | bytes) -> LabelFile:
     data = data.encode() if isinstance(data, str) else data
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return LabelFile(path=path)
 
 
-def both(file: LabelFile) -> list[tuple[str, str]]:
+def read_pairs(file: LabelFile) -> list[tuple[str, str]]:
     return [(one.texts[0], one.labels[0]) for one in file.examples()]
 
 
@@ -52,7 +52,7 @@ def test_written_rows_are_read_back(
         writer = csv.writer(buffer, lineterminator=ending, quoting=quoting)
         writer.writerows([("label", "text", "n"), *((label, text, "3") for text, label in rows)])
         data = buffer.getvalue()
-    assert both(written(path, data)) == [(text.strip(), label.strip()) for text, label in rows]
+    assert read_pairs(write_file(path, data)) == [(text.strip(), label.strip()) for text, label in rows]
 
 
 @given(words=st.lists(st.tuples(TEXT, LABEL), max_size=9))
@@ -72,19 +72,19 @@ def test_words_and_labels_come_in_two_lists(
 
 def test_labels_become_text(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": label} for label in ("x ", 3, 0, -1, True, False, "true")]
-    file = written(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)))
-    assert [label for _, label in both(file)] == ["x", "3", "0", "-1", "true", "false", "true"]
+    file = write_file(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)))
+    assert [label for _, label in read_pairs(file)] == ["x", "3", "0", "-1", "true", "false", "true"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
-    assert both(written(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\na,x\n")) == [("a", "x")]
+    assert read_pairs(write_file(tmp_path / "a.csv", b"\xef\xbb\xbftext,label\na,x\n")) == [("a", "x")]
     (tmp_path / "b.csv").write_bytes("text,label\nsüß,ö\n".encode("utf-16"))
-    assert both(LabelFile(path=tmp_path / "b.csv", encoding="utf-16")) == [("süß", "ö")]
+    assert read_pairs(LabelFile(path=tmp_path / "b.csv", encoding="utf-16")) == [("süß", "ö")]
 
 
 def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.csv", 'text,label\n"a\n\n""b"", c",x\n\n , y \nd,z')
-    assert both(file) == [('a\n\n"b", c', "x"), ("", "y"), ("d", "z")]
+    file = write_file(tmp_path / "a.csv", 'text,label\n"a\n\n""b"", c",x\n\n , y \nd,z')
+    assert read_pairs(file) == [('a\n\n"b", c', "x"), ("", "y"), ("d", "z")]
     assert [one.texts for one in read_examples(file)] == [('a\n\n"b", c',), ("d",)]
 
 
@@ -114,7 +114,7 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_their_line(name: str, data: str, words: str, tmp_path: Path) -> None:
-    file = written(tmp_path / name, data)
+    file = write_file(tmp_path / name, data)
     with pytest.raises(UserError, match=words) as told:
         list(file.examples())
     assert str(tmp_path / name) in str(told.value)
@@ -139,7 +139,7 @@ def test_words_that_do_not_match_their_labels(row: dict[str, Any], words: str, t
 
 def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"two lists, which only JSONL can contain; write"):
-        list(LabelFile(path=written(tmp_path / "a.csv", "text,label\na,x").path, over="tokens").examples())
+        list(LabelFile(path=write_file(tmp_path / "a.csv", "text,label\na,x").path, over="tokens").examples())
     with pytest.raises(UserError, match=r"no such file or folder: .*did you mean 'a\.csv'"):
         list(LabelFile(path=tmp_path / "b.csv").examples())
     (tmp_path / "folder").mkdir()
@@ -148,13 +148,13 @@ def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
         list(LabelFile(path=tmp_path / "folder").examples())
     for nothing in ("", "text,label\n", "text,label\n ,x\n"):
         with pytest.raises(UserError, match="has no labeled text; use a file that contains some"):
-            list(read_examples(written(tmp_path / "c.csv", nothing)))
+            list(read_examples(write_file(tmp_path / "c.csv", nothing)))
 
 
 def test_hash_depends_on_texts_and_labels(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.csv", "text,label\na,x\n")
+    file = write_file(tmp_path / "a.csv", "text,label\na,x\n")
     first = file.hash()
-    assert written(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
+    assert write_file(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
     assert file.size() is None
     one, other = (LabelTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
     assert one.hash() != other.hash()

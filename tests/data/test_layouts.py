@@ -66,8 +66,8 @@ def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.Data
 
 def test_equal_sources_are_not_in_the_same_order() -> None:
     numbers, _ = line(Mixture((ShuffledLayout(50), ShuffledLayout(50)), (0.5, 0.5)), 100)
-    one, other = numbers[numbers < 50], numbers[numbers >= 50] - 50
-    assert one.tolist() != other.tolist()
+    one, second = numbers[numbers < 50], numbers[numbers >= 50] - 50
+    assert one.tolist() != second.tolist()
 
 
 @pytest.mark.parametrize(

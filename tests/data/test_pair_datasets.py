@@ -108,19 +108,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def test_multi30k_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    files, asked = small(monkeypatch), list[str]()
+    files, requested_urls = small(monkeypatch), list[str]()
 
     def urlopen(url: str, timeout: float) -> io.BytesIO:
         assert timeout
-        asked.append(url)
+        requested_urls.append(url)
         return io.BytesIO(files[url.rsplit("/", 1)[1]])
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     spec = PairsSpec(source="multi30k", source_language="en")
     for _ in range(2):
         assert read_pairs(spec, "test")[0] == ("test_2016_flickr.en.gz", "test_2016_flickr.de.gz")
-    assert len(asked) == 2
-    assert asked[0] == (
+    assert len(requested_urls) == 2
+    assert requested_urls[0] == (
         "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/test_2016_flickr.en.gz"
     )
     (tmp_path / "cache" / "multi30k" / "test_2016_flickr.en.gz").write_bytes(b"changed")

@@ -29,14 +29,14 @@ ODD = [
 ]
 
 
-def written(path: Path, content: str | bytes) -> Path:
+def write_file(path: Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
 
 def two(folder: Path, source: str | bytes, target: str | bytes, end: str = "") -> PairFiles:
-    return PairFiles(source=written(folder / f"a.de{end}", source), target=written(folder / f"a.en{end}", target))
+    return PairFiles(source=write_file(folder / f"a.de{end}", source), target=write_file(folder / f"a.en{end}", target))
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
@@ -62,9 +62,9 @@ def test_two_files_round_trip(
         patch.setattr(files_module, "BLOCK", 5)
         files = two(tmp_path_factory.mktemp("two"), *texts)
         assert list(files.examples()) == whole
-        kept = [pair for pair in whole if all(pair)]
-        if kept:
-            assert list(read_examples(files)) == kept
+        complete_pairs = [pair for pair in whole if all(pair)]
+        if complete_pairs:
+            assert list(read_examples(files)) == complete_pairs
         else:
             with pytest.raises(UserError, match=r"a\.de has no pair with text on both sides"):
                 list(read_examples(files))
@@ -75,19 +75,19 @@ def test_two_files_round_trip(
 def test_one_file_of_pairs_round_trip(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("one")
     rows = [json.dumps({"de": source, "en": target, "n": 1}, ensure_ascii=False) for source, target in pairs]
-    written(folder / "a.jsonl.gz", "\n\n".join(rows))
+    write_file(folder / "a.jsonl.gz", "\n\n".join(rows))
     files = PairFiles(source=folder / "a.jsonl.gz", source_field="de", target_field="en")
     whole = [(source.strip(), target.strip()) for source, target in pairs]
     assert list(files.examples()) == whole
     without_tabs = [(source.replace("\t", "_"), target.replace("\t", "_")) for source, target in pairs]
-    written(folder / "a.tsv", "\ufeff" + "".join(f"{source}\t{target}\n" for source, target in without_tabs))
+    write_file(folder / "a.tsv", "\ufeff" + "".join(f"{source}\t{target}\n" for source, target in without_tabs))
     stripped = [(source.strip(), target.strip()) for source, target in without_tabs]
     assert list(PairFiles(source=folder / "a.tsv").examples()) == stripped
 
 
 def test_a_byte_order_mark_and_another_encoding(tmp_path: Path) -> None:
     assert list(two(tmp_path, b"\xef\xbb\xbfeins\n", "one\n").examples()) == [("eins", "one")]
-    path = written(tmp_path / "b.tsv", "süß\tsweet\nö\to\n".encode("utf-16"))
+    path = write_file(tmp_path / "b.tsv", "süß\tsweet\nö\to\n".encode("utf-16"))
     assert list(PairFiles(source=path, encoding="utf-16").examples()) == [("süß", "sweet"), ("ö", "o")]
 
 
@@ -95,7 +95,7 @@ def test_pairs_with_an_empty_side_are_left_out(tmp_path: Path) -> None:
     files = two(tmp_path, "a\n\n \nb\n\nc\n", "A\nX\n\n\xa0\n\nC\n")
     assert list(files.examples()) == [("a", "A"), ("", "X"), ("", ""), ("b", ""), ("", ""), ("c", "C")]
     assert list(read_examples(files)) == [("a", "A"), ("c", "C")]
-    assert list(PairFiles(source=written(tmp_path / "a.tsv", "a\tA\n\nb\t\n")).examples()) == [
+    assert list(PairFiles(source=write_file(tmp_path / "a.tsv", "a\tA\n\nb\t\n")).examples()) == [
         ("a", "A"),
         ("", ""),
         ("b", ""),
@@ -118,25 +118,25 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
     ),
     "not utf-8": (lambda at: two(at, b"abc\nd\xff\n", "A\nB\n"), r"a\.de is not utf-8 text: byte 5 .*data\.encoding"),
     "three columns": (
-        lambda at: PairFiles(source=written(at / "a.tsv", "a\tA\nb\tB\tx\n")),
+        lambda at: PairFiles(source=write_file(at / "a.tsv", "a\tA\nb\tB\tx\n")),
         r"a\.tsv line 2 has 3 columns between tabs; write a sentence, a tab",
     ),
-    "one column": (lambda at: PairFiles(source=written(at / "a.tsv.gz", "a A\n")), r"line 1 has 1 column between"),
-    "not json": (lambda at: PairFiles(source=written(at / "a.jsonl", "\n{")), r"a\.jsonl line 2 is not JSON"),
+    "one column": (lambda at: PairFiles(source=write_file(at / "a.tsv.gz", "a A\n")), r"line 1 has 1 column between"),
+    "not json": (lambda at: PairFiles(source=write_file(at / "a.jsonl", "\n{")), r"a\.jsonl line 2 is not JSON"),
     "not an object": (
-        lambda at: PairFiles(source=written(at / "a.jsonl", '"a A"')),
+        lambda at: PairFiles(source=write_file(at / "a.jsonl", '"a A"')),
         r'line 1 is not a JSON object; write {"source": ..., "target": ...}',
     ),
     "no key": (
-        lambda at: PairFiles(source=written(at / "a.jsonl", '{"source": "a", "targt": "A"}')),
+        lambda at: PairFiles(source=write_file(at / "a.jsonl", '{"source": "a", "targt": "A"}')),
         r"line 1 has no field 'target'; did you mean 'targt'\? \(set data\.target_language\)",
     ),
     "not text": (
-        lambda at: PairFiles(source=written(at / "a.jsonl", '{"source": 1, "target": "A"}')),
+        lambda at: PairFiles(source=write_file(at / "a.jsonl", '{"source": 1, "target": "A"}')),
         r"line 1: the field 'source' is not text; set data\.source_language",
     ),
     "surrogate": (
-        lambda at: PairFiles(source=written(at / "a.jsonl", '{"source": "\\ud800", "target": "A"}')),
+        lambda at: PairFiles(source=write_file(at / "a.jsonl", '{"source": "\\ud800", "target": "A"}')),
         "half a surrogate",
     ),
 }
@@ -147,9 +147,9 @@ def test_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], PairFiles], words: str
 ) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 3)
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words) as error_info:
         list(read_examples(make(tmp_path)))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.slow
@@ -170,6 +170,6 @@ def test_the_hash_sees_both_files_and_which_is_which(tmp_path: Path) -> None:
     files = two(tmp_path, "a\n", "A\n")
     turned = PairFiles(source=files.target or files.source, target=files.source)
     hashes = {files.hash(), turned.hash()}
-    written(tmp_path / "a.en", "B\n")
+    write_file(tmp_path / "a.en", "B\n")
     hashes.add(files.hash())
     assert len(hashes) == 3

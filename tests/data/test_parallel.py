@@ -31,7 +31,7 @@ SMALL = BPE(vocab_size=300)
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -152,45 +152,45 @@ def test_vocabularies_are_trained_on_training_text_only(tmp_path: Path, validati
     assert own & {token.strip() for token in everything.tokens(range(everything.vocab_size))}
 
 
-def test_files_that_do_not_match_leave_nothing_behind(tmp_path: Path, kept: Path) -> None:
+def test_files_that_do_not_match_leave_nothing_behind(tmp_path: Path, cache_folder: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     Path(spec.target or "").write_text("one\n")
     for validation in (None, HeldOutPairs(source=spec.source, target=spec.source)):
         with pytest.raises(UserError, match=r"a\.de has 53 lines and .*a\.en 1;"):
             prepare_pairs(PairsSpec(source=spec.source, target=spec.target, validation=validation))
-    assert not kept.exists()
+    assert not cache_folder.exists()
     good = files(tmp_path, SENTENCES, "b")
     with pytest.raises(UserError, match=r"a\.de has 53 lines and .*a\.en 1;"):
         prepare_pairs(files(tmp_path, SENTENCES, "b", validation=HeldOutPairs(source=spec.source, target=spec.target)))
-    assert not kept.exists()
+    assert not cache_folder.exists()
     assert len(prepare_pairs(good).train) == 48
 
 
-def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     first = prepare_pairs(spec)
     with monkeypatch.context() as patch:
         patch.setattr(PairFiles, "examples", None)
-        again = prepare_pairs(spec)
-    assert (again.hash, again.tokenizer.hash, again.skipped) == (first.hash, first.tokenizer.hash, 0)
-    assert again.validation_texts == first.validation_texts
-    np.testing.assert_array_equal(again.train.source, first.train.source)
-    assert not list(kept.rglob(".*")), "temporary files left behind"
+        repeated = prepare_pairs(spec)
+    assert (repeated.hash, repeated.tokenizer.hash, repeated.skipped) == (first.hash, first.tokenizer.hash, 0)
+    assert repeated.validation_texts == first.validation_texts
+    np.testing.assert_array_equal(repeated.train.source, first.train.source)
+    assert not list(cache_folder.rglob(".*")), "temporary files left behind"
     expected = first.train.target.tolist()
-    next(kept.rglob("train_target.bin")).write_bytes(b"xx")
+    next(cache_folder.rglob("train_target.bin")).write_bytes(b"xx")
     assert prepare_pairs(spec).train.target.tolist() == expected, "damage is mended"
 
 
-def test_every_change_has_separate_ids(tmp_path: Path, kept: Path) -> None:
+def test_every_change_has_separate_ids(tmp_path: Path, cache_folder: Path) -> None:
     spec = files(tmp_path, SENTENCES)
     hashes = {prepare_pairs(spec).hash}
     hashes.add(prepare_pairs(files(tmp_path, SENTENCES, validation=RandomSplit(count=2))).hash)
     hashes.add(prepare_pairs(files(tmp_path, [*SENTENCES, ("neu", "new")])).hash)
     turned = PairsSpec(source=spec.target or "", target=spec.source, tokenizer=SMALL)
     hashes.add(prepare_pairs(turned).hash)
-    assert len(hashes) == len(list((kept / "pairs").iterdir())) == 4
+    assert len(hashes) == len(list((cache_folder / "pairs").iterdir())) == 4
     assert prepare_pairs(files(tmp_path, SENTENCES, tokenizer=Characters())).hash in hashes
-    assert len(list((kept / "pairs").iterdir())) == 5
+    assert len(list((cache_folder / "pairs").iterdir())) == 5
 
 
 def test_one_file_of_pairs_by_language(tmp_path: Path) -> None:
@@ -286,18 +286,18 @@ def test_whether_documents_are_apart() -> None:
 def test_sources_may_begin_with_bos_and_targets_do_not(tmp_path: Path, joint: bool) -> None:
     own = {} if joint else {"source_tokenizer": Words()}
     plainly = prepare_pairs(files(tmp_path, SENTENCES, **own))
-    begun = prepare_pairs(files(tmp_path, SENTENCES, source_bos=True, **own))
-    bos = begun.source_tokenizer.bos_id
+    with_bos = prepare_pairs(files(tmp_path, SENTENCES, source_bos=True, **own))
+    bos = with_bos.source_tokenizer.bos_id
     assert bos is not None
-    assert begun.source_tokenizer.opening == (bos,)
+    assert with_bos.source_tokenizer.opening == (bos,)
     assert plainly.source_tokenizer.opening == ()
     for number in range(len(plainly.train)):
         row, without = (
             one.train.source[one.train.source_starts[number] : one.train.source_starts[number + 1]].tolist()
-            for one in (begun, plainly)
+            for one in (with_bos, plainly)
         )
         assert row == [bos, *without]
-        text = begun.source_tokenizer.decode(row)
-        assert begun.source_tokenizer.frame(begun.source_tokenizer.encode(text), max_len=128) == row
-    assert begun.train.target.tolist() == plainly.train.target.tolist()
-    assert (begun.source_tokenizer is begun.tokenizer) == joint  # a joint vocabulary stays joint
+        text = with_bos.source_tokenizer.decode(row)
+        assert with_bos.source_tokenizer.frame(with_bos.source_tokenizer.encode(text), max_len=128) == row
+    assert with_bos.train.target.tolist() == plainly.train.target.tolist()
+    assert (with_bos.source_tokenizer is with_bos.tokenizer) == joint  # a joint vocabulary stays joint

@@ -107,9 +107,9 @@ def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.M
     spec = TextSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
     monkeypatch.setattr(documents.DocumentFiles, "pieces", None)
-    again = prepare(spec)
-    assert (again.hash, again.tokenizer.hash) == (first.hash, first.tokenizer.hash)
-    np.testing.assert_array_equal(again.train, first.train)
+    repeated = prepare(spec)
+    assert (repeated.hash, repeated.tokenizer.hash) == (first.hash, first.tokenizer.hash)
+    np.testing.assert_array_equal(repeated.train, first.train)
     assert not list(cache.rglob(".*")), "temporary files left behind"
 
 

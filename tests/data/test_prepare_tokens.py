@@ -48,20 +48,20 @@ def texts(tmp_path: Path) -> Path:
     return folder
 
 
-def whole(spec: TextSpec, out: Path, **changes: Any) -> Contents:
+def prepare_all(spec: TextSpec, out: Path, **changes: Any) -> Contents:
     contents = prepare_tokens(spec, out, **{"shard_tokens": 512, "workers": 1, **changes}).contents
     assert contents is not None
     return contents
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
+def read_all_bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("tokenizer", [BPE(vocab_size=300), WordPiece(vocab_size=120), Characters(eos=False)])
 def test_the_shards_joined_are_the_text_as_it_is_prepared_at_once(texts: Path, tmp_path: Path, tokenizer: Any) -> None:
     spec = TextSpec(source=str(texts), tokenizer=tokenizer)
-    contents = whole(spec, tmp_path / "tokens")
+    contents = prepare_all(spec, tmp_path / "tokens")
     assert len(contents.shards) > 4
     folder = open_folder(str(tmp_path / "tokens"))
     folder.check()
@@ -84,7 +84,7 @@ def documents(ids: np.ndarray, starts: np.ndarray) -> list[list[int]]:
 
 def test_drawn_documents_are_complete_and_in_one_part(texts: Path, tmp_path: Path) -> None:
     spec = TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300), validation=Documents(fraction=0.3))
-    contents = whole(spec, tmp_path / "tokens", shard_tokens=2048)
+    contents = prepare_all(spec, tmp_path / "tokens", shard_tokens=2048)
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
     at_once = prepare(TextSpec(source=str(texts)), tokenizer=corpus.tokenizer)
     everything = np.concatenate([at_once.train[:], at_once.validation])
@@ -99,7 +99,7 @@ def test_drawn_documents_are_complete_and_in_one_part(texts: Path, tmp_path: Pat
 def test_another_source_for_validation(texts: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text(sentence(random.Random(1), 90))
     spec = TextSpec(source=str(texts), tokenizer=Characters(), validation=HeldOut(source=str(tmp_path / "other.txt")))
-    whole(spec, tmp_path / "tokens")
+    prepare_all(spec, tmp_path / "tokens")
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == (tmp_path / "other.txt").read_text()
 
@@ -109,7 +109,7 @@ def test_existing_ids_are_prepared(tmp_path: Path) -> None:
     ids[::100] = 50
     ids.tofile(tmp_path / "a.bin")
     spec = TextSpec(source=str(tmp_path / "a.bin"), tokenizer=PlainIds(eos_id=50))
-    whole(spec, tmp_path / "tokens")
+    prepare_all(spec, tmp_path / "tokens")
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
     assert [*np.asarray(corpus.train), *corpus.validation] == [*ids.tolist(), 50]
 
@@ -127,7 +127,7 @@ def test_any_texts_in_shards_of_any_size(
     folder = tmp_path_factory.mktemp("any")
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     spec = TextSpec(source=str(folder / "texts.jsonl"), tokenizer=Characters(mask=masked, bos=masked))
-    whole(spec, folder / "tokens", shard_tokens=shard_tokens)
+    prepare_all(spec, folder / "tokens", shard_tokens=shard_tokens)
     sharded = prepare(TextSpec(source=str(folder / "tokens")))
     at_once = prepare(spec, tokenizer=sharded.tokenizer)
     assert np.asarray(sharded.train).tolist() == at_once.train[:].tolist()
@@ -136,30 +136,30 @@ def test_any_texts_in_shards_of_any_size(
 
 @pytest.fixture
 def reference(texts: Path, tmp_path: Path) -> dict[str, bytes]:
-    whole(spec_of(texts), tmp_path / "reference")
-    return bytes_of(tmp_path / "reference")
+    prepare_all(make_spec(texts), tmp_path / "reference")
+    return read_all_bytes(tmp_path / "reference")
 
 
-def spec_of(texts: Path) -> TextSpec:
+def make_spec(texts: Path) -> TextSpec:
     return TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300), validation=Documents(fraction=0.2))
 
 
 @pytest.mark.slow
 def test_by_several_workers(texts: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
-    whole(spec_of(texts), tmp_path / "tokens", workers=3)
-    assert bytes_of(tmp_path / "tokens") == reference
+    prepare_all(make_spec(texts), tmp_path / "tokens", workers=3)
+    assert read_all_bytes(tmp_path / "tokens") == reference
     assert reference.keys() >= {"manifest.json", "tokenizer.json", "validation.bin", "train-00002.bin"}
 
 
 def test_in_parts_in_any_order(texts: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
     out, settings = tmp_path / "tokens", {"shard_tokens": 512, "workers": 1}
-    assert prepare_tokens(spec_of(texts), out, part=(3, 3), **settings).missing == (1, 2)
-    assert prepare_tokens(spec_of(texts), out, part=(1, 3), **settings).missing == (2,)
+    assert prepare_tokens(make_spec(texts), out, part=(3, 3), **settings).missing == (1, 2)
+    assert prepare_tokens(make_spec(texts), out, part=(1, 3), **settings).missing == (2,)
     with pytest.raises(UserError, match="was started in 3 parts, but this is one of 2; pass --part N/3"):
-        prepare_tokens(spec_of(texts), out, part=(1, 2), **settings)
-    assert prepare_tokens(spec_of(texts), out, part=(2, 3), **settings).contents is not None
-    assert bytes_of(out) == reference
-    assert prepare_tokens(spec_of(texts), out, part=(3, 3), **settings).contents is not None  # no part is left
+        prepare_tokens(make_spec(texts), out, part=(1, 2), **settings)
+    assert prepare_tokens(make_spec(texts), out, part=(2, 3), **settings).contents is not None
+    assert read_all_bytes(out) == reference
+    assert prepare_tokens(make_spec(texts), out, part=(3, 3), **settings).contents is not None  # no part is left
 
 
 def killed(spec: TextSpec, out: Path, n: int, *, after: bool) -> int:
@@ -194,8 +194,8 @@ def moments() -> Iterator[tuple[int, bool]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("validation", ["documents", "tail"])
 def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, validation: str) -> None:
-    spec = spec_of(texts) if validation == "documents" else TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300))
-    whole(spec, tmp_path / "reference")
+    spec = make_spec(texts) if validation == "documents" else TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300))
+    prepare_all(spec, tmp_path / "reference")
     out, deaths = tmp_path / "tokens", 0
     for n, after in moments():
         code = killed(spec, out, n, after=after)
@@ -204,18 +204,18 @@ def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, valida
         if code == 0:
             break
     assert deaths >= 4
-    assert bytes_of(out) == bytes_of(tmp_path / "reference")
+    assert read_all_bytes(out) == read_all_bytes(tmp_path / "reference")
 
 
 @pytest.mark.slow
 def test_existing_shard_is_not_written_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "tokens"
-    assert killed(spec_of(texts), out, 25, after=True) == -signal.SIGKILL
+    assert killed(make_spec(texts), out, 25, after=True) == -signal.SIGKILL
     before = {path: path.stat().st_mtime_ns for path in (out / ".parts").glob("*.bin")}
     records = {path.name.partition(".")[0] for path in (out / ".parts").glob("0*.json")}
     assert len(records) >= 2
     inodes = {path.stat().st_ino for path in before if path.name.partition(".")[0] in records}
-    whole(spec_of(texts), out)
+    prepare_all(make_spec(texts), out)
     assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written again
 
 
@@ -225,46 +225,46 @@ def test_damage_between_two_parts_is_named_and_written_again(
     texts: Path, tmp_path: Path, reference: dict[str, bytes], kind: str, is_missing: bool
 ) -> None:
     out, settings = tmp_path / "tokens", {"shard_tokens": 512, "workers": 1}
-    prepare_tokens(spec_of(texts), out, part=(1, 2), **settings)
+    prepare_tokens(make_spec(texts), out, part=(1, 2), **settings)
     path = max((out / ".parts").glob(f"*.{kind}"), key=lambda path: path.stat().st_size)
     data = path.read_bytes()
     path.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
     if is_missing:
         path.unlink()
     with pytest.raises(UserError, match=rf"{path.name} is damaged; run the same command again"):
-        prepare_tokens(spec_of(texts), out, part=(2, 2), **settings)
-    assert prepare_tokens(spec_of(texts), out, part=(1, 2), **settings).contents is not None
-    assert bytes_of(out) == reference
+        prepare_tokens(make_spec(texts), out, part=(2, 2), **settings)
+    assert prepare_tokens(make_spec(texts), out, part=(1, 2), **settings).contents is not None
+    assert read_all_bytes(out) == reference
 
 
 def test_patterns_and_several_sources(texts: Path, tmp_path: Path) -> None:
     spec = TextSpec(source="of no use", tokenizer=Characters())
-    whole(spec, tmp_path / "tokens", sources=[f"{texts}/[1-3].txt", f"{texts}/deep/*.jsonl"])
+    prepare_all(spec, tmp_path / "tokens", sources=[f"{texts}/[1-3].txt", f"{texts}/deep/*.jsonl"])
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
     decoded = corpus.tokenizer.decode([*np.asarray(corpus.train), *corpus.validation])
     parts = [(texts / f"{number}.txt").read_text() for number in (1, 2, 3)]
     assert decoded.startswith("".join(parts))
     with pytest.raises(UserError, match=r"no file matches .*\*.nothing; correct the pattern"):
-        whole(spec, tmp_path / "others", sources=[f"{texts}/*.nothing"])
+        prepare_all(spec, tmp_path / "others", sources=[f"{texts}/*.nothing"])
 
 
 def test_changed_inputs_or_settings_are_rejected(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
-    whole(spec_of(texts), out)
+    prepare_all(make_spec(texts), out)
     with pytest.raises(UserError, match="contains tokens of other inputs or settings; pass another --out"):
-        whole(spec_of(texts), out, shard_tokens=1024)
+        prepare_all(make_spec(texts), out, shard_tokens=1024)
     (texts / "0.txt").write_text("more")
     with pytest.raises(UserError, match="contains tokens of other inputs or settings"):
-        whole(spec_of(texts), out)
+        prepare_all(make_spec(texts), out)
     with pytest.raises(UserError, match="contains something else; pass another --out"):
-        whole(spec_of(texts), texts)
+        prepare_all(make_spec(texts), texts)
 
 
 def test_start_with_other_settings_is_rejected(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
-    prepare_tokens(spec_of(texts), out, shard_tokens=512, workers=1, part=(1, 2))
+    prepare_tokens(make_spec(texts), out, shard_tokens=512, workers=1, part=(1, 2))
     with pytest.raises(UserError, match="was started with other inputs or settings; use those"):
-        prepare_tokens(spec_of(texts), out, shard_tokens=600, workers=1, part=(2, 2))
+        prepare_tokens(make_spec(texts), out, shard_tokens=600, workers=1, part=(2, 2))
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_an_input_that_cannot_be_read_names_its_file(texts: Path, tmp_path: Path
     tokenizer = Tokenizer.train(BPE(vocab_size=300), ["some text"])
     for workers in (1, 2):
         with pytest.raises(UserError, match=r"9\.txt is not utf-8 text: byte 0 cannot be read"):
-            whole(spec_of(texts), tmp_path / f"tokens-{workers}", tokenizer=tokenizer, workers=workers)
+            prepare_all(make_spec(texts), tmp_path / f"tokens-{workers}", tokenizer=tokenizer, workers=workers)
     (texts / "9.txt").unlink()
 
 
@@ -283,7 +283,7 @@ def test_empty_part_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"none of the 13 tokens is for validation; increase data\.validation\.fraction"
     ):
-        whole(spec, tmp_path / "tokens")
+        prepare_all(spec, tmp_path / "tokens")
 
 
 def test_a_full_disk_is_one_line(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,12 +296,12 @@ def test_a_full_disk_is_one_line(texts: Path, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(shard_writer._IdSink, "flush", full)
     with pytest.raises(UserError, match=r"disk full while writing .*\.bin; free some space, or choose another folder"):
-        whole(spec_of(texts), tmp_path / "tokens")
+        prepare_all(make_spec(texts), tmp_path / "tokens")
 
 
 def test_damage_is_named(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "tokens"
-    whole(spec_of(texts), out)
+    prepare_all(make_spec(texts), out)
     spec = TextSpec(source=str(out))
     path = out / "train-00001.bin"
     data = path.read_bytes()

@@ -47,7 +47,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     files.store.clear()
 
 
-def rows_of(folder: TokenFolder) -> ShardedRows:
+def make_rows(folder: TokenFolder) -> ShardedRows:
     return ShardedRows(
         folder,
         lambda ids, starts: PackedRows(ids, starts, length=LENGTH, document_mask=True),
@@ -57,7 +57,7 @@ def rows_of(folder: TokenFolder) -> ShardedRows:
     )
 
 
-def kept(folder: RemoteTokenFolder) -> list[Path]:
+def cached_files(folder: RemoteTokenFolder) -> list[Path]:
     return sorted(folder._folder.glob("train-*.bin"))
 
 
@@ -68,7 +68,7 @@ def mapped(folder: RemoteTokenFolder) -> set[str]:
 
 
 def test_rows_are_those_of_the_folder(tokens: Path) -> None:
-    near, far = rows_of(open_folder(str(tokens), group=2)), rows_of(open_folder(URL, group=2))
+    near, far = make_rows(open_folder(str(tokens), group=2)), make_rows(open_folder(URL, group=2))
     assert len(near) == len(far) > 100
     assert near.layout == far.layout
     assert near.layout is not None
@@ -85,7 +85,7 @@ def test_rows_are_those_of_the_folder(tokens: Path) -> None:
 
 def test_almost_every_token_occurs_once_per_epoch(tokens: Path) -> None:
     folder = open_folder(str(tokens))
-    rows, ids = rows_of(folder), np.asarray(folder.all_ids())
+    rows, ids = make_rows(folder), np.asarray(folder.all_ids())
     batch = rows.batch(np.arange(len(rows)))
     ends = np.cumsum([part.tokens for part in folder.contents.shards])
     expected = [part[: len(part) // LENGTH * LENGTH - LENGTH].reshape(-1, LENGTH) for part in np.split(ids, ends[:-1])]
@@ -96,7 +96,7 @@ def test_almost_every_token_occurs_once_per_epoch(tokens: Path) -> None:
 def test_at_most_two_groups_are_cached(tokens: Path) -> None:
     folder = open_folder(URL, group=2)
     assert isinstance(folder, RemoteTokenFolder)
-    rows = rows_of(folder)
+    rows = make_rows(folder)
     assert rows.layout is not None
     assert len(folder.contents.shards) > 6
     kept_shards, mapped_shards = set[int](), set[int]()
@@ -105,7 +105,7 @@ def test_at_most_two_groups_are_cached(tokens: Path) -> None:
         numbers, _ = rows.layout.rows(np.arange(position, min(position + 20, len(rows))), 1)
         rows.batch(numbers)
         folder.wait()
-        kept_shards.add(len(kept(folder)))
+        kept_shards.add(len(cached_files(folder)))
         mapped_shards.add(len(mapped(folder)))
     assert max(kept_shards) == max(mapped_shards) == 4
 
@@ -113,12 +113,12 @@ def test_at_most_two_groups_are_cached(tokens: Path) -> None:
 def test_next_group_is_prefetched(tokens: Path) -> None:
     folder = open_folder(URL, group=2)
     assert isinstance(folder, RemoteTokenFolder)
-    rows = rows_of(folder)
+    rows = make_rows(folder)
     assert rows.layout is not None
     rows.batch(rows.layout.rows(np.arange(4), 1)[0])
     rows.fetch_ahead(3, 1)
     folder.wait()
-    names = {path.name for path in kept(folder)}
+    names = {path.name for path in cached_files(folder)}
     fsspec.filesystem("memory").store.clear()  # from here on, no shard can be fetched
     following = rows.layout.following(3, 1)
     assert {f"train-{shard:05d}.bin" for shard in following} <= names
@@ -128,7 +128,7 @@ def test_next_group_is_prefetched(tokens: Path) -> None:
 # Several readers of one cache
 
 
-def in_child(work: Callable[[], None]) -> None:
+def run_in_child(work: Callable[[], None]) -> None:
     """Call `work` in a forked process, whose exit code is 0 if it returns."""
     if (pid := os.fork()) == 0:
         code = 1
@@ -153,7 +153,7 @@ def remove_shards(cache: Path) -> None:
 def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path, is_cached: bool) -> None:
     """The names are removed before each open, rename, removal and map of a reader in turn, and before all of them."""
     cache, positions = tmp_path / "cache", range(0, 280, 40)
-    expected = rows_of(open_folder(str(tokens), group=1))
+    expected = make_rows(open_folder(str(tokens), group=1))
     count, moment = 0, -1
 
     def meet(event: str, arguments: tuple[Any, ...]) -> None:
@@ -170,7 +170,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
         if not is_cached:
             remove_shards(cache)
         folder = open_folder(URL, group=1)
-        rows = rows_of(folder)
+        rows = make_rows(folder)
         assert rows.layout is not None
         count, moment = 0, at
         for position in positions:
@@ -187,7 +187,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
         for at in (ALWAYS, *range(1, n_moments + 1)):
             read_with_removals(at)
 
-    in_child(work)
+    run_in_child(work)
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_reader_in_another_process_removes_no_needed_shard(tokens: Path) -> None
         other = open_folder(URL, group=1)
         assert [other.ids(part).tobytes() for part in parts] == data
 
-    in_child(read_others)
+    run_in_child(read_others)
     assert not (folder._folder / parts[0].ids_file).exists()
     assert [ids.tobytes() for ids in held] == data[:2]
     assert [folder.ids(part).tobytes() for part in parts] == data
@@ -209,12 +209,12 @@ def test_reader_in_another_process_removes_no_needed_shard(tokens: Path) -> None
 
 @pytest.mark.slow
 def test_two_reader_threads_read_the_rows_of_the_folder(tokens: Path) -> None:
-    near = rows_of(open_folder(str(tokens), group=1))
+    near = make_rows(open_folder(str(tokens), group=1))
     assert near.layout is not None
     found = dict[int, list[Any]]()
 
     def read(seed: int) -> None:
-        rows = rows_of(open_folder(URL, group=1))
+        rows = make_rows(open_folder(URL, group=1))
         for position in range(0, len(rows) - 20, 20):
             rows.fetch_ahead(position, seed)
             numbers, _ = rows.layout.rows(np.arange(position, position + 20), seed)
@@ -305,8 +305,8 @@ def test_changed_file_in_the_cache_is_downloaded_again(tokens: Path, capsys: pyt
     data = folder.ids(folder.contents.shards[0]).tobytes()
     path = folder._folder / "train-00000.bin"
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    again = open_folder(URL)
-    assert again.ids(again.contents.shards[0]).tobytes() == path.read_bytes() == data
+    reopened = open_folder(URL)
+    assert reopened.ids(reopened.contents.shards[0]).tobytes() == path.read_bytes() == data
     assert "train-00000.bin is damaged; fetching it again" in capsys.readouterr().err
 
 
@@ -353,7 +353,7 @@ def test_offline_mode_makes_no_request(tokens: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_rows_of_two_folders_have_their_shares(tokens: Path) -> None:
-    near, far = rows_of(open_folder(str(tokens))), rows_of(open_folder(URL, group=2))
+    near, far = make_rows(open_folder(str(tokens))), make_rows(open_folder(URL, group=2))
     mixed = MixedRows([near, far], [0.25, 0.75])
     numbers, _ = mixed.layout.rows(np.arange(200), 4)
     assert (numbers < len(near)).sum() == 50

@@ -170,11 +170,11 @@ def test_sliding_windows_equal_those_of_the_left_padded_text(lengths: list[int],
         return
     rows = PaddedRows(ids, starts, length=length, pad_id=7, beyond_end=False)
     batch = rows.batch(np.arange(len(rows)))
-    wanted = []
+    expected_rows = []
     for start, size in zip(starts, lengths, strict=True):
         padded = [7] * length + ids[start : start + size].tolist()
         windows = [padded[first : first + length + 1] for first in range(size)]
-        wanted += [window for window in windows if sum(token != 7 for token in window) > 1]
-    assert sorted(map(tuple, batch.tokens.tolist())) == sorted(map(tuple, wanted))
+        expected_rows += [window for window in windows if sum(token != 7 for token in window) > 1]
+    assert sorted(map(tuple, batch.tokens.tolist())) == sorted(map(tuple, expected_rows))
     assert batch.mask is not None
     assert (batch.mask == (batch.tokens != 7)).all()

@@ -30,7 +30,7 @@ def documents(path: Path, **settings: str) -> list[str]:
     return texts
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_file(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
@@ -39,12 +39,12 @@ def written(path: Path, content: bytes) -> Path:
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.py", "a.txt.gz"])
 def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
     text = "one\r\ntwo\rthree\0\n\n🙂 "
-    assert documents(written(tmp_path / name, text.encode())) == [text]
+    assert documents(write_file(tmp_path / name, text.encode())) == [text]
 
 
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text.count("\0") < 8))
 def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = written(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
+    path = write_file(tmp_path_factory.mktemp("any") / "a.txt", text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files_module, "BLOCK", 3)  # blocks end within characters
         read = [piece.text for piece in DocumentFiles(root=path).pieces()] if text != "\ufeff" else [text]
@@ -52,24 +52,24 @@ def test_any_text_is_read_exactly(text: str, tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
-    assert documents(written(tmp_path / "a.txt", b"\xef\xbb\xbfhello")) == ["hello"]
-    assert documents(written(tmp_path / "b.txt", "hello".encode("utf-16")), encoding="utf-16") == ["hello"]
-    assert documents(written(tmp_path / "c.txt", "naïve".encode("latin-1")), encoding="latin-1") == ["naïve"]
+    assert documents(write_file(tmp_path / "a.txt", b"\xef\xbb\xbfhello")) == ["hello"]
+    assert documents(write_file(tmp_path / "b.txt", "hello".encode("utf-16")), encoding="utf-16") == ["hello"]
+    assert documents(write_file(tmp_path / "c.txt", "naïve".encode("latin-1")), encoding="latin-1") == ["naïve"]
 
 
 def test_a_folder_is_read_in_order_without_hidden_files(tmp_path: Path) -> None:
-    written(tmp_path / "b.md", b"second")
-    written(tmp_path / "a" / "z.txt", b"first")
-    written(tmp_path / "c.jsonl.gz", b'{"text": "third"}\n{"text": ""}\n\n{"text": "fourth"}')
+    write_file(tmp_path / "b.md", b"second")
+    write_file(tmp_path / "a" / "z.txt", b"first")
+    write_file(tmp_path / "c.jsonl.gz", b'{"text": "third"}\n{"text": ""}\n\n{"text": "fourth"}')
     parquet.write_table(pyarrow.table({"text": ["fifth", None, "sixth"]}), tmp_path / "d.parquet")
-    written(tmp_path / "e.parquet.gz", (tmp_path / "d.parquet").read_bytes())
+    write_file(tmp_path / "e.parquet.gz", (tmp_path / "d.parquet").read_bytes())
     for ignored in (".hidden.txt", ".git/a.txt", "image.png", "empty.txt"):
-        written(tmp_path / ignored, b"" if ignored == "empty.txt" else b"no")
+        write_file(tmp_path / ignored, b"" if ignored == "empty.txt" else b"no")
     assert documents(tmp_path) == ["first", "second", "third", "fourth", "fifth", "sixth", "fifth", "sixth"]
 
 
 def test_fields_by_another_name(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", json.dumps({"body": "naïve\n🙂", "id": 1}).encode())
+    path = write_file(tmp_path / "a.jsonl", json.dumps({"body": "naïve\n🙂", "id": 1}).encode())
     assert documents(path, text_field="body") == ["naïve\n🙂"]
 
 
@@ -98,7 +98,7 @@ def test_tokenizers_are_independent_of_cuts(tokenizer: Tokenizer, text: str) -> 
 
 
 def test_pieces_are_of_one_size(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 120_000)
+    path = write_file(tmp_path / "a.txt", b"a line of thirty characters...\n" * 120_000)
     sizes = [len(piece.text) for piece in DocumentFiles(root=path).pieces()]
     assert len(sizes) == -(-31 * 120_000 // (documents_module.PIECE + 30))
     assert all(documents_module.PIECE <= size < documents_module.PIECE + 31 for size in sizes[:-1])
@@ -106,7 +106,7 @@ def test_pieces_are_of_one_size(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_five_megabytes_without_a_newline(tmp_path: Path) -> None:
-    pieces = list(DocumentFiles(root=written(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
+    pieces = list(DocumentFiles(root=write_file(tmp_path / "a.txt", "é".encode() * 5_000_000)).pieces())
     assert [len(piece.text) for piece in pieces] == [documents_module.MAX_PIECE, 5_000_000 - documents_module.MAX_PIECE]
 
 
@@ -118,7 +118,7 @@ def test_windows_newlines_are_cut_in_time() -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", b"a line of thirty characters...\n" * 1_000_000)
+    path = write_file(tmp_path / "a.txt", b"a line of thirty characters...\n" * 1_000_000)
     tracemalloc.start()
     try:
         total = sum(len(piece.text) for piece in DocumentFiles(root=path).pieces())
@@ -135,15 +135,15 @@ def as_folder(path: Path) -> Path:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing": (lambda at: (written(at / "input.txt", b"x"), at / "inptu.txt")[1], "did you mean 'input.txt'"),
+    "missing": (lambda at: (write_file(at / "input.txt", b"x"), at / "inptu.txt")[1], "did you mean 'input.txt'"),
     "no parent": (lambda at: at / "none" / "a.txt", "its folder does not exist either"),
-    "empty file": (lambda at: written(at / "a.txt", b""), "is empty"),
-    "empty gzip": (lambda at: written(at / "a.txt.gz", b""), "is empty"),
+    "empty file": (lambda at: write_file(at / "a.txt", b""), "is empty"),
+    "empty gzip": (lambda at: write_file(at / "a.txt.gz", b""), "is empty"),
     "empty folder": (lambda at: as_folder(at / "a"), "has no readable file"),
-    "nothing readable": (lambda at: written(at / "a" / "b.png", b"x").parent, "has no readable file"),
-    "not utf-8": (lambda at: written(at / "a.txt", b"a" * 11 + b"\xff"), r"byte 11 .*data\.encoding \(--enc"),
-    "half a character": (lambda at: written(at / "a.txt", b"ab\xe2\x82"), "byte 2 cannot be read"),
-    "not gzip": (lambda at: (written(at / "b", b"x"), (at / "b").rename(at / "a.gz"))[1], "damaged gzip"),
+    "nothing readable": (lambda at: write_file(at / "a" / "b.png", b"x").parent, "has no readable file"),
+    "not utf-8": (lambda at: write_file(at / "a.txt", b"a" * 11 + b"\xff"), r"byte 11 .*data\.encoding \(--enc"),
+    "half a character": (lambda at: write_file(at / "a.txt", b"ab\xe2\x82"), "byte 2 cannot be read"),
+    "not gzip": (lambda at: (write_file(at / "b", b"x"), (at / "b").rename(at / "a.gz"))[1], "damaged gzip"),
     "truncated gzip": (
         lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello" * 99)[:-9]) and at / "b.gz",
         "damaged gzip file",
@@ -152,27 +152,33 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda at: (at / "b.gz").write_bytes(gzip.compress(b"hello")[:10] + b"\xff" * 20) and at / "b.gz",
         "damaged gzip file",
     ),
-    "not json": (lambda at: written(at / "a.jsonl", b'{"text": "a"}\n\n{"text": '), r"a\.jsonl line 3 is not JSON"),
-    "deep json": (lambda at: written(at / "a.jsonl", b'{"text":' + b"[" * 100_000), "line 1 is not JSON"),
+    "not json": (lambda at: write_file(at / "a.jsonl", b'{"text": "a"}\n\n{"text": '), r"a\.jsonl line 3 is not JSON"),
+    "deep json": (lambda at: write_file(at / "a.jsonl", b'{"text":' + b"[" * 100_000), "line 1 is not JSON"),
     "deep array": (
-        lambda at: written(at / "a.json", b"[" * 100_000),
+        lambda at: write_file(at / "a.json", b"[" * 100_000),
         r"a.json item 1 is not JSON \(nested too deeply\)",
     ),
-    "not an object": (lambda at: written(at / "a.jsonl", b"1"), "line 1 is not a JSON object"),
+    "not an object": (lambda at: write_file(at / "a.jsonl", b"1"), "line 1 is not a JSON object"),
     "no item": (
-        lambda at: written(at / "a.jsonl", b'[{"text": "a"},\n1]'),
+        lambda at: write_file(at / "a.jsonl", b'[{"text": "a"},\n1]'),
         "item 2 is not a JSON object; .*for each item",
     ),
-    "half an array": (lambda at: written(at / "a.json", b'[{"text": "a"}, {"te'), "item 2 is not JSON"),
+    "half an array": (lambda at: write_file(at / "a.json", b'[{"text": "a"}, {"te'), "item 2 is not JSON"),
     "more than an array": (
-        lambda at: written(at / "a.json", b'[{"text": "a"}]\n{}'),
+        lambda at: write_file(at / "a.json", b'[{"text": "a"}]\n{}'),
         "has text after the end of its array",
     ),
-    "no field": (lambda at: written(at / "a.jsonl", b'{"txt": "a"}'), "line 1 has no field 'text'; did you mean 'txt'"),
-    "not text": (lambda at: written(at / "a.jsonl", b'{"text": 5}'), "line 1: the field 'text' is not text"),
-    "surrogate": (lambda at: written(at / "a.jsonl", b'{"text": "a\\ud800"}'), "line 1: the text has half a surrogate"),
-    "only blank": (lambda at: written(at / "a.jsonl", b"\n\n"), "is empty"),
-    "not parquet": (lambda at: written(at / "a.parquet", b"PAR1 no"), "not a complete Parquet file"),
+    "no field": (
+        lambda at: write_file(at / "a.jsonl", b'{"txt": "a"}'),
+        "line 1 has no field 'text'; did you mean 'txt'",
+    ),
+    "not text": (lambda at: write_file(at / "a.jsonl", b'{"text": 5}'), "line 1: the field 'text' is not text"),
+    "surrogate": (
+        lambda at: write_file(at / "a.jsonl", b'{"text": "a\\ud800"}'),
+        "line 1: the text has half a surrogate",
+    ),
+    "only blank": (lambda at: write_file(at / "a.jsonl", b"\n\n"), "is empty"),
+    "not parquet": (lambda at: write_file(at / "a.parquet", b"PAR1 no"), "not a complete Parquet file"),
 }
 
 
@@ -181,9 +187,9 @@ def test_errors_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Path], words: str
 ) -> None:
     monkeypatch.setattr(files_module, "BLOCK", 7)
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words) as error_info:
         documents(make(tmp_path))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 def test_parquet_without_the_column(tmp_path: Path) -> None:
@@ -197,13 +203,13 @@ def test_parquet_without_the_column(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'tercet\[parquet\]'"):
-        documents(written(tmp_path / "a.parquet", b"PAR1"))
+        documents(write_file(tmp_path / "a.parquet", b"PAR1"))
 
 
 def test_the_hash_sees_names_and_bytes(tmp_path: Path) -> None:
-    written(tmp_path / "x" / "a.txt", b"one")
+    write_file(tmp_path / "x" / "a.txt", b"one")
     hashes = {DocumentFiles(root=tmp_path / "x").hash()}
-    written(tmp_path / "x" / "a.txt", b"two")
+    write_file(tmp_path / "x" / "a.txt", b"two")
     hashes.add(DocumentFiles(root=tmp_path / "x").hash())
     (tmp_path / "x" / "a.txt").rename(tmp_path / "x" / "b.txt")
     hashes.add(DocumentFiles(root=tmp_path / "x").hash())

@@ -100,7 +100,7 @@ def test_pairs_and_labels(tmp_path: Path) -> None:
     assert found.labels == {"x": 2, "y": 1}
 
 
-def asked(*contents: str) -> str:
+def conversation_line(*contents: str) -> str:
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
     return json.dumps({"messages": messages}) + "\n"
@@ -108,7 +108,13 @@ def asked(*contents: str) -> str:
 
 def test_conversations(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(asked("hi", "да да") + asked("so", "b", "c") + asked("hi", "да да") + asked("d") + asked("e", " "))
+    path.write_text(
+        conversation_line("hi", "да да")
+        + conversation_line("so", "b", "c")
+        + conversation_line("hi", "да да")
+        + conversation_line("d")
+        + conversation_line("e", " ")
+    )
     found = summarize_data(path)
     assert (found.unit, found.count, found.empty, found.duplicates) == ("conversations", 3, 2, 1)
     assert (found.turns, found.roles) == (Lengths.of(Counter([2, 3, 2])), {"user": 4, "assistant": 3})
@@ -118,15 +124,15 @@ def test_conversations(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("question\tanswer\na\tb\n")
     table = summarize_data(recognize(str(tmp_path / "b.tsv"), prompt_field="question", response_field="answer"))
     assert (table.count, table.format) == (1, "TSV, columns 'question' and 'answer'")
-    path.write_text(asked("a"))
+    path.write_text(conversation_line("a"))
     with pytest.raises(UserError, match="no conversation with an answer"):
         summarize_data(path)
 
 
 def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
-    rows = [asked("ab" * n, "c" * n) for n in range(1, 9)]
-    (tmp_path / "a.jsonl").write_text("".join(rows) + asked("unanswered"))
+    rows = [conversation_line("ab" * n, "c" * n) for n in range(1, 9)]
+    (tmp_path / "a.jsonl").write_text("".join(rows) + conversation_line("unanswered"))
     lengths = [3 * n + 2 for n in range(1, 9)]
     spec, tokenizer = recognize(str(tmp_path / "a.jsonl")), Tokenizer.train(Characters(eos=True), ["abc"])
     for max_len in (None, 7, 16, 99):

@@ -90,9 +90,9 @@ def test_a_folder_has_tables_among_its_files(tmp_path: Path) -> None:
 def test_missing_column_lists_existing_columns(columns: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"{columns}\n1,2\n")
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words) as error_info:
         list(DocumentFiles(root=path).pieces())
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])

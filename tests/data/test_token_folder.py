@@ -37,7 +37,7 @@ def folders(two_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def hash_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Record the name of each hashed file of ids, and the thread that hashed it."""
     found, of_file = list[tuple[str, str]](), FileHash.from_file
 
@@ -51,36 +51,36 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-def rows_of(folder: TokenFolder) -> ShardedRows:
+def make_rows(folder: TokenFolder) -> ShardedRows:
     def make(ids: np.ndarray, starts: np.ndarray) -> PackedRows:
         return PackedRows(ids, starts, length=LENGTH)
 
     return ShardedRows(folder, make, length=LENGTH, has_documents=False, packed=True)
 
 
-def names(hashed: list[tuple[str, str]]) -> list[str]:
-    return sorted(name for name, _ in hashed)
+def names(hash_calls: list[tuple[str, str]]) -> list[str]:
+    return sorted(name for name, _ in hash_calls)
 
 
-def test_a_shard_is_hashed_once_when_its_first_row_is_read(folders: Path, hashed: list[tuple[str, str]]) -> None:
+def test_a_shard_is_hashed_once_when_its_first_row_is_read(folders: Path, hash_calls: list[tuple[str, str]]) -> None:
     corpus = prepare(TextSpec(source=str(folders / "one")))
-    assert names(hashed) == ["validation.bin"]  # a start reads no shard
-    rows = rows_of(corpus.folders[0])
+    assert names(hash_calls) == ["validation.bin"]  # a start reads no shard
+    rows = make_rows(corpus.folders[0])
     rows.batch(np.array([0]))
-    assert names(hashed) == ["train-00000.bin", "validation.bin"]
+    assert names(hash_calls) == ["train-00000.bin", "validation.bin"]
     for _ in range(2):
-        again = rows_of(prepare(TextSpec(source=str(folders / "one"))).folders[0])
-        again.batch(np.arange(len(again)))
+        reopened = make_rows(prepare(TextSpec(source=str(folders / "one"))).folders[0])
+        reopened.batch(np.arange(len(reopened)))
     shards = [part.ids_file for part in corpus.folders[0].contents.shards]
     assert len(shards) > 3
-    assert names(hashed) == sorted([*shards, "validation.bin"])
+    assert names(hash_calls) == sorted([*shards, "validation.bin"])
     path = folders / "one" / "train-00000.bin"
     os.utime(path, ns=(1, 1))  # the file may have been written to
-    rows_of(open_folder(str(folders / "one"))).batch(np.array([0]))
-    assert names(hashed).count(path.name) == 2
+    make_rows(open_folder(str(folders / "one"))).batch(np.array([0]))
+    assert names(hash_calls).count(path.name) == 2
 
 
-def test_padded_rows_are_counted_without_opening_a_shard(folders: Path, hashed: list[tuple[str, str]]) -> None:
+def test_padded_rows_are_counted_without_opening_a_shard(folders: Path, hash_calls: list[tuple[str, str]]) -> None:
     rows = ShardedRows(
         open_folder(str(folders / "one")),
         lambda ids, starts: PaddedRows(ids, starts, length=LENGTH, side="right"),
@@ -89,25 +89,25 @@ def test_padded_rows_are_counted_without_opening_a_shard(folders: Path, hashed: 
         packed=False,
     )
     counted = rows.count_real(LENGTH + 1)
-    assert not hashed
+    assert not hash_calls
     assert rows.batch(np.arange(len(rows))).mask.sum(1).tolist() == counted.tolist()
 
 
 @pytest.mark.parametrize("group", [None, 1])
 def test_the_next_shards_are_hashed_by_a_thread(
-    folders: Path, hashed: list[tuple[str, str]], group: int | None
+    folders: Path, hash_calls: list[tuple[str, str]], group: int | None
 ) -> None:
     folder = open_folder(str(folders / "one"), group=group)
-    rows = rows_of(folder)
+    rows = make_rows(folder)
     rows.fetch_ahead(0, 1)
     folder.wait()
     shards = range(len(folder.contents.shards))
     expected = shards if group is None else [*rows.layout.current(0, 1), *rows.layout.following(0, 1)]
-    assert names(hashed) == sorted(f"train-{shard:05d}.bin" for shard in expected)
-    before = len(hashed)
+    assert names(hash_calls) == sorted(f"train-{shard:05d}.bin" for shard in expected)
+    before = len(hash_calls)
     rows.batch(np.arange(len(rows)) if group is None else rows.layout.rows(np.arange(4), 1)[0])
-    assert len(hashed) == before
-    assert threading.current_thread().name not in {thread for _, thread in hashed}
+    assert len(hash_calls) == before
+    assert threading.current_thread().name not in {thread for _, thread in hash_calls}
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not say what is mapped")
@@ -139,7 +139,7 @@ def test_a_damaged_shard_is_named_by_the_step_that_reads_it(folders: Path) -> No
     ids[::3] = 5
     ids.tofile(path)
     folder = prepare(TextSpec(source=str(folders / "one"))).folders[0]
-    rows = rows_of(folder)
+    rows = make_rows(folder)
     rows.fetch_ahead(0, 1)
     folder.wait()  # the thread has found the damage, which is reported to the reader
     rows.batch(np.array([0]))

@@ -344,7 +344,7 @@ def test_a_seal(tmp_path: Path) -> None:
 
 def test_a_reader_sees_one_state(tmp_path: Path) -> None:
     """While another thread replaces the folder repeatedly, the contents of a read are consistent."""
-    folder, stop, seen = tmp_path / "a", threading.Event(), set[str]()
+    folder, stop, states = tmp_path / "a", threading.Event(), set[str]()
     write(folder, one="0", two="0")
 
     def exchange() -> None:
@@ -367,11 +367,11 @@ def test_a_reader_sees_one_state(tmp_path: Path) -> None:
         for _ in range(200):
             one, two = read_whole(folder, read)
             assert one == two
-            seen.add(one)
+            states.add(one)
     finally:
         stop.set()
         writer.join()
-    assert len(seen) > 1
+    assert len(states) > 1
 
 
 OWNS = """

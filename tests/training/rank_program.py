@@ -19,15 +19,15 @@ if __name__ == "__main__":
     chance = torch.Generator().manual_seed(0)
     micro_batches = [[torch.randn(shape, generator=chance) for shape in SHAPES] for _ in range(3 * world)]
     whole, own = Tree(3 * world), Tree(3)
-    wanted = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
+    expected = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
     mine = [own.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
-    assert wanted is not None
+    assert expected is not None
     assert mine is not None
-    results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]], world=world), wanted[1])}
+    results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]], world=world), expected[1])}
     all_reduce_in_order(mine)
-    results |= {f"gradient {n}": pair for n, pair in enumerate(zip(mine, wanted, strict=True))}
+    results |= {f"gradient {n}": pair for n, pair in enumerate(zip(mine, expected, strict=True))}
     mesh = init_device_mesh("cpu", (world,))
-    pieces = [distribute_tensor(x, mesh, [Shard(0)]) for x in wanted]
-    results["norm"] = (exact_norm(pieces), exact_norm(wanted))
+    pieces = [distribute_tensor(x, mesh, [Shard(0)]) for x in expected]
+    results["norm"] = (exact_norm(pieces), exact_norm(expected))
     torch.save(results, Path(sys.argv[1]) / f"{rank}.pt")
     dist.destroy_process_group()

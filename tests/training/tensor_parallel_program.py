@@ -69,13 +69,13 @@ if __name__ == "__main__":
     for name, spec in MODELS.items():
         if any(stack.kv_heads % mesh.size() for stack in stack_specs(spec)):
             continue
-        for again in (False, True):
+        for computed_again in (False, True):
             whole, part = build(spec, seed=1), build(spec, seed=1)
             for stack in stacks_of(part):
-                stack.activation_checkpointing = again
+                stack.activation_checkpointing = computed_again
             parallelize(part, mesh)
             numbers = sum(x.numel() for x in local_parts(part.parameters()))
-            title = f"{name}, worked out again" if again else name
+            title = f"{name}, worked out again" if computed_again else name
             results[title] = (gradients(part, spec, tokens), gradients(whole, spec, tokens), numbers)
     torch.save(results, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
     dist.destroy_process_group()

@@ -33,7 +33,7 @@ Finished = Callable[[str], Path]
 LORA: dict[str, Any] = {"kind": "lora", "rank": 3, "alpha": 5, "targets": ["all"], "dropout": 0.1}
 
 
-def adapted(old: Path, family: str, changes: dict[str, Any] | None = None) -> Recipe:
+def adapter_recipe(old: Path, family: str, changes: dict[str, Any] | None = None) -> Recipe:
     """Return the family's tiny recipe, fine-tuned from the run `old` with an adapter."""
     settings = to_plain(TINY[family](old.parent))
     settings["model"] = {}
@@ -49,7 +49,7 @@ def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finis
 
     def run(family: str) -> Path:
         out = folder / family
-        return out if out.exists() else train(adapted(finished(family), family), out, quiet=True)
+        return out if out.exists() else train(adapter_recipe(finished(family), family), out, quiet=True)
 
     return run
 
@@ -67,8 +67,10 @@ def test_pretrained_weights_are_frozen(finished: Finished, whole: Finished, fami
     names = {path.name for path in (out / "last").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"} <= names
     assert "model.safetensors" not in names
-    kept = resume_state(out)["state_dict"]
-    assert all(name.endswith(("lora_A", "lora_B")) or "classifier" in name or "n_averaged" in name for name in kept)
+    resumed_state = resume_state(out)["state_dict"]
+    assert all(
+        name.endswith(("lora_A", "lora_B")) or "classifier" in name or "n_averaged" in name for name in resumed_state
+    )
     assert not verify(out).damaged
 
 
@@ -90,7 +92,7 @@ def test_merged_adapter_is_an_ordinary_model(whole: Finished, tmp_path: Path, fa
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
-    recipe, out = adapted(finished(family), family), tmp_path / "run"
+    recipe, out = adapter_recipe(finished(family), family), tmp_path / "run"
     chance, deaths = random.Random(7), 0
     for _ in range(3):
 
@@ -108,7 +110,7 @@ def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", TINY)
 def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
-    recipe, out = adapted(finished(family), family), tmp_path / "run"
+    recipe, out = adapter_recipe(finished(family), family), tmp_path / "run"
     assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
     assert_same_run(whole(family), out)
@@ -118,7 +120,7 @@ def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path,
 def test_without_checkpoints_run_continues_from_the_weights(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, out = adapted(finished("labels"), "labels"), tmp_path / "run"
+    recipe, out = adapter_recipe(finished("labels"), "labels"), tmp_path / "run"
 
     def work() -> None:
         dies_at_rename(1, after=True, name=CHECKPOINT)()
@@ -138,7 +140,7 @@ def test_without_checkpoints_run_continues_from_the_weights(
 def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> None:
     """The average is validated and written, for the two matrices and for all other trainable weights."""
     changes = {"training": {"ema": 0.5, "max_steps": 4}}
-    out = train(adapted(finished("labels"), "labels", changes), tmp_path / "run", quiet=True)
+    out = train(adapter_recipe(finished("labels"), "labels", changes), tmp_path / "run", quiet=True)
     state, last = resume_state(out)["state_dict"], read_adapter(out / "last")
     name = next(iter(last.layers))
     assert torch.equal(state[f"average.module.{name}.lora_B"], last.layers[name].B)
@@ -157,7 +159,7 @@ def test_checkpoints_contain_only_trainable_weights(finished: Finished, whole: F
 @pytest.mark.parametrize("family", ["text", "masked"])
 def test_frozen_parts_do_not_change(finished: Finished, tmp_path: Path, family: str) -> None:
     changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}
-    out = train(adapted(finished(family), family, changes), tmp_path / "run", quiet=True)
+    out = train(adapter_recipe(finished(family), family, changes), tmp_path / "run", quiet=True)
     base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
     same = {name for name, tensor in tuned.items() if torch.equal(tensor, base[name])}
     frozen = {n for n in tuned if n.startswith(("embedding.", "stack.blocks.0.self_attention.")) or ".up." in n}
@@ -182,7 +184,7 @@ def test_incompatible_settings_are_rejected_before_any_file_is_written(
     finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        train(adapted(finished("text"), "text", changes), tmp_path / "run", quiet=True)
+        train(adapter_recipe(finished("text"), "text", changes), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 

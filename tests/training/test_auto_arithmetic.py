@@ -64,8 +64,8 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
     first = product_times()
     assert product_times() == first == {"bf16": 0.5, "medium": float("inf")}
-    (kept,) = (tmp_path / "arithmetic").glob("*.json")
-    kept.write_text(kept.read_text().replace("0.5", "0.4"))
+    (cache_file,) = (tmp_path / "arithmetic").glob("*.json")
+    cache_file.write_text(cache_file.read_text().replace("0.5", "0.4"))
     assert product_times()["bf16"] == 0.9  # damaged measurements are repeated
     monkeypatch.setattr(measurement_cache, "cpu_model", lambda: "another")
     with pytest.raises(StopIteration):

@@ -27,10 +27,10 @@ def test_it_takes_about_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
         tmp_path, max_steps=None, max_hours=1 / 3600, validate_every=50, save_every=10_000, log_every=50
     )
     out = train(recipe, tmp_path / "run")
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     facts = json.loads((out / "run.json").read_text())
-    assert f"{facts['steps']:,} steps in" in told
-    assert "of 0.000277778 hours" in told
+    assert f"{facts['steps']:,} steps in" in output
+    assert "of 0.000277778 hours" in output
     assert figures(out)["train/loss"][-1][0] == facts["steps"] > 10
 
 

@@ -33,7 +33,7 @@ def messages_of(folder: Path) -> list[list[dict[str, str]]]:
     return [json.loads(line)["messages"] for line in (folder / "chat.jsonl").read_text().splitlines()]
 
 
-def learnt(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
+def trained_targets(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
     """Return the trained targets of each row."""
     return [tuple(row[row != IGNORE_INDEX].tolist()) for batch in batches for row in batch.targets]
 
@@ -48,9 +48,9 @@ def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: i
         ids, answers = chat.encode_conversation(messages)
         targets = tuple(i for i, answer in list(zip(ids, answers, strict=True))[1 : max_len + 1] if answer)
         every += [targets] if targets else []
-    held_out = learnt(validation_batches(task))
+    held_out = trained_targets(validation_batches(task))
     steps = len(task.rows) // 5
-    seen = learnt([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
+    seen = trained_targets([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
     assert len(seen) == steps * 5
     assert len(every) == len(task.rows) + len(held_out)
     left = list(every)
@@ -82,8 +82,8 @@ def test_the_loss_is_the_formula(tmp_path: Path) -> None:
 def test_devices_share_a_step(tmp_path: Path) -> None:
     task = task_for(tmp_path, batch_size=12, micro_batch_size=2)
     for step in (0, 7):
-        shared = learnt([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
-        assert sorted(shared) == sorted(learnt(task.batches(step, 0, 1)))
+        shared = trained_targets([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
+        assert sorted(shared) == sorted(trained_targets(task.batches(step, 0, 1)))
 
 
 def test_it_leaves_a_model_that_answers(finished: Finished) -> None:

@@ -119,8 +119,8 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
         compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
-    again = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
-    assert losses(again) == losses(compared)
+    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
+    assert losses(repeated) == losses(compared)
     for folder in (path for path in compared.folder.iterdir() if path.is_dir()):
         assert weights(out / folder.name) == weights(folder)
         assert figures(out / folder.name) == figures(folder)
@@ -131,8 +131,8 @@ def test_finished_variants_are_not_trained_again(
     compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
-    again = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
-    assert losses(again) == losses(compared)
+    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
+    assert losses(repeated) == losses(compared)
 
 
 def test_a_signal_stops_it_after_saving(
@@ -283,7 +283,7 @@ def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:
     return plan_sweep(names, varied_keys=[VariedKey.read(text) for text in vary], out=out, **settings)
 
 
-def refused(work: Callable[[], object]) -> str:
+def error_of(work: Callable[[], object]) -> str:
     with pytest.raises(UserError) as refusal:
         work()
     assert "\n" not in str(refusal.value)
@@ -294,22 +294,22 @@ def test_invalid_comparisons_are_rejected(
     recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path
 ) -> None:
     text, out, run = recipes("text"), tmp_path / "out", str(compared.folder / "placement=pre,seed=1")
-    assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in refused(lambda: plan(["nutshel"], out))
-    assert "unknown key 'placment'; did you mean 'placement'?" in refused(
+    assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in error_of(lambda: plan(["nutshel"], out))
+    assert "unknown key 'placment'; did you mean 'placement'?" in error_of(
         lambda: plan([text], out, "model.stack.placment=pre,post")
     )
-    assert refused(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
+    assert error_of(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
         "position=rotary and position=rotary+base=10000 are the same recipe; remove one"
     )
-    assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in refused(
+    assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in error_of(
         lambda: plan([text], out, "model.stack.placement=pre,prae")
     )
-    assert "n_layers=1 has nothing to be compared with" in refused(lambda: plan([text], out, "model.stack.n_layers=1"))
-    assert "text has nothing to be compared with; add another recipe or run" in refused(lambda: plan([text], out))
-    assert "is given twice; remove one" in refused(lambda: plan([text, text], out))
-    assert "--seeds applies only to recipes" in refused(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
-    assert "--vary applies only to recipes" in refused(lambda: plan([run], out, "model.max_len=1,2"))
-    assert "training.seed is both in --set and in --seeds" in refused(
+    assert "n_layers=1 has nothing to be compared with" in error_of(lambda: plan([text], out, "model.stack.n_layers=1"))
+    assert "text has nothing to be compared with; add another recipe or run" in error_of(lambda: plan([text], out))
+    assert "is given twice; remove one" in error_of(lambda: plan([text, text], out))
+    assert "--seeds applies only to recipes" in error_of(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
+    assert "--vary applies only to recipes" in error_of(lambda: plan([run], out, "model.max_len=1,2"))
+    assert "training.seed is both in --set and in --seeds" in error_of(
         lambda: plan([text], out, seeds=[1, 2], changes={"training": {"seed": 3}})
     )
     assert not out.exists()
@@ -321,31 +321,31 @@ def test_all_variants_are_built_before_one_is_trained(
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
     varied_keys = [VariedKey.of("model.stack.n_heads", [2, 4, 3])]
-    words = refused(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
+    words = error_of(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
     assert words.startswith("n_heads=3: ")
     assert "16" in words
     varied_keys = [VariedKey.of("task.best_by", ["loss", "bleu"])]
-    words = refused(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
+    words = error_of(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
     assert "task.best_by: input should be 'loss', got 'bleu'" in words
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
     text, out = recipes("text"), compared.folder
-    words = refused(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
+    words = error_of(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
     assert (
         "contains a comparison with other settings (vary.model.stack.placement: ['pre', 'sandwich'] -> ['pre', 'post'])"
         in words
     )
     assert words.endswith("pass another --out")
-    words = refused(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
+    words = error_of(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
     assert "seeds: [1, 2] -> [1, 2, 3]" in words
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("")
-    assert "is not empty and contains no comparison" in refused(
+    assert "is not empty and contains no comparison" in error_of(
         lambda: plan([text], tmp_path / "full", "model.stack.placement=pre,post")
     )
-    assert "is a file; pass a folder" in refused(
+    assert "is a file; pass a folder" in error_of(
         lambda: plan([text], tmp_path / "full" / "a.txt", "model.stack.placement=pre,post")
     )
 
@@ -356,14 +356,14 @@ def test_model_without_recorded_data_is_rejected(compared: ComparedRuns, tmp_pat
     for name in ("card.json", "manifest.json"):
         (bare / name).unlink()
     sweep = plan([str(bare), str(compared.folder / "placement=pre,seed=1")], tmp_path / "out")
-    assert "does not contain its training data settings" in refused(lambda: check_sweep(sweep, quiet=True))
+    assert "does not contain its training data settings" in error_of(lambda: check_sweep(sweep, quiet=True))
 
 
 def test_unfinished_run_is_rejected(compared: ComparedRuns, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
-    assert "is not finished, according to its run.json; finish it first" in refused(
+    assert "is not finished, according to its run.json; finish it first" in error_of(
         lambda: plan([str(begun)], tmp_path / "out")
     )
 
@@ -376,7 +376,7 @@ def test_run_with_missing_data_is_rejected_before_training(
     run = str(train(tiny_recipe(tmp_path / "own", max_steps=2), tmp_path / "run", quiet=True))
     (tmp_path / "own" / "text.txt").unlink()
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
-    assert "text.txt" in refused(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
+    assert "text.txt" in error_of(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
 
 
 @pytest.mark.slow
@@ -388,7 +388,7 @@ def test_changed_recipe_is_rejected_before_training(
     compare_runs([str(recipe)], varied_keys=TWO, out=tmp_path / "out", quiet=True)
     recipe.write_text(recipe.read_text().replace("batch_size: 16", "batch_size: 8").replace("micro_batch_size: 4", ""))
     sweep = plan_sweep([str(recipe)], varied_keys=TWO, out=tmp_path / "out")
-    assert "task.batch_size: 16 -> 8" in refused(lambda: check_sweep(sweep, quiet=True))
+    assert "task.batch_size: 16 -> 8" in error_of(lambda: check_sweep(sweep, quiet=True))
 
 
 def test_default_folder() -> None:

@@ -12,7 +12,7 @@ from tercet.training import parse_recipe, train
 from tercet.training.tasks.open_task import task_of
 
 
-def refused(recipe: Any, folder: Path, words: str) -> None:
+def check_rejected(recipe: Any, folder: Path, words: str) -> None:
     """Check that `train` rejects the recipe before it creates a folder."""
     with pytest.raises(UserError, match=words) as refusal:
         train(recipe, folder / "run", quiet=True)
@@ -81,7 +81,7 @@ def test_a_recipe_needs_a_task() -> None:
 def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
     own = {"data": {"source_tokenizer": {"kind": "characters"}}}
     words = "model.share_embeddings requires one vocabulary; set it to false, or leave out source_tokenizer"
-    refused(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
+    check_rejected(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
     with pytest.raises(UserError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         tiny_pairs_recipe(tmp_path, {"model": {"source_vocab_size": 50}})
 
@@ -100,12 +100,12 @@ def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
     ],
 )
 def test_of_pairs_with_their_data(tmp_path: Path, training: dict[str, Any], words: str) -> None:
-    refused(tiny_pairs_recipe(tmp_path, **training), tmp_path, words)
+    check_rejected(tiny_pairs_recipe(tmp_path, **training), tmp_path, words)
 
 
 def test_sentences_that_do_not_fit(tmp_path: Path) -> None:
     words = "every pair is longer than max_len=4 tokens, .*; set model.max_len higher"
-    refused(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 4}}), tmp_path, words)
+    check_rejected(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 4}}), tmp_path, words)
     task = task_of(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 6}}), progress=False)
     assert "longer than max_len left out" in task.describe()
 
@@ -127,9 +127,9 @@ def test_post_norm_without_a_warm_up_is_warned_of_once(
     for model, warmup in ((changes, 0), (changes, 2), ({}, 0)):
         recipe = TINY[family](tmp_path, {"model": model}, **short, warmup_steps=warmup)
         out = train(recipe, tmp_path / f"{family} {warmup} {len(model)}")
-        told = [line for line in capsys.readouterr().err.splitlines() if "post-norm" in line]
-        assert len(told) == (model == changes and not warmup)
-        if told:
-            assert re.search(warning, told[0])
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "post-norm" in line]
+        assert len(warnings) == (model == changes and not warmup)
+        if warnings:
+            assert re.search(warning, warnings[0])
             train(recipe, out)
             assert "post-norm" not in capsys.readouterr().err

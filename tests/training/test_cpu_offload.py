@@ -22,12 +22,12 @@ def test_host_memory_holds_the_offloaded_state(tmp_path: Path) -> None:
         step = measure_step(recipe, micro=4, device="cuda", precision="fp32", checkpointing=False)
         return estimate_rank(recipe, step, checkpointing=False, available_bytes=None)
 
-    there, here = rank(), rank(cpu_offload=True)
-    assert there.host == 0
-    assert here.host == there.weights + there.gradients + there.optimizer > 0
-    assert here.weights == here.gradients == here.optimizer == 0
-    assert here.total == there.total - here.host
-    assert here.communication == there.communication > 0
+    on_device, offloaded = rank(), rank(cpu_offload=True)
+    assert on_device.host == 0
+    assert offloaded.host == on_device.weights + on_device.gradients + on_device.optimizer > 0
+    assert offloaded.weights == offloaded.gradients == offloaded.optimizer == 0
+    assert offloaded.total == on_device.total - offloaded.host
+    assert offloaded.communication == on_device.communication > 0
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ OF_A_WHOLE_MODEL = "val/unigram_entropy"  # sharded runs do not have it on any d
 def assert_same(one: Path, other: Path) -> None:
     for folder in ("last", "best"):
         assert weights(one, folder) == weights(other, folder), folder
-    there, here = (
+    expected, actual = (
         {name: column for name, column in figures(run).items() if name != OF_A_WHOLE_MODEL} for run in (one, other)
     )
-    assert there == here
+    assert expected == actual
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def whole(finished: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return run
 
 
-def dying(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> int:
+def train_and_die(recipe: Recipe, out: Path, n: int, *, after: bool, name: str = "") -> int:
     """Train in a separate process, which may kill itself at its n-th rename, and return its exit code."""
 
     def work() -> None:
@@ -88,7 +88,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
     recipe = recipe_of(case, reference.parent)
     chance, deaths, out = random.Random(7), 0, tmp_path / "run"
     for _ in range(attempts):
-        code = dying(recipe, out, chance.randint(1, 20), after=chance.random() < 0.5)
+        code = train_and_die(recipe, out, chance.randint(1, 20), after=chance.random() < 0.5)
         assert code in (0, -signal.SIGKILL)
         deaths += code != 0
         if (out / "best" / "model.safetensors").exists():
@@ -107,7 +107,7 @@ def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case
     recipe = recipe_of(case, reference.parent)
     out = tmp_path / "run"
     for n in (1, 2, 3):
-        assert dying(recipe, out, n, after=after) == -signal.SIGKILL
+        assert train_and_die(recipe, out, n, after=after) == -signal.SIGKILL
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 
@@ -182,7 +182,7 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     """Return a translation run that was killed right after its first save: at step 4, 4 buckets into an epoch of 11."""
     out = tmp_path_factory.mktemp("killed") / "run"
     recipe = recipe_of("pairs", whole("pairs").parent)
-    assert dying(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
+    assert train_and_die(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 4
     return out
 
@@ -226,7 +226,7 @@ def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -
         tmp_path, optimizer={"kind": "adam", "lr": 0.0}, patience=2, validate_every=2, save_every=30, max_steps=30
     )
     out = tmp_path / "run"
-    assert dying(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
+    assert train_and_die(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 6
     before = figures(out), weights(out), weights(out, "best")
     assert '"finished": false' in (out / "run.json").read_text()

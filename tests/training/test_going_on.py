@@ -42,7 +42,7 @@ CONSTANT: dict[str, Any] = {"schedule": "constant"}
 STUCK: dict[str, Any] = {"optimizer": {"kind": "adam", "lr": 0.0}, "patience": 2, "validate_every": 2, "max_steps": 30}
 
 
-def stopped(recipe: Recipe, out: Path, saves: int = 2) -> Path:
+def killed_run(recipe: Recipe, out: Path, saves: int = 2) -> Path:
     """Return a run that was killed right after `saves` saves, at intervals of four steps."""
 
     def work() -> None:
@@ -65,9 +65,9 @@ def test_extended_run_equals_run_of_that_length(tmp_path: Path, capsys: pytest.C
     begun = (out / "recipe.yaml").read_bytes()
     train(tiny_recipe(tmp_path, **CONSTANT), out, Resume(More(4), exact=True))
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **CONSTANT), tmp_path / "planned", quiet=True), out)
-    said = capsys.readouterr().err
-    assert "changed: training.max_steps 12 -> 16\nresuming at step 13 of 16\n" in said
-    assert "learning rate (constant): 0.01 at step 13, as if the run had been planned for 16 steps\n" in said
+    output = capsys.readouterr().err
+    assert "changed: training.max_steps 12 -> 16\nresuming at step 13 of 16\n" in output
+    assert "learning rate (constant): 0.01 at step 13, as if the run had been planned for 16 steps\n" in output
     assert changes(out) == [(12, "training.max_steps", 12, 16)]
     assert read_recipe(out).training.max_steps == 16
     card = load_model(out / "last").card
@@ -89,7 +89,7 @@ def test_extended_run_with_constant_rate_equals_longer_run(finished: Finished, t
 @pytest.mark.slow
 def test_run_extended_before_cooldown_equals_longer_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wsd: dict[str, Any] = {"schedule": {"kind": "wsd", "cooldown": 0.25}}
-    out = stopped(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
+    out = killed_run(tiny_recipe(tmp_path, **wsd), tmp_path / "run")
     train(tiny_recipe(tmp_path, **wsd), out, Resume(Until(16), exact=True))
     assert "resuming at step 9 of 16\n" in capsys.readouterr().err
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **wsd), tmp_path / "planned", quiet=True), out)
@@ -109,14 +109,14 @@ def test_extension_after_decay_raises_the_rate_with_a_note(
 
     train(recipe, out, Resume(More(4)))
     words = r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, then as in a run of 16 steps; "
-    said = re.search(words, capsys.readouterr().err)
-    assert said
+    output = re.search(words, capsys.readouterr().err)
+    assert output
     spec = recipe.training
     expected = [
         0.01 * rate_factor(spec.schedule, step=step, warmup=2, total=12 if step < 12 else 16) for step in range(16)
     ]
     assert [rate for _, rate in figures(out)["lr"]] == pytest.approx(expected, rel=1e-6)
-    assert float(f"0.00{said[1]}") == pytest.approx(expected[12], rel=1e-3)
+    assert float(f"0.00{output[1]}") == pytest.approx(expected[12], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     epochs: dict[str, Any] = {**CONSTANT, "max_steps": None, "sample_tokens": 0}
     out = train(tiny_recipe(tmp_path, max_epochs=1, **epochs), tmp_path / "run", quiet=True)
     first = resume_state(out)["global_step"]
-    train_resolved(own(read_recipe(out), out), Resume(More(1)), quiet=True)
+    train_resolved(resolve_current(read_recipe(out), out), Resume(More(1)), quiet=True)
     assert resume_state(out)["global_step"] == first + 1
     assert changes(out) == [(first, "training.max_steps", None, first + 1), (first, "training.max_epochs", 1, None)]
     train(tiny_recipe(tmp_path, max_epochs=2, **epochs), out)
@@ -172,7 +172,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
     assert weights(planned) == weights(out)
     with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} were requested"):
-        train_resolved(own(read_with(out, max_epochs=1, max_steps=None), out), quiet=True)
+        train_resolved(resolve_current(read_with(out, max_epochs=1, max_steps=None), out), quiet=True)
 
 
 def read_with(out: Path, **training: Any) -> Recipe:
@@ -180,7 +180,7 @@ def read_with(out: Path, **training: Any) -> Recipe:
     return replace(recipe, training=replace(recipe.training, **training))
 
 
-def own(recipe: Recipe, out: Path) -> ResolvedRecipe:
+def resolve_current(recipe: Recipe, out: Path) -> ResolvedRecipe:
     """Return the current recipe of the run in a folder."""
     return ResolvedRecipe(recipe=recipe, folder=out, from_run=True)
 
@@ -193,10 +193,10 @@ def test_run_out_of_patience_can_be_extended(tmp_path: Path, capsys: pytest.Capt
     assert f"{why}; to continue, pass --more STEPS or a larger training.patience\n" in capsys.readouterr().err
     train(recipe, out)
     assert f"is already finished: {why}; pass --more STEPS to train longer" in capsys.readouterr().err
-    train_resolved(own(read_with(out, patience=3), out))
-    said = capsys.readouterr().err
-    assert "changed: training.patience 2 -> 3\nresuming at step 7 of 30\n" in said
-    assert "it stopped at step 8 of 30, after 3 validations without improvement" in said
+    train_resolved(resolve_current(read_with(out, patience=3), out))
+    output = capsys.readouterr().err
+    assert "changed: training.patience 2 -> 3\nresuming at step 7 of 30\n" in output
+    assert "it stopped at step 8 of 30, after 3 validations without improvement" in output
     train(recipe, out, Resume(More(2)), quiet=True)  # the count of validations starts again
     assert resume_state(out)["global_step"] == 14
     assert resume_state(out)["callbacks"]["StepActions"]["Validation"]["best_step"] == 2
@@ -205,7 +205,7 @@ def test_run_out_of_patience_can_be_extended(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.slow
 def test_allowed_changes_of_a_stopped_run(tmp_path: Path) -> None:
-    out = stopped(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
+    out = killed_run(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
     changed = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}
     train(tiny_recipe(tmp_path, **CONSTANT, **changed), out, quiet=True)
     assert {key: new for _, key, _, new in changes(out)} == {f"training.{k}": value for k, value in changed.items()}
@@ -216,7 +216,7 @@ def test_allowed_changes_of_a_stopped_run(tmp_path: Path) -> None:
     assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
     train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the original command reverts no change
     assert len(changes(out)) == len(changed)
-    train_resolved(own(read_with(out, keep=2), out), quiet=True)
+    train_resolved(resolve_current(read_with(out, keep=2), out), quiet=True)
     assert changes(out)[-1] == (12, "training.keep", 4, 2)
     assert json.loads((out / "run.json").read_text())["changes"][-1] == {
         "step": 12, "key": "training.keep", "old": 4, "new": 2,
@@ -242,9 +242,9 @@ def test_cards_state_why_a_model_was_kept(finished: Finished, family: str, words
     assert last.choice == "last, at step 12"
     for folder, card in (("best", best), ("last", last)):
         assert f"| Checkpoint | {card.choice} |\n" in (out / folder / "README.md").read_text()
-    said = summary(out).splitlines()[0]
-    assert said.startswith(f"The run is in {out}; {words.format(abs(value))}")
-    assert said.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
+    output = summary(out).splitlines()[0]
+    assert output.startswith(f"The run is in {out}; {words.format(abs(value))}")
+    assert output.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
 
 
 def test_other_changes_of_a_run_are_rejected(finished: Finished, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_other_changes_of_a_run_are_rejected(finished: Finished, tmp_path: Path)
         with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{only}"):
             train(TINY["text"](finished("text").parent, keep=7, **change), out, quiet=True)
     with pytest.raises(UserError, match="cannot change max_hours of a started run"):
-        train_resolved(own(read_with(out, max_steps=None, max_hours=1.0), out), quiet=True)
+        train_resolved(resolve_current(read_with(out, max_steps=None, max_hours=1.0), out), quiet=True)
     assert files_of(out) == before
 
 

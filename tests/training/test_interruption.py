@@ -51,17 +51,19 @@ def test_all_processes_stop_with_the_signal(
 
 def test_lightning_does_not_replace_signal_handlers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Lightning's handler of SIGUSR1, which requeues a SLURM job, is not installed either."""
-    seen: list[Any] = []
+    handlers: list[Any] = []
     monkeypatch.setattr(
         StepActions,
         "on_train_start",
-        lambda *_: seen.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)),
+        lambda *_: handlers.extend(
+            signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        ),
     )
     for name, value in {"JOB_ID": "1", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
     train(tiny_recipe(tmp_path, max_steps=1), tmp_path / "run", quiet=True)
-    assert [getattr(handler, "__func__", handler) for handler in seen] == [Interruption._receive] * 2 + before[2:]
+    assert [getattr(handler, "__func__", handler) for handler in handlers] == [Interruption._receive] * 2 + before[2:]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
 
 

@@ -40,7 +40,7 @@ Finished = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def own_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Return a function that gives an uninterrupted run of a kind."""
     folder = tmp_path_factory.mktemp("own")
 
@@ -63,8 +63,8 @@ def last_figures(out: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_figures_are_those_of_evaluate(kind: str, own_run: Finished) -> None:
-    out = own_run(kind)
+def test_figures_are_those_of_evaluate(kind: str, uninterrupted_run: Finished) -> None:
+    out = uninterrupted_run(kind)
     task, trained_model = task_for(kind, out.parent), load_model(out / "last")
     assert isinstance(trained_model, Encoder)
     scores, logged = (
@@ -111,8 +111,8 @@ def test_labels_are_learned(kind: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert scores.rmse < 0.6 * scores.constant_rmse
         assert scores.spearman > 0.8
     assert main(["evaluate", str(out), "--json", "--device", "cpu"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["count"] == scores.count
+    result = json.loads(capsys.readouterr().out)
+    assert result["count"] == scores.count
     # The whole file, parsed as in training; it includes the training texts.
     assert main(["evaluate", str(out), "--data", str(tmp_path / f"{kind}.jsonl"), "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["count"] == 100
@@ -147,8 +147,8 @@ def test_devices_share_a_step(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: Path) -> None:
-    recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
+def test_killed_in_the_middle_of_saving(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
+    recipe, out = RECIPES[kind](uninterrupted_run(kind).parent), tmp_path / "run"
 
     def work() -> None:
         dies_at_rename(9, after=True)()
@@ -156,23 +156,23 @@ def test_killed_in_the_middle_of_saving(kind: str, own_run: Finished, tmp_path: 
 
     assert exit_code(child(work)) == -signal.SIGKILL
     train(recipe, out, quiet=True)
-    assert_same_run(own_run(kind), out)
+    assert_same_run(uninterrupted_run(kind), out)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", RECIPES)
-def test_killed_at_any_time(kind: str, own_run: Finished, tmp_path: Path) -> None:
-    recipe, out = RECIPES[kind](own_run(kind).parent), tmp_path / "run"
+def test_killed_at_any_time(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
+    recipe, out = RECIPES[kind](uninterrupted_run(kind).parent), tmp_path / "run"
     assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
-    assert_same_run(own_run(kind), out)
+    assert_same_run(uninterrupted_run(kind), out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_extended_run_equals_longer_run(kind: str, own_run: Finished, tmp_path: Path) -> None:
+def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
     """The scale of numbers and the labels come from the data, and are not a change of the recipe."""
-    out = shutil.copytree(own_run(kind), tmp_path / "run")
+    out = shutil.copytree(uninterrupted_run(kind), tmp_path / "run")
     assert main(["train", str(out), "--more", "4"]) == 0
     assert load_model(out / "last").card.step == 16
 
@@ -188,8 +188,8 @@ def test_with_an_adapter_or_frozen_parts(kind: str, finished: Finished, tmp_path
         out = train(parse_recipe(merge(settings, change), name=name), tmp_path / name, quiet=True)
         trained_model = load_model(out)
         assert isinstance(trained_model, Encoder)
-        again = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
-        assert again.model.spec == trained_model.model.spec
+        reloaded = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
+        assert reloaded.model.spec == trained_model.model.spec
         texts = tmp_path / f"{kind}.jsonl"
         assert tercet.load(out).evaluate(texts) == tercet.load(tmp_path / f"{name}-again").evaluate(texts)
 
@@ -201,10 +201,14 @@ def continued(kind: str, folder: Path, old: Path, **data: Any) -> Recipe:
 
 @pytest.mark.slow
 def test_a_head_of_another_kind_is_replaced(
-    finished: Finished, own_run: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Finished, uninterrupted_run: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for old, kind in ((finished("labels"), "numbers"), (own_run("numbers"), "sets"), (own_run("sets"), "numbers")):
-        out = train(continued(kind, own_run(kind).parent, old), tmp_path / f"{old.name} {kind}")
+    for old, kind in (
+        (finished("labels"), "numbers"),
+        (uninterrupted_run("numbers"), "sets"),
+        (uninterrupted_run("sets"), "numbers"),
+    ):
+        out = train(continued(kind, uninterrupted_run(kind).parent, old), tmp_path / f"{old.name} {kind}")
         assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
         head = load_model(out).require("classify").label_head
         assert head.problem_type == {"numbers": "regression"}.get(kind, "multi_label_classification")
@@ -224,14 +228,14 @@ def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-def test_fine_tuned_regressor_uses_the_new_datas_scale(own_run: Finished, tmp_path: Path) -> None:
+def test_fine_tuned_regressor_uses_the_new_datas_scale(uninterrupted_run: Finished, tmp_path: Path) -> None:
     """Predictions are the same before the first step, although the new targets have another mean and spread."""
     (tmp_path / "b.jsonl").write_text(
         "".join(
             json.dumps({"text": f"the cat {'eats ' * (n % 5)}", "label": 9e3 + 100 * (n % 5)}) + "\n" for n in range(60)
         )
     )
-    old = own_run("numbers")
+    old = uninterrupted_run("numbers")
     recipe = continued("numbers", old.parent, old, source=str(tmp_path / "b.jsonl"))
     recipe = parse_recipe(merge(to_plain(recipe), {"training": {"optimizer": {"lr": 0}}}), name="still")
     out = train(recipe, tmp_path / "run", quiet=True)
@@ -264,9 +268,9 @@ def test_fine_tuned_regressor_uses_the_new_datas_scale(own_run: Finished, tmp_pa
     ],
 )
 def test_incompatible_settings_are_rejected(kind: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=words) as result:
         RECIPES[kind](tmp_path, changes)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(result.value)
 
 
 @pytest.mark.parametrize("label", ['"high"', "NaN", "null", "1e400"])

@@ -62,8 +62,8 @@ def launch(folder: Path, launcher: list[str], recipe: Recipe) -> Path:
     out = folder / "two"
     command = [sys.executable, *launcher, str(PROGRAM), str(folder / "two.yaml"), str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr[:3000] + "\n...\n" + done.stderr[-3000:]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert completed.returncode == 0, completed.stderr[:3000] + "\n...\n" + completed.stderr[-3000:]
     return out
 
 
@@ -82,13 +82,13 @@ def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
         a, b = (load_model(run / folder).model.state_dict() for run in (one, two))
         for name in a:
             torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)
-    there, here = figures(one), figures(two)
-    for name in there:
+    expected, actual = figures(one), figures(two)
+    for name in expected:
         if sharded and name in SCORED:
-            assert not here[name]
+            assert not actual[name]
             continue
-        assert [step for step, _ in there[name]] == [step for step, _ in here[name]], name
-        assert [y for _, y in here[name]] == pytest.approx([y for _, y in there[name]], rel=1e-4), name
+        assert [step for step, _ in expected[name]] == [step for step, _ in actual[name]], name
+        assert [y for _, y in actual[name]] == pytest.approx([y for _, y in expected[name]], rel=1e-4), name
     assert json.loads((two / "run.json").read_text())["finished"]
     assert (two / "loss.png").exists()
 

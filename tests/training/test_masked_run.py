@@ -36,8 +36,8 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
         used = batch.targets != IGNORE_INDEX
         hidden = dict(zip(batch.positions[used].tolist(), batch.targets[used].tolist(), strict=True))
         for row, inputs in enumerate(batch.inputs.tolist()):
-            here = {place - row * length: token for place, token in hidden.items() if place // length == row}
-            found.append((inputs, here))
+            row_hidden = {place - row * length: token for place, token in hidden.items() if place // length == row}
+            found.append((inputs, row_hidden))
     return found
 
 
@@ -58,20 +58,20 @@ def test_masks_depend_only_on_the_row_of_the_step(tmp_path: Path, rows: Any) -> 
 
 def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Path) -> None:
     text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows at fixed positions
-    task, again = task_for(tmp_path, text), task_for(tmp_path, text)
-    assert rows_of(task.batches(5, 0, 1)) == rows_of(again.batches(5, 0, 1))
+    task, repeated = task_for(tmp_path, text), task_for(tmp_path, text)
+    assert rows_of(task.batches(5, 0, 1)) == rows_of(repeated.batches(5, 0, 1))
     hidden: dict[int, list[dict[int, int]]] = {}
     for step in range(2 * len(task.rows) // 16):
         numbers, _ = task.plan.rows(step)
-        for number, (_, here) in zip(numbers.tolist(), rows_of(task.batches(step, 0, 1)), strict=True):
-            hidden.setdefault(number, []).append(here)
+        for number, (_, row_hidden) in zip(numbers.tolist(), rows_of(task.batches(step, 0, 1)), strict=True):
+            hidden.setdefault(number, []).append(row_hidden)
     twice = [masks for masks in hidden.values() if len(masks) == 2]
     assert sum(one != other for one, other in twice) > 0.8 * len(twice)
 
 
 def test_each_step_and_each_block_of_its_rows_hides_other_places(tmp_path: Path) -> None:
     task = task_for(tmp_path, batch_size=2 * BLOCK, micro_batch_size=None)
-    hidden = [[set(here) for _, here in rows_of(task.batches(step, 0, 1))] for step in range(2)]
+    hidden = [[set(row_hidden) for _, row_hidden in rows_of(task.batches(step, 0, 1))] for step in range(2)]
     blocks = [rows[first : first + BLOCK] for rows in hidden for first in (0, BLOCK)]
     assert all(one != other for n, one in enumerate(blocks) for other in blocks[:n])
 
@@ -133,9 +133,9 @@ def test_plateau_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     tokenizer = {"kind": "characters", "bos": True, "pad": True, "mask": True}
     changes = {"data": {"tokenizer": tokenizer}}
     train(tiny_masked_recipe(tmp_path, changes, optimizer={"kind": "adam", "lr": 0.0}), tmp_path / "run")
-    told = capsys.readouterr().err
-    assert told.count("is that of unigram frequencies") == 1
-    assert "step 3: the validation loss" in told
+    output = capsys.readouterr().err
+    assert output.count("is that of unigram frequencies") == 1
+    assert "step 3: the validation loss" in output
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def families(*normal: str) -> list[Any]:
     return [name if name in normal else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 
 
-def raw(run: Path) -> dict[str, Tensor]:
+def resume_weights(run: Path) -> dict[str, Tensor]:
     """Return the weights that a run resumes from."""
     state = resume_state(run)["state_dict"]
     return {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
@@ -48,7 +48,7 @@ def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Calla
     steps = list(steps_by_hand(task_of(recipe, progress=False)))
     assert_is_average(out, "last", steps[-1])
     assert_is_average(out, "best", steps[load_model(out / "best").card.step - 1])
-    held = raw(out)
+    held = resume_weights(out)
     assert all(torch.equal(held[name], x) for name, x in steps[-1].weights.items())
     name = "embedding.weight"
     assert not torch.allclose(steps[-1].average[name], steps[-1].weights[name], atol=1e-5)
@@ -71,9 +71,9 @@ def test_early_average_is_not_the_first_weights(tmp_path: Path) -> None:
     out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
     first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
     average = load_model(out / "last").model.state_dict()["embedding.weight"]
-    begun, now = raw(first)["embedding.weight"], raw(out)["embedding.weight"]
+    begun, now = resume_weights(first)["embedding.weight"], resume_weights(out)["embedding.weight"]
     assert float((average - now).norm()) < 0.5 * float((begun - now).norm())
-    assert load_model(first / "last").model.state_dict().keys() == raw(first).keys()
+    assert load_model(first / "last").model.state_dict().keys() == resume_weights(first).keys()
     assert torch.equal(load_model(first / "last").model.state_dict()["embedding.weight"], begun)
 
 
@@ -83,12 +83,12 @@ def test_average_changes_only_validated_weights(tmp_path: Path, finished: Callab
     runs = finished(family), train(other_recipe, tmp_path / "other", quiet=True)
     with_it, without = runs if family == "pairs" else reversed(runs)
     assert not any("average" in name for name in resume_state(without)["state_dict"])
-    one, other = raw(with_it), raw(without)
+    one, other = resume_weights(with_it), resume_weights(without)
     assert all(torch.equal(one[name], x) for name, x in other.items())
-    there, here = figures(without), figures(with_it)
-    assert here["train/loss"] == there["train/loss"]
-    assert here["grad_norm"] == there["grad_norm"]
-    assert here["val/loss"] != there["val/loss"]
+    expected, actual = figures(without), figures(with_it)
+    assert actual["train/loss"] == expected["train/loss"]
+    assert actual["grad_norm"] == expected["grad_norm"]
+    assert actual["val/loss"] != expected["val/loss"]
     held = load_model(without / "last").model.state_dict()
     assert all(torch.equal(held[name], x) for name, x in other.items())
     assert weights(with_it) != weights(without)

@@ -37,8 +37,8 @@ def test_validation_and_samples_do_not_change_a_run(tmp_path: Path, optimizer: d
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
 def test_activation_checkpointing_changes_no_weight(tmp_path: Path, kind: str, finished: Callable[[str], Path]) -> None:
-    again = train(TINY[kind](tmp_path, activation_checkpointing=True), tmp_path / "again", quiet=True)
-    assert weights(again) == weights(finished(kind))
+    checkpointed_run = train(TINY[kind](tmp_path, activation_checkpointing=True), tmp_path / "again", quiet=True)
+    assert weights(checkpointed_run) == weights(finished(kind))
 
 
 @pytest.mark.slow

@@ -26,9 +26,9 @@ def small_model(**changes: Any) -> DecoderOnly:
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -> None:
     model = small_model(tie_embeddings=tied)
-    held = [id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in model.parameters())
-    assert len(held) == len(set(held))
+    parameter_ids = [id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]]
+    assert sorted(parameter_ids) == sorted(id(p) for p in model.parameters())
+    assert len(parameter_ids) == len(set(parameter_ids))
 
 
 @pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)
@@ -42,8 +42,8 @@ def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
     ]
     for p in frozen:
         p.requires_grad_(False)
-    held = {id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]}
-    assert held == {id(p) for p in model.parameters()} - set(map(id, frozen))
+    parameter_ids = {id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]}
+    assert parameter_ids == {id(p) for p in model.parameters()} - set(map(id, frozen))
 
 
 def test_vectors_do_not_decay() -> None:

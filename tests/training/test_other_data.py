@@ -21,7 +21,7 @@ OTHER = {"data": {"source": "other.csv"}}
 
 
 @pytest.fixture(autouse=True)
-def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("facts.txt").write_text(FACTS)
 
@@ -69,9 +69,9 @@ def test_animals_are_validated_on_training_facts() -> None:
     assert recipe.data.validation == HeldOut(source="facts.txt")
     corpus = prepare(recipe.data)
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == FACTS
-    [said] = resolved.notes
-    assert said.startswith("facts.txt replaces animals: data.validation.source: 'animals' -> 'facts.txt'; ")
-    assert "task.sample_prompt: 'elephants' -> None" in said
+    [output] = resolved.notes
+    assert output.startswith("facts.txt replaces animals: data.validation.source: 'animals' -> 'facts.txt'; ")
+    assert "task.sample_prompt: 'elephants' -> None" in output
     own: Any = load_recipe("animals")
     assert own.data.validation == HeldOut(source="animals")
 
@@ -120,9 +120,9 @@ def test_sentences_in_other_languages_have_none() -> None:
 )
 def test_one_line_reports_it(words: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *words, "--print-config"]) == 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == (1 if note else 0)
-    assert note in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == (1 if note else 0)
+    assert note in output
 
 
 @pytest.mark.slow

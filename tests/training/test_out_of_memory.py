@@ -30,9 +30,9 @@ def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = train(TINY[family](tmp_path, max_steps=4), tmp_path / "expected", quiet=True)
-    held = hold_rows(lambda step: 6, monkeypatch.setattr)
+    rows_per_step = hold_rows(lambda step: 6, monkeypatch.setattr)
     out = train(TINY[family](tmp_path, max_steps=4, micro_batch_size=None), tmp_path / "run", quiet=True)
-    assert held == {step: [4, 4, 4, 4] for step in range(4)}
+    assert rows_per_step == {step: [4, 4, 4, 4] for step in range(4)}
     assert weights(out) == weights(expected)
     record = read_record(out)
     assert record is not None
@@ -49,12 +49,14 @@ def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: py
     settings: dict[str, Any] = {"micro_batch_tokens": None, "batch_tokens": 128, "best_by": "loss", "max_steps": 4}
     recipe = TINY["pairs"](tmp_path, {"model": undropped}, **settings)
     expected = train(recipe, tmp_path / "expected", quiet=True)
-    held = hold_rows(lambda step: 6 if step > 1 else 99, monkeypatch.setattr)
+    rows_per_step = hold_rows(lambda step: 6 if step > 1 else 99, monkeypatch.setattr)
     out = train(recipe, tmp_path / "run", quiet=True)
-    assert [len(held[step]) for step in range(4)] == [1, 1, 4, 4]
-    assert 6 >= max(held[2]) >= min(held[2]) >= max(held[2]) - 1
-    there, here = figures(expected), figures(out)
-    assert [y for _, y in here["train/loss"]] == pytest.approx([y for _, y in there["train/loss"]], rel=1e-4)
+    assert [len(rows_per_step[step]) for step in range(4)] == [1, 1, 4, 4]
+    assert 6 >= max(rows_per_step[2]) >= min(rows_per_step[2]) >= max(rows_per_step[2]) - 1
+    expected_metrics, actual_metrics = figures(expected), figures(out)
+    assert [y for _, y in actual_metrics["train/loss"]] == pytest.approx(
+        [y for _, y in expected_metrics["train/loss"]], rel=1e-4
+    )
     a, b = (load_model(run / "last").model.state_dict() for run in (expected, out))
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=1e-4, rtol=1e-3)
@@ -66,9 +68,9 @@ def test_run_continues_with_the_smaller_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = TINY["text"](tmp_path, micro_batch_size=8)
-    held = hold_rows(lambda step: 4 if step > 4 else 8, monkeypatch.setattr)
+    rows_per_step = hold_rows(lambda step: 4 if step > 4 else 8, monkeypatch.setattr)
     expected = train(recipe, tmp_path / "expected", quiet=True)
-    assert [held[step] for step in (4, 5, 11)] == [[8, 8], [4] * 4, [4] * 4]
+    assert [rows_per_step[step] for step in (4, 5, 11)] == [[8, 8], [4] * 4, [4] * 4]
     out = train(TINY["text"](tmp_path, micro_batch_size=8, max_steps=8), tmp_path / "run", quiet=True)
     capsys.readouterr()
     monkeypatch.undo()  # now there is enough memory
@@ -77,8 +79,8 @@ def test_run_continues_with_the_smaller_micro_batch(
     assert record is not None
     assert record.micro_batches == ((5, 4),)
     assert weights(train(TINY["text"](tmp_path, micro_batch_size=8), tmp_path / "whole", quiet=True)) != weights(out)
-    said = capsys.readouterr().err
-    assert "arithmetic: micro_batch unset, now 4: up to rounding, the run ends as an uninterrupted run would" in said
+    output = capsys.readouterr().err
+    assert "arithmetic: micro_batch unset, now 4: up to rounding, the run ends as an uninterrupted run would" in output
     assert json.loads((out / "run.json").read_text())["micro_batches"] == [[5, 4]]
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
     assert [one.get("micro_batch") for one in state["arithmetic"]] == [None, "4"]
@@ -198,12 +200,12 @@ train(recipe, folder / "run")
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may have, as Linux does it")
 def test_process_with_limited_memory_trains(tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", REAL, str(Path(__file__).parent), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "step 1 is out of memory with 256 rows per micro-batch; continuing with 128 rows" in done.stderr
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert "step 1 is out of memory with 256 rows per micro-batch; continuing with 128 rows" in completed.stderr
     record = read_record(tmp_path / "run")
     assert record is not None
     assert record.finished

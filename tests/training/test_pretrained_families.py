@@ -97,8 +97,8 @@ def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, written:
     after = load_model(out / "last")
     assert after.tokenizer.hash == before.tokenizer.hash
     assert not torch.equal(after.model.state_dict()["embedding.weight"], state["embedding.weight"])
-    again = convert(out, tmp_path / "again", "hf")
-    theirs = getattr(transformers, written).from_pretrained(again).eval()
+    converted_back = convert(out, tmp_path / "again", "hf")
+    theirs = getattr(transformers, written).from_pretrained(converted_back).eval()
     tokens = torch.randint(5, len(WORDS), (2, 5))
     logits = theirs(**given_to(theirs, tokens)).logits
     with torch.no_grad():

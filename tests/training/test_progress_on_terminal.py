@@ -16,7 +16,7 @@ from tercet.training import train
 pytestmark = pytest.mark.slow
 
 
-def seen(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
+def terminal_output(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
     """Return all output of a training on a terminal with this number of lines."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 90, 0, 0))
@@ -31,21 +31,21 @@ def seen(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
         train(tiny_recipe(folder, max_steps=6, validate_every=2, log_every=1), folder / "run")
         sys.stderr.flush()
 
-    training, said = child(work), b""
+    training, output_bytes = child(work), b""
     os.close(theirs)
     while True:
         try:
             part = os.read(ours, 65536)
         except OSError:  # the other end is closed
             break
-        said += part
+        output_bytes += part
     os.close(ours)
-    assert exit_code(training) == 0, said.decode()
-    return said.decode()
+    assert exit_code(training) == 0, output_bytes.decode()
+    return output_bytes.decode()
 
 
 def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
-    text = seen(tmp_path)
+    text = terminal_output(tmp_path)
     assert "┤" in text[: text.index("6/6")]
     assert "┤" not in text[text.rindex("6/6") :]  # removed at the end, before the summary
 
@@ -54,7 +54,7 @@ def test_the_losses_are_drawn_at_each_validation(tmp_path: Path) -> None:
     ("lines", "term"), [(10, "xterm-256color"), pytest.param(40, "dumb", marks=pytest.mark.exhaustive)]
 )
 def test_small_terminal_shows_only_the_bar(tmp_path: Path, lines: int, term: str) -> None:
-    text = seen(tmp_path, lines=lines, term=term)
+    text = terminal_output(tmp_path, lines=lines, term=term)
     assert "6/6" in text
     assert "┤" not in text
     assert "validation loss" in text

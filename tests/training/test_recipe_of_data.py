@@ -37,14 +37,14 @@ FILES = {
 
 
 @pytest.fixture(autouse=True)
-def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).parent.mkdir(exist_ok=True, parents=True)
         Path(name).write_text(text)
 
 
-def recipe_of(name: str, **given: Any) -> dict[str, Any]:
+def chosen_recipe(name: str, **given: Any) -> dict[str, Any]:
     return to_plain(resolve(RunRequest(recipe=name, **given)).recipe)
 
 
@@ -66,39 +66,39 @@ def recipe_of(name: str, **given: Any) -> dict[str, Any]:
 def test_the_recipe_suits_the_data(name: str, kind: str, keys: dict[str, Any]) -> None:
     assert is_data(name)
     assert find_run(name) is None
-    recipe = recipe_of(name)
+    recipe = chosen_recipe(name)
     assert recipe["task"]["kind"] == kind
     assert recipe["task"].get("sample_prompt") is None
     assert recipe["data"]["source"] == name
-    for key, wanted in keys.items():
+    for key, expected in keys.items():
         found = recipe["data"]
         for part in key.split("."):
             found = found[part]
-        assert found == wanted, key
+        assert found == expected, key
 
 
 def test_user_settings_are_kept() -> None:
     changes = {"data": {"tokenizer": {"kind": "bpe", "vocab_size": 300}}, "task": {"sample_prompt": "It"}}
-    recipe = recipe_of("dna.txt", changes=changes)
+    recipe = chosen_recipe("dna.txt", changes=changes)
     assert recipe["data"]["tokenizer"]["vocab_size"] == 300
     assert recipe["task"]["sample_prompt"] == "It"
-    assert recipe_of("chat.csv", changes={"data": {"text_field": "prompt"}})["task"]["kind"] == "language"
+    assert chosen_recipe("chat.csv", changes={"data": {"text_field": "prompt"}})["task"]["kind"] == "language"
 
 
 def test_two_files_of_sentences() -> None:
-    recipe = recipe_of("prose.txt", target="dna.txt")
+    recipe = chosen_recipe("prose.txt", target="dna.txt")
     assert recipe["task"]["kind"] == "translation"
     assert (recipe["data"]["source"], recipe["data"]["target"]) == ("prose.txt", "dna.txt")
 
 
 def test_conversations_require_a_pretrained_model() -> None:
     with pytest.raises(UserError, match="finetune-chat requires a pretrained model; pass --pretrained"):
-        recipe_of("chat.csv")
+        chosen_recipe("chat.csv")
 
 
 def test_data_given_twice_is_rejected() -> None:
     with pytest.raises(UserError, match=re.escape("prose.txt and dna.txt are both data")):
-        recipe_of("prose.txt", data="dna.txt")
+        chosen_recipe("prose.txt", data="dna.txt")
 
 
 @pytest.mark.parametrize("name", ["run", "bert", "empty", "nowhere.txt", "mine.yaml", "demo", "\0"])
@@ -133,8 +133,8 @@ def test_the_run_is_named_by_the_file() -> None:
 
 def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dna.txt", "--print-config"]) == 0
-    said = capsys.readouterr()
-    assert said.err == "dna.txt is text: trained with the recipe that `tercet recipes demo` shows\n"
-    assert "kind: characters" in said.out
+    output = capsys.readouterr()
+    assert output.err == "dna.txt is text: trained with the recipe that `tercet recipes demo` shows\n"
+    assert "kind: characters" in output.out
     assert main(["train", "dna.txt", "--print-config", "--quiet"]) == 0
     assert capsys.readouterr().err == ""

@@ -43,12 +43,12 @@ def branch(tensors: list[Tensor]) -> Tensor:
 def test_a_sum_is_that_of_its_two_halves(odd: int, height: int, seed: int) -> None:
     """One rank may compute the whole sum, or each rank a branch."""
     tensors = leaves(odd << height, seed)
-    wanted = by_definition(tensors)
-    assert torch.equal(branch(tensors), wanted)
+    expected = by_definition(tensors)
+    assert torch.equal(branch(tensors), expected)
     for digits in range(height + 1):
         size = len(tensors) >> digits
         branches = [branch(tensors[first : first + size]) for first in range(0, len(tensors), size)]
-        assert torch.equal(by_definition(branches), wanted)
+        assert torch.equal(by_definition(branches), expected)
 
 
 def test_orders_differ() -> None:
@@ -72,8 +72,8 @@ def test_extra_micro_batch_is_detected() -> None:
 def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(shape, generator=chance) * size for shape in shapes]
-    wanted = torch.cat([x.flatten() for x in tensors]).double().norm()
-    torch.testing.assert_close(exact_norm(tensors).double(), wanted, rtol=1e-6, atol=0.0)
+    expected = torch.cat([x.flatten() for x in tensors]).double().norm()
+    torch.testing.assert_close(exact_norm(tensors).double(), expected, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.slow
@@ -81,5 +81,5 @@ def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: 
 def test_ranks_add_up_in_the_order_of_the_tree(world: int, tmp_path: Path) -> None:
     """Sums, reduce-scatters and the norm of shards over gloo are compared with those of one process."""
     for result in run_ranks(RANKS, tmp_path, world):
-        for name, (got, wanted) in result.items():
-            assert torch.equal(got, wanted), name
+        for name, (actual, expected) in result.items():
+            assert torch.equal(actual, expected), name

@@ -51,10 +51,10 @@ def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: floa
 @pytest.mark.slow
 @given(lengths.filter(lambda said: said[0][0] > 0 and said == sorted(said)), ramps)
 def test_no_row_is_skipped_or_repeated(said: list[tuple[int, int]], ramp: float) -> None:
-    begun = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)
-    plan = changed(begun, said)
+    original = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)
+    plan = changed(original, said)
     for step in range(40):
-        assert np.array_equal(plan.rows(step)[0], begun.rows(step)[0])
+        assert np.array_equal(plan.rows(step)[0], original.rows(step)[0])
         assert plan.rows_before(step + 1) == plan.rows_before(step) + len(plan.rows(step)[0])
 
 
@@ -107,18 +107,20 @@ def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_
 
 
 def test_repeated_command_reverts_no_change(tmp_path: Path) -> None:
-    begun = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
+    original = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
     now = tiny_recipe(tmp_path, max_steps=40, keep=7)
-    assert merge_changes(begun, begun, now) == now
-    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), begun, now) == tiny_recipe(
+    assert merge_changes(original, original, now) == now
+    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), original, now) == tiny_recipe(
         tmp_path, max_steps=40, keep=7, patience=4
     )
-    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), begun, now) == tiny_recipe(
+    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), original, now) == tiny_recipe(
         tmp_path, max_steps=None, max_epochs=3, keep=7
     )
 
 
 def test_plan_follows_the_changes_of_its_run() -> None:
-    told = replace(RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),))
-    plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), told)
+    changed_record = replace(
+        RECORD, steps=30, changes=(Change(step=8, key="training.max_steps", old=30, new=40, steps=40),)
+    )
+    plan = plan_with_changes(Plan(n_rows=10, unit=2, steps=77), changed_record)
     assert (plan.length_at(7), plan.length_at(8), plan.steps) == (30, 40, 40)

@@ -38,8 +38,8 @@ def test_one_compiles_and_one_measures(starts: int, tmp_path: Path) -> None:
             )
             for _ in range(2)
         ]  # fmt: skip
-        said = [process.communicate() for process in processes]
+        outputs = [process.communicate() for process in processes]
         assert [process.returncode for process in processes] == [0, 0]
-        assert len({answer for answer, _ in said}) == 1
-        assert sum(notes.count("measured") for _, notes in said) == 1
+        assert len({answer for answer, _ in outputs}) == 1
+        assert sum(notes.count("measured") for _, notes in outputs) == 1
         assert len(calls.read_text()) == 2  # compiled and linked once

@@ -26,11 +26,11 @@ def test_losses_and_gradients_are_those_of_the_whole(world: int, tmp_path: Path)
     """The test covers all families, position schemes and forms of attention, over gloo."""
     for results in run_ranks(RANKS, tmp_path, world):
         assert len(results) >= 18
-        for name, (got, wanted, numbers) in results.items():
-            assert set(got) == set(wanted), name
+        for name, (actual, wanted, numbers) in results.items():
+            assert set(actual) == set(wanted), name
             for what in wanted:
-                same = torch.allclose(got[what], wanted[what], atol=1e-6, rtol=1e-4)
-                assert same, f"{name}: {what} is off by {(got[what] - wanted[what]).abs().max()}"
+                same = torch.allclose(actual[what], wanted[what], atol=1e-6, rtol=1e-4)
+                assert same, f"{name}: {what} is off by {(actual[what] - wanted[what]).abs().max()}"
             assert numbers < sum(x.numel() for x in wanted.values()), name
 
 

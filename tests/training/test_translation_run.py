@@ -81,11 +81,11 @@ def test_validation_loss_is_unbatched_loss_without_smoothing(finished: Finished)
     texts = corpus_of(out).validation_texts
     for source, target in texts:
         inputs = torch.tensor([[*tokenizer.encode(source), tokenizer.eos_id]])
-        wanted = torch.tensor([[*tokenizer.encode(target), tokenizer.eos_id]])
+        expected_ids = torch.tensor([[*tokenizer.encode(target), tokenizer.eos_id]])
         with torch.no_grad():
-            logits = model(inputs, F.pad(wanted[:, :-1], (1, 0), value=tokenizer.bos_id))
-        nats -= float(logits.log_softmax(-1).gather(-1, wanted[..., None]).sum())
-        tokens += wanted.numel()
+            logits = model(inputs, F.pad(expected_ids[:, :-1], (1, 0), value=tokenizer.bos_id))
+        nats -= float(logits.log_softmax(-1).gather(-1, expected_ids[..., None]).sum())
+        tokens += expected_ids.numel()
     logged = figures(out)["val/loss"][-1]
     assert logged == (12, pytest.approx(nats / tokens, rel=1e-5))
     scores = score_pairs(model, tokenizer, texts)
@@ -134,9 +134,9 @@ def test_the_best_by_loss_is_another_than_by_bleu(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_pairs_recipe(tmp_path, max_steps=3), tmp_path / "run")
-    told = capsys.readouterr().err
-    assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as requested)" in told
-    assert "bleu " in told
+    output = capsys.readouterr().err
+    assert "94 training pairs, 3.3% padding, 3 steps; fp32, not compiled (as requested)" in output
+    assert "bleu " in output
     names = {path.name for path in out.iterdir() if path.name != ".lock"}
     assert names == RUN_FILES
     sample = (out / "samples" / "step-000003.txt").read_text().split("\n\n")
@@ -234,9 +234,9 @@ def assert_same_after_20_updates(one: Path, other: Path, atol: float = 1e-6) -> 
     a, b = (resume_state(run)["state_dict"] for run in (one, other))
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=atol, rtol=1e-5)
-    there, here = figures(one), figures(other)
+    there, actual = figures(one), figures(other)
     for name in ("train/loss", "train/nll", "grad_norm", "val/loss", "tokens"):
-        assert [y for _, y in here[name]] == pytest.approx([y for _, y in there[name]], rel=1e-5), name
+        assert [y for _, y in actual[name]] == pytest.approx([y for _, y in there[name]], rel=1e-5), name
 
 
 @pytest.mark.slow

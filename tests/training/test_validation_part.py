@@ -72,8 +72,10 @@ def test_conversations_that_are_cut_or_left_out_are_counted(tmp_path: Path) -> N
 
     rows = [turns("mouse", "Maus"), turns("cat", f"{LONG} {LONG}"), turns(f"{LONG} {LONG} {LONG}", "Katze")]
     task = task_of(tiny_chat_recipe(tmp_path, held_out_file(tmp_path, rows)), progress=False)
-    said = "3 validation conversations (1 whose answers start after max_len left out, 1 longer than max_len cut)"
-    assert said in task.describe()
+    expected_report = (
+        "3 validation conversations (1 whose answers start after max_len left out, 1 longer than max_len cut)"
+    )
+    assert expected_report in task.describe()
 
 
 def test_validation_documents_in_training_are_counted(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--datatrove", metavar="PYTHON", help="a Python that has datatrove")
+    parser.add_argument("--datatrove", metavar="PYTHON", help="Python interpreter with datatrove")
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
     with tempfile.TemporaryDirectory() as place:

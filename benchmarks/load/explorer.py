@@ -130,7 +130,7 @@ def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | No
     except ModuleNotFoundError:
         path = None
     if path is None:
-        print("no chromium or no playwright: first paint is left out", file=sys.stderr)
+        print("chromium or playwright is missing: skipping first paint", file=sys.stderr)
         return None
     paints, views, sliders = [], [], []
     with sync_playwright() as playwright:

@@ -75,7 +75,7 @@ class Summary:
         ends = f"{statistics.median(self.seconds):.1f} s, {max(self.seconds):.1f} s at most" if self.seconds else "none"
         return "\n".join([
             f"kills          {self.kills.total()} in {self.starts} starts: {by_machine}",
-            f"of one alone   {self.alone}; the others and the launcher ended after {ends}",
+            f"of one rank    {self.alone}; the others and the launcher ended after {ends}",
             f"in a save      {self.in_save}; damaged checkpoints passed over: {self.damaged}",
             f"done again     {self.repeated} steps",
             f"equal          {self.equal} of {self.runs} runs have the unbroken run's weights to the last bit",
@@ -159,7 +159,7 @@ def train_until_killed(
             summary.seconds.append(time.monotonic() - killed)
         summary.in_save += bool(unfinished(out) - before)
     elif started.returncode != 0:
-        sys.exit(f"{machine} ended by itself with exit code {started.returncode}: {log.read_text()[-3000:]}")
+        sys.exit(f"{machine} ended on its own with exit code {started.returncode}: {log.read_text()[-3000:]}")
     summary.damaged += len(re.findall(rb"; the run (?:goes on from the checkpoint|begins anew)", log.read_bytes()))
     return started.returncode == 0
 

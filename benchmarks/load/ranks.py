@@ -118,7 +118,7 @@ def main() -> None:
                 print(name, f"{speeds[name][-1]:,.0f} tokens/s", file=sys.stderr, flush=True)
     one = statistics.median(speeds["single"])
     print(f"{parameters:,} weights, {args.precision}; {args.rounds} rounds of {args.steps} steps\n")
-    print("| run | tokens/s | of ranks x single | of the same without exact | MB a step | in theory |")
+    print("| run | tokens/s | of ranks x single | of the same without exact | MB per step | in theory |")
     print("|---|---|---|---|---|---|")
     for name, (ranks, training) in RUNS.items():
         speed = statistics.median(speeds[name])

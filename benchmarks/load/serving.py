@@ -97,7 +97,7 @@ def in_process(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
 
         def on_event(event: TokenEvent | Exception) -> None:
             if isinstance(event, Exception):
-                print(f"refused: {event}", file=sys.stderr)
+                print(f"rejected: {event}", file=sys.stderr)
             elif event.token is not None and event.token.finish != "eos":
                 seen(1)
             if isinstance(event, Exception) or event.finish is not None:
@@ -149,11 +149,11 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
         }  # fmt: skip
         with http.stream("POST", f"{address}/v1/completions", json=body) as answer:
             if answer.status_code != 200:
-                print(f"refused: {answer.read().decode()}", file=sys.stderr)
+                print(f"rejected: {answer.read().decode()}", file=sys.stderr)
             for line in answer.iter_lines():
                 told = json.loads(line[6:]) if line.startswith("data: {") else {}
                 if "error" in told:
-                    print(f"refused: {told['error']}", file=sys.stderr)
+                    print(f"rejected: {told['error']}", file=sys.stderr)
                 if (choices := told.get("choices")) and (logprobs := choices[0].get("logprobs")):
                     seen(len(logprobs["tokens"]))
 
@@ -252,14 +252,14 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--new", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of asking, for each number of clients")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of load for each number of clients")
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32, 128])
     parser.add_argument("--http", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     trained_model = aside(opened, args.model)
     if not isinstance(trained_model.model, DecoderOnly):
-        sys.exit(f"{args.model} is no language model; give one that writes")
+        sys.exit(f"{args.model} is not a language model; pass a model that generates text")
     limits = Limits(slots=args.slots, waiting=512, seconds=600.0)
     found: dict[str, Any] = {
         "model": args.model,

@@ -129,14 +129,14 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--draft")
     parser.add_argument("--prompt", default="\n", help="a text, or FILE:path")
-    parser.add_argument("--prompt-tokens", type=int, default=10**9, help="only so many tokens of its end")
+    parser.add_argument("--prompt-tokens", type=int, default=10**9, help="use only the last N tokens of the prompt")
     parser.add_argument("--max-new-tokens", type=int, default=100)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--draft-tokens", type=int, nargs="*", default=[4])
     parser.add_argument("--lookup", type=int, nargs="*", default=[3], help="sizes of n-grams")
     parser.add_argument("--lookup-tokens", type=int, nargs="*", default=[10])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--hf", action="store_true", help="transformers too")
+    parser.add_argument("--hf", action="store_true", help="also run transformers")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -157,10 +157,10 @@ def main() -> None:
         if args.temperature == 0 and number == 0:
             for name in work:
                 if texts[name] != texts["plain"]:
-                    print(f"{name}: another text than plain")
+                    print(f"{name}: the text differs from plain decoding")
     print(f"{args.rounds} rounds, {args.max_new_tokens} tokens, temperature {args.temperature:g}, "
           f"{torch.get_num_threads()} threads, torch {torch.__version__}")  # fmt: skip
-    print("| | tokens/s | times plain | tokens a pass |\n|---|---|---|---|")
+    print("| | tokens/s | times plain | tokens per pass |\n|---|---|---|---|")
     for name, one in figures.items():
         first = "transformers, plain" if name.startswith("transformers") else "plain"
         ratios = [mine / plain for mine, plain in zip(one["speed"], figures[first]["speed"], strict=True)]

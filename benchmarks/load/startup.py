@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--src", type=Path, action="append", default=[], help="sources to compare with")
-    parser.add_argument("--only", metavar="WORDS", help="what has these words in its name")
+    parser.add_argument("--only", metavar="WORDS", help="only measurements with these words in their names")
     args = parser.parse_args()
     sources = [src.resolve() for src in (HERE, *args.src)]
     programs = {name: statement(text) for name, text in IMPORTS.items()}

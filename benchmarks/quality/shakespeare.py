@@ -121,7 +121,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("main", "ablations"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2000, help="of each ablation")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of each ablation")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)

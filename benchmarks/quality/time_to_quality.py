@@ -163,7 +163,9 @@ def run_ours(recipe: str, seed: int, out: Path, length: float) -> dict[str, Any]
     evaluating = time.perf_counter() - started
     again = scores["loss_nats_per_token"]
     if abs(told - exact) > 1e-4 or abs(again - exact) > 1e-4:
-        raise SystemExit(f"{folder}: training says {exact}, tercet evaluate {again}: the recipe must validate on all")
+        raise SystemExit(
+            f"{folder}: the loss of training is {exact}, of tercet evaluate {again}; validate on the whole part"
+        )
     return {
         "loss": exact, "to_number": to_number, "seconds": seconds, "evaluate_seconds": evaluating,
         "characters": scores["tokens"], "steps": round(length * steps),
@@ -276,10 +278,10 @@ if __name__ == "__main__":
     parser.add_argument("--recipe", default="shakespeare-quick")
     parser.add_argument("--seeds", metavar="N", type=int, nargs="+", default=SEEDS)
     parser.add_argument(
-        "--lengths", metavar="X", type=float, nargs="*", default=[], help="runs of ours of so many times the steps, too"
+        "--lengths", metavar="X", type=float, nargs="*", default=[], help="factors of the steps of further Tercet runs"
     )
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=STEPS, help="of nanoGPT's run, to try the program out"
+        "--steps", metavar="N", type=int, default=STEPS, help="steps of nanoGPT's run, to test the program"
     )
     parser.add_argument("--as-nanogpt", metavar="SEED", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--data", metavar="DIR", type=Path, help=argparse.SUPPRESS)

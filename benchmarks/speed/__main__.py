@@ -25,30 +25,33 @@ GPU_TIMING = Timing(rounds=5, seconds=0.5, repeats=0)  # compiling takes longer 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed", description="How fast Tercet is beside its peers, and beside the machine."
+        prog="python -m benchmarks.speed",
+        description="Compare the speed of Tercet with other libraries and with the limits of the machine.",
     )
-    parser.add_argument("rows", metavar="ROW", nargs="*", help="a row, or how some begin: gpt, greedy; all by default")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="whose rows; default: cpu")
+    parser.add_argument("rows", metavar="ROW", nargs="*", help="rows or prefixes: gpt, greedy (default: all)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of the rows (default: cpu)")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, few rounds, no peak memory")
-    parser.add_argument("--only", metavar="NAMES", help="contenders whose names begin so: tercet,CTranslate2")
+    parser.add_argument("--only", metavar="NAMES", help="prefixes of contenders: tercet,CTranslate2")
     parser.add_argument(
         "--without", metavar="KERNELS", type=_kernels, default=(),
-        help=f"ours once more without each of these, beside itself: all, or some of {', '.join(QUESTIONS)}",
+        help=f"add Tercet without each of these kernels: all, or some of {', '.join(QUESTIONS)}",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, metavar="N", help="default: 7, quick 3")
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds (default: 7, quick: 3)")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="a contender's share of a round; default: 2, quick 1"
+        "--seconds", type=float, metavar="S", help="time of a contender per round (default: 2, quick: 1)"
     )
     parser.add_argument(
-        "--budget", type=float, metavar="S", help="seconds of all rows together; a row without time is left out"
+        "--budget", type=float, metavar="S", help="seconds of all rows together; rows without time are left out"
     )
     parser.add_argument("--resume", action="store_true", help="skip the rows that have figures in --out")
     parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout of nanoGPT")
     parser.add_argument("--joeynmt", type=Path, metavar="PATH", help="an installation of JoeyNMT 2.3")
     parser.add_argument("--translator", type=Path, metavar="RUN", help="a trained translator, for the row beam")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/speed"), help="default: runs/speed")
-    parser.add_argument("--list", action="store_true", help="say which rows there are, and measure nothing")
-    parser.add_argument("--no-memory", action="store_true", help="leave peak memory out, which needs a process each")
+    parser.add_argument("--list", action="store_true", help="list the rows without measuring")
+    parser.add_argument(
+        "--no-memory", action="store_true", help="skip peak memory, which needs a process per contender"
+    )
     parser.add_argument("--scale", choices=("full", "quick", "tiny"), help="sizes; tiny is for tests")
     parser.add_argument("--alone", metavar="CONTENDER", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -76,7 +79,7 @@ def chosen(asked: list[str], rows: dict[str, Row], *, quick: bool = False) -> li
     names = asked or (list(QUICK) if quick else list(rows))
     for name in names:
         if not any(_named(name, row) for row in rows):
-            raise SystemExit(f"no row is called {name}; there are {', '.join(rows)}")
+            raise SystemExit(f"unknown row {name}; available rows: {', '.join(rows)}")
     return [row for name, row in rows.items() if any(_named(asked, name) for asked in names)]
 
 

@@ -12,7 +12,7 @@ NAMED = {
     "off": "Tercet without a kernel",
     "readme": "a peer as its README runs it",
     "peer": "a peer set up for this machine",
-    "limit": "what nobody can be below",
+    "limit": "lower bound",
 }
 BAR, AROUND = 0.3, 1.1  # inches
 

@@ -11,7 +11,7 @@ from benchmarks.speed.rounds import LIMIT
 def markdown(machine: dict[str, Any], results: Sequence[Result]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     lines = [
-        "# How fast, beside others",
+        "# Speed compared with other libraries",
         "",
         f"{machine['cpu']} ({', '.join(machine['flags'])}), {machine['cores']} cores, {machine['threads']} threads, "
         f"{machine['memory_gib']} GiB; {packages}; {machine['date']}. "

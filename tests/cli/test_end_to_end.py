@@ -415,7 +415,9 @@ def test_stopped_training_prints_how_to_resume(number: signal.Signals, code: int
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     last = err.splitlines()[-1]
-    assert last.startswith(f"tercet: stopped by {number.name}: saved in {tmp_path / 'run'}; the same command goes on")
+    assert last.startswith(
+        f"tercet: stopped by {number.name}: saved in {tmp_path / 'run'}; run the same command again to resume"
+    )
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def why_not() -> str | None:
     """Return the reason why a cluster cannot be started here, or None."""
     if missing := [name for name in (*DAEMONS, "srun") if find(name) is None]:
         return f"{', '.join(missing)} not installed: apt-get install slurmctld slurmd slurm-client munge"
-    return None if os.geteuid() == 0 else "slurmd starts jobs as root alone"
+    return None if os.geteuid() == 0 else "slurmd starts jobs only as root"
 
 
 def find(name: str) -> str | None:

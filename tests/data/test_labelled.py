@@ -225,7 +225,7 @@ def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.M
     assert not list(cache_folder.rglob(".*")), "temporary files left behind"
     expected = first.train.labels.tolist()
     next(cache_folder.rglob("train_labels.bin")).write_bytes(b"xx")
-    assert prepare_labels(spec).train.labels.tolist() == expected, "damage is mended"
+    assert prepare_labels(spec).train.labels.tolist() == expected, "the damage is repaired"
 
 
 def test_every_change_has_separate_ids(tmp_path: Path, cache_folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_next_shards_are_hashed_by_a_thread(
     assert threading.current_thread().name not in {thread for _, thread in hash_calls}
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not say what is mapped")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc/self/maps on this system")
 def test_no_more_shards_are_open_than_allowed(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = open_folder(str(folders / "one")).contents.shards
     monkeypatch.setitem(TokenFolder.__init__.__kwdefaults__, "max_open", 2)

@@ -75,7 +75,7 @@ if __name__ == "__main__":
                 stack.activation_checkpointing = computed_again
             parallelize(part, mesh)
             numbers = sum(x.numel() for x in local_parts(part.parameters()))
-            title = f"{name}, worked out again" if computed_again else name
+            title = f"{name}, computed again" if computed_again else name
             results[title] = (gradients(part, spec, tokens), gradients(whole, spec, tokens), numbers)
     torch.save(results, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
     dist.destroy_process_group()

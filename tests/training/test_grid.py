@@ -43,7 +43,7 @@ def test_values_are_read_as_yaml(values: list[object]) -> None:
     except UserError as error:
         varied_keys, reason = None, str(error)
     if varied_keys is None:  # 1 and "1" are two values with one label, which could not be distinguished
-        assert "stands there twice" in reason
+        assert "is repeated" in reason
         return
     assert varied_keys.key == "a.b"
     assert list(varied_keys.values) == values

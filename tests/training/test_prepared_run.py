@@ -195,7 +195,7 @@ def big_folder(folder: Path, shards: int) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what is resident")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc/self/statm on this system")
 @pytest.mark.parametrize("group", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> None:
     grown = list[int]()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tercet.models import EncoderDecoder
 
-MISSING = "give --joeynmt the folder of an installation"
+MISSING = "pass --joeynmt with the folder of an installation"
 PAD, BOS, EOS = 0, 1, 2  # the ids of Tercet's tokenizers
 
 PROJECTIONS = {"query": "q_layer", "key": "k_layer", "value": "v_layer", "out": "output_layer"}

@@ -58,7 +58,7 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
 def _module(checkout: Path) -> ModuleType:
     path = checkout / "model.py"
     if not path.is_file():
-        raise ValueError(f"{path} is not there; give --nanogpt the folder of a checkout of nanoGPT")
+        raise ValueError(f"{path} not found; pass --nanogpt with a checkout of nanoGPT")
     spec = importlib.util.spec_from_file_location("nanogpt_model", path)
     assert spec is not None
     assert spec.loader is not None

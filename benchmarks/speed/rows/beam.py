@@ -32,7 +32,7 @@ CHECKED = 5  # sentences whose likelihoods are compared with Tercet's
 SENTENCES = {"full": 320, "quick": 96, "tiny": 5}
 DEFAULT = Path("runs/bench-translator")
 HOW = (
-    "no trained translator: give --translator RUN, or train one with `tercet train multi30k-de-en --out "
+    "no trained translator; pass --translator RUN, or train one with `tercet train multi30k-de-en --out "
     "runs/bench-translator --set model.preset=transformer-tiny --set training.warmup_steps=60`"
 )
 

@@ -41,7 +41,7 @@ def starting(name: str, side: str, command: Sequence[str], setup: Callable[[], N
 def help(asked: Asked) -> Lineup:
     found = Lineup()
     found.add(starting("tercet --help", "ours", ["-m", "tercet", "--help"]))
-    found.add(starting("python alone", "limit", ["-c", "pass"]))
+    found.add(starting("python only", "limit", ["-c", "pass"]))
     if find_spec("transformers") and asked.scale != "tiny":
         found.add(starting("transformers --help", "readme", ["-m", "transformers.cli.transformers", "--help"]))
     return found

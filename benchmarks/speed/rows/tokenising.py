@@ -98,7 +98,7 @@ def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
     )
     first = pieces[0][0]
     if [number for number, _ in pieces] != list(range(first, first + len(pieces))):
-        raise ValueError("its ids would not be ours: special tokens stand between them")
+        raise ValueError("its ids would differ: special tokens are between them")
     ranks = {piece: number - first for number, piece in pieces}
     if len(ranks) != len(pieces):
         raise ValueError("two tokens are the same bytes")

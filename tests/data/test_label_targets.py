@@ -84,7 +84,7 @@ def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "held", "words"),
+    ("kind", "rows", "held_out", "words"),
     [
         ("regression", [(text, 3) for text, _ in NUMBERS], NUMBERS, "every training text has the number 3; use data"),
         ("regression", [(t, x * 1e-16) for t, x in NUMBERS], NUMBERS, "deviation of .*; use a smaller unit for all"),

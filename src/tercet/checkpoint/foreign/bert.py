@@ -86,7 +86,11 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
-    """Return the spec of the model of `from_bert` without reading tensors. Raises like it."""
+    """Return the spec of the model that `from_bert` would build without reading tensors.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     with raise_config_errors(KIND):
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 

@@ -63,7 +63,11 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
 
 def read_gguf_spec(path: Path) -> DecoderOnlySpec:
-    """Return the spec of the model that `load_gguf` loads. Raises like it."""
+    """Return the spec of the model that `load_gguf` loads.
+
+    Raises:
+        UserError: If the file is damaged, or has features that Tercet does not support.
+    """
     file = GgufFile(path)
     with name_in_errors(path):
         return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)

@@ -88,7 +88,7 @@ def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
     No tensor is read, except for `rope_freqs.weight` if the file of a Llama contains it.
 
     Raises:
-        UserError: As in `from_gguf`.
+        UserError: If the architecture or a feature is not supported, or the file is incomplete.
     """
     description = _describe(file)
     if description.kind == "llama":

@@ -77,7 +77,11 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """Return the spec of the model of `from_gpt2`, from the config only. Raises like it."""
+    """Return the spec of the model that `from_gpt2` would build, from the config only.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     with raise_config_errors(KIND):
         return with_ids(_spec(config), n_ids)
 

@@ -154,7 +154,11 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """Return the spec of the model that `from_llama` would build, from the config only. Raises like it."""
+    """Return the spec of the model that `from_llama` would build, from the config only.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     with raise_config_errors(family.kind):
         return with_ids(_spec(config, family), n_ids)

@@ -115,7 +115,11 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
 def marian_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderDecoderSpec:
-    """Return the spec of the model that `from_marian` would build; reads only embeddings. Raises like it."""
+    """Return the spec of the model that `from_marian` would build, reading only the embeddings.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     tensors, shared = _foreign_names(config, state)
     with raise_config_errors(KIND):
         return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)

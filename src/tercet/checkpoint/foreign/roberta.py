@@ -53,7 +53,11 @@ def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_id
 def roberta_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderOnlySpec:
-    """Return the spec of the model of `from_roberta` without reading tensors. Raises like it."""
+    """Return the spec of the model that `from_roberta` would build without reading tensors.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     with raise_config_errors(KIND):
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 

@@ -102,7 +102,11 @@ def strip_names(
 
 
 def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> None:
-    """Merge two names of one tensor. Different tensors under both names are rejected."""
+    """Merge two names of one tensor in `state`, in place; the tensor is kept as `first`.
+
+    Raises:
+        UserError: If the tensors under both names differ.
+    """
     if second in state:
         tensor = state.pop(second)
         if not torch.equal(state.setdefault(first, tensor), tensor):

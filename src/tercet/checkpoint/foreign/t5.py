@@ -128,7 +128,11 @@ def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
 
 
 def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoderSpec:
-    """Return the spec of the model of `from_t5`, reading only the embeddings. Raises like it."""
+    """Return the spec of the model that `from_t5` would build, reading only the embeddings.
+
+    Raises:
+        UserError: If the config is invalid, or a feature is not supported.
+    """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
     tensors = _foreign_tensors(state, family.kind)
     tied = OUTPUT not in tensors or (

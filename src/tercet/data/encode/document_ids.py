@@ -1,7 +1,7 @@
 """Encoding of documents, or of existing ids, into one file of ids.
 
-Each document ends with eos if the tokenizer has one. It starts with the tokenizer's opening ids (bos for Llama), as in
-generation, or with bos if tokens are masked.
+Each document ends with eos if the tokenizer has one. It starts with the ids that the tokenizer
+puts before a text (its `opening`, bos for Llama), as in generation, or with bos if tokens are masked.
 """
 
 from array import array

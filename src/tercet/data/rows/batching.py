@@ -72,7 +72,7 @@ def cut_rows(numbers: np.ndarray, n_batches: int) -> list[np.ndarray]:
 
 
 def cut_share(numbers: np.ndarray, *, rank: int, world: int) -> np.ndarray:
-    """Return the rows of a step that rank `rank` processes: one of `world` consecutive pieces.
+    """Return the rows of a step that rank `rank` processes: piece `rank` of `world` consecutive pieces.
 
     Two consecutive ranks together have the rows of one rank in a group of half the size.
     """

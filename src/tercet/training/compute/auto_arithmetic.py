@@ -1,6 +1,6 @@
 """Choice of the precision for `auto`, from the instructions of the CPU and from times that are measured once.
 
-The times are cached, because runs of one recipe could otherwise differ in arithmetic: on a busy machine, the measured
+The times are cached, because runs of one recipe could otherwise differ in precision: on a busy machine, the measured
 time of bf16 products varied from 0.2 to 40 times that of fp32 within a second.
 """
 

@@ -195,7 +195,11 @@ class Tree:
         self.branches: list[tuple[int, list[Tensor]]] = []
 
     def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Add the next list; return the sum of all lists if it is the last one, else None."""
+        """Add the next list; return the sum of all lists if it is the last one, else None.
+
+        Raises:
+            RuntimeError: If all `count` lists were already added.
+        """
         total = list(tensors) if self.open_chunk is None else _join(self.open_chunk, tensors)
         self.added += 1
         if self.added > self.count:

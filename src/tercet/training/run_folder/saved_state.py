@@ -120,7 +120,8 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
         fp16: If True, accept an optimizer without state: the scaler may have skipped all steps.
 
     Raises:
-        UserError: If names, shapes or dtypes of tensors differ, or a number is not finite.
+        UserError: If names, shapes or dtypes of tensors, the optimizer's hyperparameters or tied weights differ, a
+            number is not finite, or there are tensors in both the state and shards.
     """
     from tercet.training.optim.optimizers import build_optimizer
     from tercet.training.run_folder.sharded_state import flatten_checkpoint, has_shards, read_shard_shapes

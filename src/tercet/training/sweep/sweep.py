@@ -2,7 +2,7 @@
 
 Each variant is an ordinary run with its own folder. A sweep that was killed resumes with its current run.
 
-    settings.json     the requested settings, and the arithmetic chosen for `auto`, which all runs share
+    settings.json     the requested settings, and `precision` and `matmul` chosen for `auto`, which all runs share
     placement=pre,seed=1/  ...     the runs
 """
 

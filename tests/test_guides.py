@@ -17,11 +17,12 @@ BLOCK = re.compile(r"```(python|sh|yaml)\n(.*?)```(?:\n\n```output\n(.*?)```)?",
 FEW = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.compile=never")
 TINY = (*FEW, "training.precision=fp32", "training.warmup_steps=0")
 CASES = [
-    pytest.param(page, trains, id=f"{page.stem}-{'trained_model' if trains else 'parsed'}", marks=marks)
+    pytest.param(page, trains, id=f"{page.stem}-{'trained' if trains else 'parsed'}", marks=marks)
     for page in GUIDES
     for trains, marks in {
         "what-your-model-learned": [(True, ())],  # its Python code opens the models that its commands train
         "from-laptop-to-cluster": [(False, ())],  # which requires several machines
+        "first-model": [(False, ())],  # its commands are those of the README, which other tests run
     }.get(page.stem, [(False, ()), (True, pytest.mark.exhaustive)])
 ]
 ENDLESS = {"serve", "watch"}  # they run until Ctrl-C, so they are only parsed

@@ -196,7 +196,7 @@ def test_custom_run_and_recipe(here: Path, capsys: pytest.CaptureFixture[str]) -
         (["model"], "the following arguments are required: RUN|PRESET|RECIPE; see `tercet plot model --help`"),
         (["model", "gpt3"], "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
         (["model", "gpt2", "--length", "2000"], "length=2000 does not fit into the context of max_len=1024"),
-        (["model", "gpt2", "--source-length", "5"], "source_length=5 is for a translator"),
+        (["model", "gpt2", "--source-length", "5"], "source_length=5 is for translators"),
         (["attention", "gpt2", "--which", "cross"], "which='cross': the decoder-only family has self"),
         (["model", "gpt2", "--out", "a.gif"], "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
         (["model", "gpt2", "--out", "none/a.svg"], "--out none/a.svg: no such folder: none; create it first"),

@@ -281,7 +281,7 @@ def test_a_picture_of_a_few_sentences(run: Path, tmp_path: Path, capsys: pytest.
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     nine = "\n".join(SOURCES[:9]).encode()
     flags = ["--attention", str(tmp_path / "b.svg")]
-    check_error(["translate", str(run), *flags], "--attention draws up to 8 sentences", capsys, nine)
+    check_error(["translate", str(run), *flags], "--attention plots at most 8 sentences", capsys, nine)
     assert not (tmp_path / "b.svg").exists()
 
 
@@ -296,9 +296,11 @@ def test_the_right_verb_is_named(run: Path, writer: Path, capsys: pytest.Capture
     files = ["--source", str(run.parent / "train.de"), "--target", str(run.parent / "train.en")]
     for verb in (["translate", str(writer)], ["evaluate", str(writer), "--per-line", *files]):
         check_error(verb, f"is a language model, not a translator; use `tercet generate {writer}", capsys)
-    check_error(["evaluate", str(run), "--data", "x"], f"--data does not fit {run}, which is a translator", capsys)
+    check_error(["evaluate", str(run), "--data", "x"], f"--data does not apply to {run}, which is a translator", capsys)
     check_error(
-        ["evaluate", str(writer), "--beam", "2"], f"--beam does not fit {writer}, which is a language model", capsys
+        ["evaluate", str(writer), "--beam", "2"],
+        f"--beam does not apply to {writer}, which is a language model",
+        capsys,
     )
     with pytest.raises(UserError, match="use `tercet translate"):
         tercet.load(run).generate("eins")

@@ -54,6 +54,6 @@ def test_call_path_is_short_and_enters_no_file_twice(tmp_path: Path) -> None:
         sys.setprofile(None)
     functions, files = [name for _, name in path if not name.startswith("__")], [file for file, _ in path]
     assert functions == [
-        "resolve", "train_resolved", "open_run", "lock_run", "start_run", "settle", "train_run", "run",
+        "resolve", "train_resolved", "open_run", "lock_run", "start_run", "read_or_create_record", "train_run", "run",
     ]  # fmt: skip
     assert len(files) == len(set(files))

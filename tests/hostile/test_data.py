@@ -306,7 +306,7 @@ def test_a_sparse_file_is_rejected(tmp_path: Path) -> None:
     refuse(attack(["data", str(path)]), "unpack")
     with path.open("wb") as file:
         file.truncate(limits.FILE_BYTES + 1)
-    refuse(attack(["data", str(path)]), "claims 1,099,511,627,777 bytes")
+    refuse(attack(["data", str(path)]), "has 1,099,511,627,777 bytes")
 
 
 # Paths that are not regular files.

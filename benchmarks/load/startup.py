@@ -76,7 +76,7 @@ REFUSALS = {
     "embed nosuch --output x.nosuch": "must end in one of .npz",
     "embed nosuch --query text --input no.txt": "--input no.txt: cannot read it",
     "embed nosuch --query text --vectors no.npz": "no such folder: nosuch",
-    "embed nosuch --query text": "no texts to search",
+    "embed nosuch --query text": "--query searches one file",
     "classify nosuch": "no such folder: nosuch",
     "classify nosuch --input no.txt": "--input no.txt: cannot read it",
     "evaluate nosuch": "no such folder: nosuch",

@@ -158,7 +158,7 @@ ATTENTION = "model.layers.0.self_attn"
             r"position_embeddings\.weight has shape 19x.* requires 17x",
         ),
         ("RoBERTa", 0, {"max_position_embeddings": 1}, {}, "config of this RoBERTa is inconsistent: max_len=-1"),
-        ("RoBERTa", 0, {"pad_token_id": -5}, {}, "pad_token_id is -5, but positions of RoBERTa start after it"),
+        ("RoBERTa", 0, {"pad_token_id": -5}, {}, "pad_token_id is -5, but must be at least 0, since"),
         ("RoBERTa", 1, {"id2label": [1]}, {}, r"config\.json has \[1\] as id2label; put back the label of each number"),
         ("RoBERTa", 0, {"is_decoder": True}, {}, "it is a decoder"),
         (

@@ -227,7 +227,7 @@ class TestTwoTokenizers:
 
     def test_source_tokenizer_of_another_size_is_rejected(self, folder: Path) -> None:
         Tokenizer.train(Characters(), ["ab"]).save(folder / "source_tokenizer.json")
-        with pytest.raises(UserError, match=r"source_tokenizer.json has \d+ ids and config.json vocab_size=\d+; put"):
+        with pytest.raises(UserError, match=r"source_tokenizer.json has \d+ ids, but config.json requires \d+; put"):
             load_model(folder)
 
     def test_other_source_tokenizer_of_the_same_size_is_rejected(self, folder: Path) -> None:
@@ -331,7 +331,7 @@ class TestWords:
     def test_tokenizer_of_another_size_is_rejected(self, folder: Path) -> None:
         other = Tokenizer.train(Characters(), ["abc"])
         other.save(folder / "tokenizer.json")
-        with pytest.raises(UserError, match=r"tokenizer.json has 4 ids and config.json vocab_size=\d+; put back"):
+        with pytest.raises(UserError, match=r"tokenizer.json has 4 ids, but config.json requires \d+; put back"):
             load_model(folder)
         with pytest.raises(ValueError, match=r"tokenizers have .*'tokenizer.json': 4.* ids, but the model"):
             save_model(folder, model_of(), other, CARD)

@@ -170,8 +170,8 @@ BROKEN = {
     "alignment 3": (header(n_settings=1) + setting("general.alignment", 4, struct.pack("<I", 3)), r"is 3; it must be"),
     "alignment": (header(n_settings=1) + setting("general.alignment", 8, text("x")), r"is 'x'; it must be a power"),
     "a tensor twice": (header(2) + 2 * tensor("a", [1], 0, 0) + bytes(99), r"the tensor 'a' occurs twice"),
-    "no dimensions": (header(1) + tensor("a", [], 0, 0), r"has 0 dimensions; the maximum is 4"),
-    "dimensions": (header(1) + tensor("a", [1] * 9, 0, 0), r"has 9 dimensions; the maximum is 4"),
+    "no dimensions": (header(1) + tensor("a", [], 0, 0), r"has 0 dimensions; expected 1 to 4"),
+    "dimensions": (header(1) + tensor("a", [1] * 9, 0, 0), r"has 9 dimensions; expected 1 to 4"),
     "an empty tensor": (header(1) + tensor("a", [4, 0], 0, 0), r"the tensor 'a' has rows of 4"),
     "a large tensor": (header(1) + tensor("a", [HUGE] * 4, 0, 0), r"the tensor 'a' ends at byte \d+, and the file at"),
     "a far tensor": (header(1) + tensor("a", [1], 0, 1 << 40), r"the tensor 'a' ends at byte"),
@@ -204,7 +204,7 @@ def test_impossible_header_is_rejected_without_allocation(case: str, tmp_path: P
 def test_header_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_file, "MAX_GGUF_HEADER_BYTES", 100)
     write_gguf(tmp_path / "a.gguf", {"a": "b" * 200}, {})
-    with pytest.raises(UserError, match=r"100 bytes of settings are exceeded inside a value of 200 bytes"):
+    with pytest.raises(UserError, match=r"maximum of 100 bytes of settings is exceeded inside a value of 200 bytes"):
         GgufFile(tmp_path / "a.gguf")
     write_gguf(tmp_path / "a.gguf", {}, {"a": torch.zeros(1000)})  # the limit applies to the header, not to the file
     assert GgufFile(tmp_path / "a.gguf").tensor("a").numel() == 1000

@@ -141,7 +141,7 @@ def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     assert (ours.vocab_size, ours.embedding.weight.shape[0]) == (20, 23)
     assert furthest(ours, reference) < 1e-5
     words(24).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer\.json has 24 ids and config\.json vocab_size=23"):
+    with pytest.raises(UserError, match=r"tokenizer\.json has 24 ids, but config\.json requires 23"):
         load_model(tmp_path)
 
 
@@ -215,7 +215,7 @@ def test_pickle_runs_no_code(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights"):
         load_model(folder)
     torch.save({3: torch.ones(2)}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="contains more than weights by name"):
+    with pytest.raises(UserError, match="contains objects other than named tensors"):
         load_model(folder)
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors missing"):

@@ -115,7 +115,7 @@ def test_oldest_turns_are_dropped_with_one_note(
         ("chat", "/save x.jsonl\n", [], r"there is nothing to save"),
         ("chat", "a\n/save nosuch/x.jsonl\n", FEW, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
         ("chat", "/quit now\n", [], r"/quit takes no argument; leave 'now' out"),
-        ("chat", "a" * MAX_LEN + "\n", [], r"the last message has .* tokens with its markers, .* shorten it"),
+        ("chat", "a" * MAX_LEN + "\n", [], r"the last message, with its markers .*, has .* tokens, .* shorten one"),
         ("chat", "Ä\n", [], r"vocabulary has no 'Ä'"),
         ("chat", "a\n", ["--stop", ""], r"stop"),
     ],

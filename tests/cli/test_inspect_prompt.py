@@ -162,7 +162,10 @@ def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], cap
         ("GPT --prompt a --ablate 3.0", "--ablate 3.0: block 3 is out of range; blocks are 0 to 2"),
         ("GPT --prompt a --ablate 1.4", "stack.blocks.1.self_attention.heads has no head 4; it has 4, 0 to 3"),
         ("GPT --prompt a --ablate stack.blocks.1:x", "expected heads after the colon, such as stack.blocks.1:3"),
-        ("GPT --prompt a --ablate stack.blocks.7", "the model has no 'stack.blocks.7'; did you mean"),
+        (
+            "GPT --prompt a --ablate stack.blocks.7",
+            "the model has no tensor to edit called 'stack.blocks.7'; did you mean",
+        ),
         ("GPT --prompt a --target b", "a target is for translators"),
         ("GPT --prompt z", "'z'"),
         ("BERT --prompt a --attribution", "transform is not linear"),

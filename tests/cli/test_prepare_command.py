@@ -69,7 +69,10 @@ def test_parts_say_which_are_missing(capsys: pytest.CaptureFixture[str]) -> None
         (f"{PREPARE} --out tokens --part 3/2", "'3/2' is not a part such as 2/8"),
         (f"{PREPARE} --out tokens --part two", "'two' is not a part such as 2/8"),
         ("data prepare nothing --out tokens", "no dataset, file or folder is called 'nothing'"),
-        ("data prepare my_texts --out my_texts", "my_texts contains something else; pass another --out"),
+        (
+            "data prepare my_texts --out my_texts",
+            "my_texts is not empty and was not written by `tercet data prepare`; pass another --out",
+        ),
         ("data prepare my_texts --out t --set training.max_steps=5", "only keys of data apply"),
         ("data prepare my_texts --out t --set data.nothing=5", "data: unknown key 'nothing'"),
         ("data prepare my_texts --out t --recipe numbers", "the recipe numbers does not train on running text"),

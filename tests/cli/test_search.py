@@ -165,9 +165,9 @@ def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (
             "embed bert --query cat",
-            "no texts to search: pass them as --input FILE, or their vectors as --vectors FILE.npz",
+            "--query searches one file; pass either its texts as --input FILE or its vectors as --vectors FILE.npz",
         ),
-        ("embed bert --query cat --input posts.csv --vectors v.npz", "no texts to search: pass them"),
+        ("embed bert --query cat --input posts.csv --vectors v.npz", "--query searches one file; pass either"),
         (
             "embed bert --query cat --vectors v.npz --text-field body",
             "--vectors contains its texts; leave --text-field out",

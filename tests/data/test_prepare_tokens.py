@@ -256,7 +256,7 @@ def test_changed_inputs_or_settings_are_rejected(texts: Path, tmp_path: Path) ->
     (texts / "0.txt").write_text("more")
     with pytest.raises(UserError, match="contains tokens of other inputs or settings"):
         prepare_all(make_spec(texts), out)
-    with pytest.raises(UserError, match="contains something else; pass another --out"):
+    with pytest.raises(UserError, match="was not written by `tercet data prepare`; pass another --out"):
         prepare_all(make_spec(texts), texts)
 
 

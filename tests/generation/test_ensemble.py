@@ -79,7 +79,7 @@ def test_smallest_context_applies_to_all() -> None:
 
 
 def test_members_of_different_vocabularies_are_rejected() -> None:
-    with pytest.raises(ValueError, match=r"one vocabulary, got vocab_size=\[7, 9\]"):
+    with pytest.raises(ValueError, match=r"the same vocabulary, got vocab_size=\[7, 9\]"):
         Ensemble([toy(1), toy(1, vocab_size=9)])
     with pytest.raises(ValueError, match=r"got vocab_size=\[\]"):
         Ensemble([])

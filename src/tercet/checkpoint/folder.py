@@ -370,7 +370,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
             )
         if tokenizers[name].vocab_size != size:
             raise UserError(
-                f"{folder}: {name} has {tokenizers[name].vocab_size} ids and config.json vocab_size={size}; "
+                f"{folder}: {name} has {tokenizers[name].vocab_size} ids, but config.json requires {size}; "
                 f"put back the {name} that was saved with the model"
             )
 

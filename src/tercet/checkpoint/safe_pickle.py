@@ -80,7 +80,7 @@ def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in cast("dict[Any, Any]", state).items()
     ):
-        raise UserError(f"{path} contains more than weights by name; save only the model's state_dict")
+        raise UserError(f"{path} contains objects other than named tensors; save only the model's state_dict")
     tensors = cast("dict[str, Tensor]", state)
     _check_sizes(path, tensors)
     return tensors

@@ -36,7 +36,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--scores",
         action="store_true",
-        help="print the probability of every label; for words, that of each label after a slash",
+        help="print the probability of every label; for words, only that of the predicted label, after a slash",
     )
     parser.add_argument(
         "--threshold",

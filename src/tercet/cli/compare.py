@@ -15,7 +15,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "compare",
         help=summary,
         description="Train variants of recipes on the same data with the same seeds, and compare them with each other "
-        "and with finished runs. To resume a comparison that was stopped, repeat the command.",
+        "and with finished runs. To resume a comparison that was stopped, repeat the command. --device selects the "
+        "device for scoring; variants train on training.accelerator.",
         epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "
         "--vary model.stack.position=learned,rotary,alibi --seeds 1,2,3 --set training.max_steps=200",
     )
@@ -28,8 +29,9 @@ def register(verbs: Verbs, summary: str) -> None:
         help="key of the recipes and its values, each read as YAML; can be repeated to train all combinations",
     )
     parser.add_argument(
-        "--seeds", metavar="N,N", help="seeds of each variant, or a number of seeds (default: the seed of the recipe)"
-    )
+        "--seeds", metavar="N,N",
+        help="seeds of each variant, such as 0,7, or N for the seeds 1 to N (default: the seed of the first recipe)",
+    )  # fmt: skip
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of all recipes; can be repeated"
     )

@@ -18,7 +18,9 @@ def register(verbs: Verbs, summary: str) -> None:
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
     )
     parser.add_argument("src", metavar="SRC", help="folder of a run or model, or a .gguf file")
-    parser.add_argument("dst", metavar="DST", help="folder to write, which must be empty or not exist yet")
+    parser.add_argument(
+        "dst", metavar="DST", help="folder to write, which must be empty or not exist yet (unless --force is passed)"
+    )
     parser.add_argument(
         "--to",
         metavar="KIND",

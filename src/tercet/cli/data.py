@@ -26,8 +26,8 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="List the named datasets, or summarize a source as training reads it. `tercet data look SOURCE` "
         "prints a full report: format, lengths, scripts, labels, roles, duplicates, empty and overlong items. "
-        "`tercet data prepare SOURCE` writes shards of tokens, to train on with `--data`. For the flags of each: "
-        "`tercet data look --help`.",
+        "`tercet data prepare SOURCE` writes shards of tokens, to train on with `--data`. For their flags: "
+        "`tercet data look --help`, `tercet data prepare --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )

@@ -26,8 +26,8 @@ def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
     """
     add(
         "--quantize", choices=("bf16", "int8", "none"),
-        help="weights in fewer bits, for less memory and more speed "
-        + ("(default: none)" if on_gpu == "none" else f"(default: none on a CPU, {on_gpu} on a GPU)"),
+        help="weights in fewer bits, for less memory and more speed (default: none"
+        + (")" if on_gpu == "none" else f" on a CPU and for encoders, otherwise {on_gpu} on a GPU)"),
     )  # fmt: skip
 
 

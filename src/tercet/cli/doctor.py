@@ -29,9 +29,10 @@ def register(verbs: Verbs, summary: str) -> None:
         "doctor",
         help=summary,
         description="Show what this machine provides and what Tercet selects: versions, CPU instruction sets, kernels "
-        "and why they were chosen, the cache, the precision of auto, GPUs, compiler and network; with a recipe, also "
-        "what it will use. If started as several processes by torchrun or srun, the processes connect and rank 0 "
-        "reports round-trip times and the all-reduce speed. With --verify, only check the files of a folder.",
+        "and why they were chosen, the cache, the precision that training.precision=auto selects, GPUs, compiler and "
+        "network; with a recipe, also what it will use. If started as several processes by torchrun or srun, the "
+        "processes connect and rank 0 reports round-trip times and the all-reduce speed. With --verify, only check the "
+        "files of a folder.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
         "tercet doctor --verify runs/mine",
     )

@@ -36,8 +36,9 @@ def register(verbs: Verbs, summary: str) -> None:
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="file to write: .npz (all in memory), .parquet or .jsonl"
-    )
+        "--output", metavar="FILE", type=Path,
+        help="file to write: .parquet or .jsonl, or .npz if all vectors fit into memory",
+    )  # fmt: skip
     parser.add_argument(
         "--pooling",
         choices=("mean", "first"),

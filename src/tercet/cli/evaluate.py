@@ -117,7 +117,8 @@ def _add_pairs(add: Add) -> None:
     add(
         "--protocol",
         choices=("detokenised", "lc-tok"),
-        help="protocol; lc-tok lower-cases and tokenizes as Moses does (default: detokenised)",
+        help="preparation of the texts for BLEU and chrF: none (detokenised), or lower case and the tokens of Moses "
+        "(lc-tok) (default: detokenised)",
     )
     add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
     add("--output", metavar="FILE", type=Path, help="file for the translations, line by line")
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
     if args.encoding is not None and args.data is None and args.source is None:
-        raise UserError("--encoding requires --data, or --source and --target; add them")
+        raise UserError("--encoding requires --data or --source; add one of them")
     if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
         raise UserError(f"{flags[0]} requires --data; add it")
     previous = None if args.compare is None else _read_result(args.compare)

@@ -36,8 +36,9 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     add_input(parser.add_argument)
     parser.add_argument(
-        "--top", metavar="N", type=parse_number(Candidates), help="maximum candidates per mask (default: 5)"
-    )
+        "--top", metavar="N", type=parse_number(Candidates),
+        help="maximum candidates per mask (default: 5, or all words of --only)",
+    )  # fmt: skip
     parser.add_argument("--only", metavar="WORD,WORD", help="choose from these words (default: the whole vocabulary)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per text: text, masks")
     add_device(parser)

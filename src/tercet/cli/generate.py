@@ -38,8 +38,9 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="prompt: text, FILE:path, or - for stdin")
     parser.add_argument(
-        "--prompt", metavar="TEXT", action="append", default=[], help="the same, or one more prompt; can be repeated"
-    )
+        "--prompt", metavar="TEXT", action="append", default=[],
+        help="prompt in the forms of TEXT, instead of it or in addition; can be repeated",
+    )  # fmt: skip
     parser.add_argument("--input", metavar="FILE", help="file with one prompt per line, or a .jsonl, .csv or .tsv file")
     parser.add_argument(
         "--text-field", metavar="NAME", help="JSON key or table column of the prompts in --input (default: text)"

@@ -37,12 +37,14 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument(
         "--ablate", metavar="NAME[:HEADS]", action="append",
-        help="set a tensor (by name) or head (BLOCK.HEAD) to zero and show the effect; can be repeated",
+        help="set a tensor (NAME), heads of it (NAME:3,5) or a head of the last stack (BLOCK.HEAD, from 0, such as "
+        "1.3) to zero and show the effect; can be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--heads",
         action="store_true",
-        help="show what each head attends to; with --prompt, also the loss increase without it",
+        help="score how much each head attends to the previous token and continues repeated tokens (induction); with "
+        "--prompt, also show the loss increase without it",
     )
     parser.add_argument(
         "--attribution", metavar="TOKEN", nargs="?", const="",
@@ -52,7 +54,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--at",
         metavar="ROW",
         type=parse_number(Index),
-        help="position for --attribution (default: the last one, or the mask)",
+        help="position for --attribution, from 0 (default: the first mask, or else the last position)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -43,7 +43,9 @@ def search(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     if (args.input is None) == (args.vectors is None):
-        raise UserError("no texts to search: pass them as --input FILE, or their vectors as --vectors FILE.npz")
+        raise UserError(
+            "--query searches one file; pass either its texts as --input FILE or its vectors as --vectors FILE.npz"
+        )
     if args.vectors is not None and args.text_field is not None:
         raise UserError("--text-field applies to --input, and --vectors contains its texts; leave --text-field out")
     if args.input == "-" and "-" in args.query:

@@ -25,8 +25,9 @@ def add_per_line(add: Callable[..., Any]) -> None:
     """Add the flag `--per-line`."""
     add(
         "--per-line", action="store_true",
-        help="print one line per pair of --source and --target (translators) or per text of --data or stdin (masked "
-        "language models): natural log-probability, tokens and nats per token, separated by tabs",
+        help="print one line per pair of --source and --target (translators: log-probability of the target, given the "
+        "source) or per text of --data or stdin (masked language models: pseudo-log-probability, with each token "
+        "masked in turn): natural logarithm, tokens and nats per token, separated by tabs",
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--token",
         metavar="WORD",
         nargs="+",
-        help="neighbours: tokens whose neighbors are shown (default: chosen automatically)",
+        help="neighbours: tokens whose nearest tokens in the embedding are shown (default: chosen automatically)",
     )
     parser.add_argument(
         "--out", metavar="PATH", type=out_path,

@@ -24,7 +24,7 @@ def add_prepare(data: Parser) -> None:
         epilog="Example: tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
     parser.add_argument("sources", metavar="SOURCE", nargs="+", help="named dataset, files, folders, or patterns")
-    parser.add_argument("--out", metavar="FOLDER", type=out_path, help="folder to write")
+    parser.add_argument("--out", metavar="FOLDER", type=out_path, help="folder to write (required)")
     add_reading(parser.add_argument)
     add_tokenizer(parser.add_argument, "read the text and tokenize it")
     parser.add_argument(

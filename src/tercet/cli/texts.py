@@ -77,7 +77,10 @@ def add_reading(add: Callable[..., Any]) -> None:
         choices=("file", "line", "blank_line"),
         help="unit of a document in a text file: the file, a line, or a block between empty lines (data.documents)",
     )
-    add("--dtype", choices=("uint16", "uint32"), help="type of the ids in a .bin file (data.dtype; default: uint16)")
+    add(
+        "--dtype", choices=("uint16", "uint32"),
+        help="type of the ids in a .bin file (data.dtype; default: uint16, in evaluate as in training)",
+    )  # fmt: skip
 
 
 def add_batches(add: Callable[..., Any]) -> None:

@@ -88,7 +88,10 @@ def _add_run(add: Callable[..., Any]) -> None:
     )
     add("--page", action="store_true", help="serve the dashboard of `tercet watch` during training")
     add("--report", action="store_true", help="after training, write report.html to the run folder")
-    add("--try", dest="try_out", action="store_true", help="after training, use the model once and evaluate it")
+    add(
+        "--try", dest="try_out", action="store_true",
+        help="after training, run those printed commands that generate, translate, fill, classify or evaluate",
+    )  # fmt: skip
     add("--quiet", action="store_true", help="print no progress to stderr")
 
 

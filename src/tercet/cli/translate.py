@@ -34,8 +34,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "translate",
         words_among_flags=True,
         help=summary,
-        description="Translate a text, stdin or a file line by line; the output has as many lines. Several runs form "
-        "an ensemble.",
+        description="Translate a text, stdin or a file line by line. The output has one line per line of the input, or "
+        "up to N with --n-best N. Several runs form an ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")

@@ -181,7 +181,10 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
     for length in shape:
         size *= length
     if dtype.kind not in KINDS[name] or len(shape) != 1 + (name == "vectors"):
-        raise ValueError(f"{name} is {dtype} of shape {shape}")
+        raise ValueError(
+            f"{name} is {dtype} of shape {shape}; expected vectors: floats (N, D), probe: floats (D,), "
+            "texts: strings (N,), ids: strings or integers (N,)"
+        )
     if offset + size != start + member.file_size or offset + size > file.seek(0, os.SEEK_END):
         raise ValueError(f"{name} is truncated")
     if not size:

@@ -21,7 +21,7 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     """
     trained_model = forward_pass.trained_model
     if not isinstance(trained_model, Translator):
-        raise UserError(f"beam search needs a translator: {trained_model.folder} has no target")
+        raise UserError(f"beam search needs a translator, and {trained_model.folder} is not one")
     model, tokenizer = trained_model.model, trained_model.tokenizer
     if not 1 <= width <= MAX_WIDTH:
         raise UserError(f"size={width}: the number of hypotheses must be 1 to {MAX_WIDTH}")

@@ -98,8 +98,8 @@ class ChatModel:
             ids = self._template.encode([*head, *turns])
         if len(ids) > self.max_len:
             raise UserError(
-                f"the last message has {len(ids):,} tokens with its markers, more than the context ({self.max_len:,}); "
-                "shorten it"
+                f"the last message, with its markers and the system message if there is one, has {len(ids):,} tokens, "
+                f"more than the context ({self.max_len:,}); shorten one of them"
             )
         return ChatPrompt(ids=tuple(ids), dropped=len(messages) - len(head) - len(turns))
 

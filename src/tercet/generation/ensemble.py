@@ -55,7 +55,8 @@ class Ensemble(nn.Module):
         sizes = sorted({model.vocab_size for model in models})
         if len(sizes) != 1:
             raise ValueError(
-                f"the models of an ensemble must have one vocabulary, got vocab_size={sizes}; leave the others out"
+                f"the models of an ensemble must have the same vocabulary, got vocab_size={sizes}; "
+                "use models with the same tokenizer"
             )
         if combine not in ("linear", "log_linear"):
             raise ValueError(f"combine={combine!r} must be linear or log_linear")

@@ -86,7 +86,10 @@ def read_cross_attention(
         return CrossAttentionMap(source=(), target=(), has_end=False, weights=torch.zeros(1, 0, 0), layer=0)
     depths = sorted({len(model.decoder.blocks) for model in models})
     if len(depths) > 1:
-        raise UserError(f"models of {depths} layers have no layer in common; use a single model")
+        raise UserError(
+            "--alignment and --attention require models with equal numbers of decoder layers, "
+            f"got {depths}; use a single model"
+        )
     layer = max(depths[0] - 2, 0)
     max_len = min(model.max_len for model in models)
     (source_ids,), _ = encode_sources(encoder_tokenizer, [translation.source], max_len=max_len)

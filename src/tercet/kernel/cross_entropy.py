@@ -70,7 +70,10 @@ def _forward(
     if needs_grad and _overlaps(scores):
         raise ValueError(f"cross_entropy overwrites the scores, whose rows must not overlap: strides {scores.stride()}")
     if not 0 <= smoothing <= 1 or (softcap is not None and not softcap > 0):
-        raise ValueError(f"cross_entropy: smoothing={smoothing} must be between 0 and 1, softcap={softcap} above 0")
+        raise ValueError(
+            f"cross_entropy: smoothing must be from 0 to 1 and softcap above 0 or None, got smoothing={smoothing} and "
+            f"softcap={softcap}"
+        )
     totals, unsmoothed = (torch.empty(rows, dtype=torch.float32) for _ in range(2))
     invalid = ctypes.c_int64(-1)
     kernel_of("cross_entropy", scores.dtype)(

@@ -228,7 +228,7 @@ class Program:
             )
         if 2 * n_angles > self.rotary_width:
             raise ValueError(
-                f"too many angles for a head of width {self.rotary_width}, which has half as many pairs: {n_angles}"
+                f"expected at most one angle per pair of a head of width {self.rotary_width}, got {n_angles} angles"
             )
         invalid_token = ctypes.c_int64(-1)
         kernels().fused_step(

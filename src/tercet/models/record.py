@@ -107,7 +107,7 @@ def record(
     tensor_names = names(model)
     for edit in edits:
         if edit.name not in tensor_names:
-            raise ValueError(f"the model has no {edit.name!r}{suggest(edit.name, tensor_names)}")
+            raise ValueError(f"the model has no tensor to edit called {edit.name!r}{suggest(edit.name, tensor_names)}")
     activations: dict[str, Tensor] = {}
     pending_edits = {edit.name for edit in edits}
 

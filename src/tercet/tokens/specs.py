@@ -67,7 +67,9 @@ class Words:
     def __post_init__(self) -> None:
         minimum = 4 + self.bos + self.mask  # <pad>, <eos>, <unk> and a word
         if self.vocab_size < minimum:
-            raise ValueError(f"words need vocab_size >= {minimum}, got {self.vocab_size}")
+            raise ValueError(
+                f"tokenizer words needs vocab_size >= {minimum} (special tokens and a word), got {self.vocab_size}"
+            )
 
 
 @spec
@@ -234,7 +236,9 @@ class PlainIds:
 
     def __post_init__(self) -> None:
         if self.vocab_size == 0:
-            raise ValueError("ids need vocab_size >= 1, or null for one more than the largest in the data")
+            raise ValueError(
+                "tokenizer ids needs vocab_size >= 1, or null for one more than the largest id in the data"
+            )
         if self.vocab_size is not None and self.eos_id is not None and self.eos_id >= self.vocab_size:
             raise ValueError(f"eos_id={self.eos_id} must be below vocab_size={self.vocab_size}")
 

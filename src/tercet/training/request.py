@@ -95,7 +95,7 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
             "instead of --data (a .tsv, .csv or .jsonl file or a named dataset of pairs needs no --target)"
         )
     if not translates and (request.source or request.validation_source) is not None:
-        raise UserError(f"the recipe {name} trains a language model on text: pass --data PATH")
+        raise UserError(f"the recipe {name} does not train a translator: pass --data PATH instead of sentence pairs")
     notes: list[str | None] = []
     if not is_data_path and run is None:
         tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(request.data))

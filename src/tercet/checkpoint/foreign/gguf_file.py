@@ -161,7 +161,7 @@ class _Header:
             cut = (
                 "the file ends"
                 if self.size == len(self._data)
-                else f"{MAX_GGUF_HEADER_BYTES} bytes of settings are exceeded"
+                else f"the maximum of {MAX_GGUF_HEADER_BYTES} bytes of settings is exceeded"
             )
             raise ValueError(f"{cut} inside a value of {n} bytes at byte {self.offset}")
         self.offset += n
@@ -211,7 +211,7 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
             raise ValueError(f"the tensor {name!r} occurs twice")
         n_sizes = header.number("I")
         if not 1 <= n_sizes <= MAX_DIMENSIONS:
-            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions; the maximum is {MAX_DIMENSIONS}")
+            raise ValueError(f"the tensor {name!r} has {n_sizes} dimensions; expected 1 to {MAX_DIMENSIONS}")
         sizes = tuple(header.number("Q") for _ in range(n_sizes))
         layouts[name] = tuple(reversed(sizes)), header.number("I"), header.number("Q")
     start = _round_up(header.offset, alignment)

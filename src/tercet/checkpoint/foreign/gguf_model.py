@@ -209,8 +209,8 @@ def _config_of_llama(description: _Description) -> Plain:
     rotary_dim = description.read_int("rope.dimension_count", head_dim)
     if rotary_dim != head_dim or description.read_int("attention.value_length", head_dim) != head_dim:
         raise UserError(
-            f"its heads are {head_dim} wide, of which {rotary_dim} are rotated; "
-            "keys, values and rotation must have equal widths"
+            f"its keys are {head_dim} wide, of which {rotary_dim} are rotated; keys (attention.key_length), values "
+            "(attention.value_length) and rotation (rope.dimension_count) must have equal widths"
         )
     inner, n_rows = description.read_int("feed_forward_length"), description.n_rows("token_embd.weight")
     description.check("embedding_length", "token_embd.weight", n_rows, width)

@@ -89,7 +89,10 @@ def _first_position(config: Mapping[str, Any]) -> int:
     """Return the row of the position table that belongs to the first token."""
     pad = read_value(config, "pad_token_id", int, 1)
     if pad < 0:
-        raise UserError(f"pad_token_id is {pad}, but positions of {KIND} start after it; put back the id")
+        raise UserError(
+            f"pad_token_id is {pad}, but must be at least 0, since the positions of {KIND} start after it; "
+            "put back the id of the trained model"
+        )
     return pad + 1
 
 

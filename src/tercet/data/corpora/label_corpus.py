@@ -207,8 +207,8 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             )
         if std * limits.LABEL_NUMBER <= 1:
             raise UserError(
-                f"{self.name}: the training texts' numbers have a standard deviation of {std:g}; "
-                "use a smaller unit for all of them"
+                f"{self.name}: the training texts' numbers are nearly equal, with a standard deviation of {std:g}; "
+                "use a smaller unit for all of them, which makes the numbers larger"
             )
         return TargetScale(mean=mean, std=std)
 

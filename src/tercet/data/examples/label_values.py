@@ -43,7 +43,7 @@ def read_label(value: object, location: str, field: str) -> str:
     if len(label) > limits.LABEL_CHARACTERS:
         raise UserError(
             f"{location} has a label of {len(label):,} characters, the maximum is {limits.LABEL_CHARACTERS:,}; "
-            "set data.label_field to a field of labels"
+            "check that data.label_field names the field with the labels"
         )
     return label
 
@@ -71,8 +71,8 @@ def split_labels(text: str, separator: str, location: str, field: str) -> tuple[
     labels = text.split() if separator.isspace() else text.split(separator)
     if not all(label.strip() for label in labels):
         raise UserError(
-            f"{location} has {_show(text)} as its {field!r}, with an empty label next to {separator!r}: write each "
-            "label once between separators, or set data.label_separator"
+            f"{location} has {_show(text)} as its {field!r}, with an empty label next to {separator!r}; remove the "
+            "extra separator, or set data.label_separator"
         )
     return _deduplicate([read_label(label, location, field) for label in labels], location, field)
 
@@ -129,7 +129,7 @@ def _deduplicate(labels: Sequence[str], location: str, field: str) -> tuple[str,
     if len(labels) > limits.LABELS_OF_A_TEXT:
         raise UserError(
             f"{location} has {len(labels):,} labels in {field!r}, the maximum is {limits.LABELS_OF_A_TEXT:,}; "
-            "set data.label_field to a field of labels"
+            "check that data.label_field names the field with the labels"
         )
     return tuple(dict.fromkeys(labels))
 

@@ -134,9 +134,9 @@ def _merge(
 
 def _make_folder(out: Path) -> None:
     if out.is_dir() and not (out / PARTS).exists() and not (out / MANIFEST).exists() and any(out.iterdir()):
-        raise UserError(f"{out} contains something else; pass another --out")
+        raise UserError(f"{out} is not empty and was not written by `tercet data prepare`; pass another --out")
     if (out / MANIFEST).exists() and read_contents(out / MANIFEST) is None:
-        raise UserError(f"{out} contains something else; pass another --out")
+        raise UserError(f"{out} is not empty and was not written by `tercet data prepare`; pass another --out")
     with report_write_errors(out):
         (out / PARTS).mkdir(parents=True, exist_ok=True)
 

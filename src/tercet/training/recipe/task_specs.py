@@ -217,7 +217,7 @@ class TranslationTaskSpec:
             raise ValueError(
                 f"task.batch_tokens={self.batch_tokens} in micro-batches of {self.bucket_tokens(devices)}: "
                 f"{self.buckets_per_step(devices)} micro-batches cannot be shared evenly by {devices} devices; "
-                "set task.batch_tokens to a multiple"
+                "set task.batch_tokens to a multiple of one micro-batch per device"
             )
 
     def check_exact(self, devices: int) -> None:

@@ -174,7 +174,7 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
     if new.training.batch_ramp is not None:
         reason = "training.batch_ramp grows the batch by one micro-batch per device"
     elif isinstance(new.task, TranslationTaskSpec) and not isinstance(new.task.micro_batch_tokens, int):
-        reason = "without task.micro_batch_tokens, buckets are a device's share of a batch"
+        reason = "without task.micro_batch_tokens, the batches of pairs depend on the number of devices"
     else:
         return
     raise UserError(

@@ -117,7 +117,7 @@ def check_a_schedule(name: str, data: Any) -> None:
         with scheduler(model, slots=data.draw(st.integers(1, 4), "slots")) as engine:
             schedule = Schedule(engine, wanted)
             schedule.run()
-    for number, one in enumerate(schedule.wanted):
+    for number, one in enumerate(schedule.requested):
         expected, events = alone(model, one["prompt"], one["sampling"]), schedule.events[number]
         if one["cancelled"] is None or (events and not isinstance(events[-1], Exception) and events[-1].finish):
             assert_is(events, expected)

@@ -65,8 +65,9 @@ class TrainingSpec:
         cpu_offload: With fsdp on GPUs, keep each device's shard of weights, gradients and optimizer state in host
             memory, and compute the optimizer step there. Not with `exact`. May change when a run is resumed. Not yet
             run on a GPU.
-        exact: If True, the weights are bitwise identical for any power of two of devices, any `strategy` and, on a
-            CPU, any number of threads, even if these change: gradients of micro-batches are summed in a fixed order.
+        exact: If True, the weights are bitwise identical for any power of two of devices, any `strategy` except tp and,
+            on a CPU, any number of threads, even if these change: gradients of micro-batches are summed in a fixed
+            order.
             Slower. Requires a fixed micro-batch, and neither `batch_ramp` nor fp16.
     """
 

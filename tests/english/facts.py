@@ -44,9 +44,10 @@ def old_files(commit: str, paths: list[str]) -> dict[str, str]:
 
 
 def current_text() -> str:
-    """Return the text of all files that git tracks, as one string."""
+    """Return the text of all files that git tracks, as one line."""
     names = run_git("ls-files").split("\n")
-    return "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).suffix in SUFFIXES)
+    files = [ROOT / name for name in names if (ROOT / name).suffix in SUFFIXES]
+    return " ".join(" ".join(file.read_text(encoding="utf-8").split()) for file in files)
 
 
 def main() -> int:

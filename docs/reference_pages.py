@@ -13,10 +13,9 @@ import dataclasses
 import importlib
 import inspect
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from griffe import Docstring, DocstringSectionKind
 
@@ -24,6 +23,7 @@ from tercet.cli.main import VERBS, make_parser
 from tercet.models import PRESETS, SPECS
 from tercet.spec import Interval, describe, find_bounds
 from tercet.training.recipe.files import recipe_names, recipe_text
+from tercet.training.recipe.keys import union_members
 from tercet.training.recipe.recipe import RECIPES, Recipe
 
 FORMATS = {
@@ -57,18 +57,11 @@ def describe_fields(spec: type) -> dict[str, str]:
     return {name: text for base in reversed(spec.__mro__) for name, text in parse_docstring(base)[1].items()}
 
 
-def members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the only one, without the annotations around them."""
-    if get_origin(hint) is Annotated:
-        return members(hint.__origin__)
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(member for part in get_args(hint) for member in members(part))
-    return (hint,)
-
-
 def specs_in(hint: Any) -> list[type]:
     inner = get_args(hint)[:1] if get_origin(hint) is tuple else (hint,)
-    return [one for part in inner for one in members(part) if isinstance(one, type) and dataclasses.is_dataclass(one)]
+    return [
+        one for part in inner for one in union_members(part) if isinstance(one, type) and dataclasses.is_dataclass(one)
+    ]
 
 
 def kind_of(spec: type) -> str | None:
@@ -83,7 +76,7 @@ def describe_type(hint: Any) -> str:
     words = list[str]()
     intervals = [bounds for bounds in find_bounds(hint) if isinstance(bounds, Interval)]
     bounds = " and ".join(dict.fromkeys(describe(interval).removeprefix("be ") for interval in intervals))
-    for member in members(hint):
+    for member in union_members(hint):
         if get_origin(member) is Literal:
             words += [f"`{word}`" for word in get_args(member)]
         elif get_origin(member) is tuple:

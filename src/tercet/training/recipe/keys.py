@@ -31,7 +31,7 @@ def spec_files(spec: type) -> set[str]:
     """Return the names of the modules that define a spec and all specs within it."""
     modules = {spec.__module__}
     for hint in get_type_hints(spec).values():
-        for member in _members(hint):
+        for member in union_members(hint):
             if dataclasses.is_dataclass(member) and isinstance(member, type):
                 modules |= spec_files(member)
     return modules
@@ -40,7 +40,7 @@ def spec_files(spec: type) -> set[str]:
 def _walk(spec: type, path: str) -> Iterator[tuple[str, list[str]]]:
     for name, hint in get_type_hints(spec, include_extras=False).items():
         key, choices = f"{path}{name}", list[str]()
-        for member in _members(hint):
+        for member in union_members(hint):
             if get_origin(member) is Literal:
                 choices += [WORDS.get(word, str(word)) for word in get_args(member)]
             elif member is bool:
@@ -52,10 +52,10 @@ def _walk(spec: type, path: str) -> Iterator[tuple[str, list[str]]]:
         yield key, choices
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Any) -> tuple[Any, ...]:
     """Return the member types of a union, or the type itself; `Annotated` types are unwrapped."""
     if get_origin(hint) is Annotated:
-        return _members(hint.__origin__)
+        return union_members(hint.__origin__)
     if get_origin(hint) in (Union, types.UnionType):
-        return tuple(member for part in get_args(hint) for member in _members(part))
+        return tuple(member for part in get_args(hint) for member in union_members(part))
     return (hint,)

@@ -1,4 +1,4 @@
-"""Atomic writes, hashes of files, and locks of folders."""
+"""Atomic writes of files and folders, manifests of file hashes, JSON with a checksum, and locks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,9 @@
 """Atomic writes: a file or folder is written under a temporary name and then renamed.
 
-A rename within a folder is atomic: after a kill at any moment, a reader finds the old file or the new one, never a part
-of either. An existing folder is swapped with the new one, also atomically if the system can exchange two names (Linux,
-macOS). The next write removes what a killed process has left.
+A rename within a folder is atomic: if the process is killed at any moment, readers find the complete old file or the
+complete new one. An existing folder is swapped with the new one, which is also atomic if the system can exchange two
+names (Linux, macOS); `replace_folder` describes the cases in which entries are moved one by one instead. The next write
+to the same path removes the temporary files that a killed process on the same machine has left.
 """
 
 import ctypes
@@ -23,8 +24,8 @@ from typing import Any, BinaryIO, cast
 from tercet.config import UserError
 
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-RENAME_EXCHANGE = 2  # of Linux; the same value as RENAME_SWAP of macOS
-AT_FDCWD = -100  # paths are relative to the current folder
+RENAME_EXCHANGE = 2  # flag of Linux's renameat2; RENAME_SWAP of macOS has the same value
+AT_FDCWD = -100  # relative paths start at the current folder
 
 _writes = itertools.count()  # numbers the temporary names of this process
 
@@ -33,12 +34,12 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
     """Write a file completely, or leave it unchanged.
 
     Args:
-        path: Path in an existing folder.
-        data: Bytes, or a function that writes them to the open file that it receives.
+        path: Path of the file, whose folder must exist.
+        data: Content of the file, or a function that receives the open file and writes the content to it.
 
     Raises:
-        UserError: If the disk is full or the file system reports an error, even if `data` raises something else
-            instead.
+        UserError: If the disk is full or the file system reports an error, even if the function `data` raises another
+            exception because of it.
     """
     path = Path(path)
     with report_write_errors(path):
@@ -64,25 +65,29 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
 def replace_folder(
     path: Path, *, keep: Callable[[Path], bool] = lambda entry: False, index: str | None = None
 ) -> Generator[Path]:
-    """Write a new folder whose entries replace those in `path` at the end.
+    """Yield a new, empty folder. At the end of the context, its entries replace those in `path`.
 
-    If nothing in `path` is kept, the two folders are swapped: after a kill at any moment, a reader finds the old folder
-    or the new one. Kept entries are never moved, so that files opened by other programs and their paths stay valid. In
-    that case the other entries are moved one by one: the old `index` out, the new one in, then the other old ones out,
-    and the other new ones in. If the process is killed in between, the folder has an `index`, which lists all entries,
-    so that readers notice that some are missing. Another write completes the folder.
+    The two folders are swapped if `path` has entries, none of them is kept, and the user is allowed to give the new
+    folder the owner and mode of the old one. If the process is killed at any moment, readers then find the old folder
+    or the new one.
 
-    The folder and replaced files keep their owner and mode if the user is allowed to set them. After an error,
-    everything is as before.
+    Otherwise entries are moved one by one: the old `index` out and the new one in, then the other old entries out and
+    the other new ones in. Kept entries are not moved, so that their paths, and files that other programs have opened,
+    stay valid. If the process is killed in between, the new `index` lists all new entries, so that readers notice which
+    are missing. Another write completes the folder.
+
+    The folder and replaced files keep their owner and mode if the user is allowed to set them. After an error, `path`
+    is unchanged.
 
     Args:
         path: Folder to write. Missing parent folders are created.
-        keep: Function that returns whether an entry of the old folder is kept, by its path; a new file replaces a kept
-            file of the same name.
-        index: Name of the file by which readers notice that other files are missing.
+        keep: Function that receives the path of an entry in the old folder and returns True to keep it. A new file
+            replaces a kept file of the same name.
+        index: Name of a file in the new folder that lists the others, such as a manifest; None if there is none.
 
     Raises:
-        OSError: If the disk is full, the file system reports an error, or a kept folder has the name of a new file.
+        OSError: If the disk is full, the file system reports an error, or, when entries are moved one by one, an old
+            folder has the name of a new file.
     """
     path = path.resolve()
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -120,7 +125,10 @@ def replace_folder(
 
 
 def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) -> None:
-    """Move the entries of `new` into `path` and the `old` ones out of it; after an error, undo this."""
+    """Move the `old` entries out of `path` and the entries of `new` into it, those named `index` first.
+
+    After an error, all moves are undone.
+    """
     entries, aside = sorted(new.iterdir()), new / ".old"
     old = sorted({*old, *(path / entry.name for entry in entries if os.path.lexists(path / entry.name))})
     for entry in old:
@@ -144,9 +152,9 @@ def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) 
 
 
 def _copy_owner_and_mode(old: Path, new: Path) -> bool:
-    """Give a new file or folder the owner and mode of the old one, and return whether that succeeded.
+    """Give a new file or folder the owner and mode of the old one; return False if the system does not allow it.
 
-    Nothing is copied to an entry of another kind, or one that does not exist.
+    If one of the two does not exist, they are of different kinds, or they are links, return True and change nothing.
     """
     try:
         old_status, new_status = old.lstat(), new.lstat()
@@ -164,9 +172,9 @@ def _copy_owner_and_mode(old: Path, new: Path) -> bool:
 
 
 def swap_folders(first: Path, second: Path) -> None:
-    """Swap two folders: atomically if the system can, else with a moment in which `second` does not exist."""
+    """Swap two folders, atomically if the system can. Otherwise, `second` does not exist for a moment."""
     if not _exchange(os.fsencode(first), os.fsencode(second)):
-        aside = first.with_name(f"{first.name}.old")  # `_remove_stale` restores it after a kill in between
+        aside = first.with_name(f"{first.name}.old")  # `_remove_stale` moves it back if this process is killed here
         os.replace(second, aside)
         os.replace(first, second)
         os.replace(aside, first)
@@ -174,7 +182,7 @@ def swap_folders(first: Path, second: Path) -> None:
 
 @contextmanager
 def report_write_errors(path: Path) -> Generator[None]:
-    """Turn errors of the file system into a UserError with `path`."""
+    """Raise the `write_failure` of `path` instead of each OSError within the context."""
     try:
         yield
     except OSError as error:
@@ -182,14 +190,14 @@ def report_write_errors(path: Path) -> Generator[None]:
 
 
 def write_failure(path: Path, error: OSError) -> UserError:
-    """Return the UserError for a path that cannot be written."""
+    """Return a UserError which reports that `path` cannot be written because of `error`."""
     if error.errno in DISK_FULL_ERRORS:
         return UserError(f"disk full while writing {path}; free some space, or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
 
 class _RawFile(io.FileIO):
-    """A file that stores the first error of a write."""
+    """Unbuffered file that stores the first OSError of its writes in `failure`."""
 
     failure: OSError | None = None
 
@@ -203,9 +211,9 @@ class _RawFile(io.FileIO):
 
 @contextmanager
 def _open_to_write(path: Path) -> Generator[BinaryIO]:
-    """Open a new file. If a write fails, raise its OSError even if the writer raises something else instead.
+    """Open a new file for writing. If a write fails, raise its OSError instead of any other exception in the context.
 
-    PyTorch's archive writer, for example, raises "unexpected pos 576 vs 466" if the disk is full.
+    For example, PyTorch's archive writer raises "unexpected pos 576 vs 466" if the disk is full.
     """
     raw = _RawFile(path, "wb")
     try:
@@ -233,19 +241,22 @@ def _temporary_path(path: Path) -> Path:
 
 
 def _host() -> str:
-    """Return the name of this machine, since process ids on a shared file system are ambiguous without it."""
+    """Return the name of this machine, without which process ids are ambiguous on a shared file system."""
     return re.sub(r"[^\w]", "_", socket.gethostname())[:40]
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether a process on this machine is replacing `path` or about to replace it."""
+    """Return whether a process on this machine is writing a replacement of `path`."""
     with suppress(OSError):
         return any(_alive(int(match[1])) for _, match in _temporary_names(path.resolve()))
     return False
 
 
 def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    """Yield the temporary files of writers of `path` on this machine, each with its match (process id and suffix)."""
+    """Yield the temporary files and folders that processes on this machine have created for `path`.
+
+    Each is yielded with its match: group 1 is the process id, and group 2 is ".old" or None.
+    """
     name = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}-(\d+)-\d+\.new(\.old)?")
     for sibling in path.parent.iterdir():
         if match := name.fullmatch(sibling.name):
@@ -253,7 +264,10 @@ def _temporary_names(path: Path) -> Iterator[tuple[Path, re.Match[str]]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the temporary files of writers of `path` on this machine that have ended."""
+    """Remove the temporary files and folders for `path` of processes on this machine that have ended.
+
+    A folder that `swap_folders` had moved aside is moved back if `path` does not exist.
+    """
     for sibling, match in _temporary_names(path):
         if not _alive(int(match[1])):
             if match[2] and not path.exists():
@@ -275,7 +289,7 @@ def _alive(pid: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the new name to the disk, if the system and file system support that."""
+    """Flush the names in a folder to the disk, if the system and the file system support that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

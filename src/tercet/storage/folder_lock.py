@@ -1,4 +1,4 @@
-"""Locks: only one process at a time trains into a folder.
+"""Locks of folders, in which only one process at a time may write, and of work that is done only once.
 
 Readers need no lock, since files are replaced atomically.
 """
@@ -16,28 +16,28 @@ from tercet.reading.files import check_links
 from tercet.storage.atomic import write_atomically, write_failure
 
 LOCK, OWNER = ".lock", ".owner.json"
-MAX_WAIT = 300.0  # seconds to wait for another owner, such as a download
+MAX_WAIT = 300.0  # maximum seconds that `lock_file` waits, for example for the download of another process
 
 
 class FolderInUse(UserError):
-    """Another process owns the folder."""
+    """Another process has locked the folder."""
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Lock an existing folder, without waiting.
+    """Lock an existing folder within the context, without waiting.
 
-    The lock is that of the file system (flock). It ends with its process, however that ends, and also works between
-    machines over NFS if their kernels support it, as Linux does since 2.6.12. Without flock, the existence of the file
-    is the lock.
+    The lock is that of the file system (flock). The system releases it when the process ends, even if it is killed. It
+    also works between machines over NFS if their kernels support it, as Linux does since 2.6.12. On a file system
+    without flock, the existence of the lock file is the lock, and the file may remain after a process was killed.
 
     Raises:
-        FolderInUse: If another process has the lock, with its machine and process id.
-        UserError: If the folder cannot be written, or a link leads out of it.
+        FolderInUse: If another process has the lock. The message contains its process id and machine, if known.
+        UserError: If the folder cannot be written, or `check_links` rejects it.
     """
-    from filelock import FileLock, Timeout  # imported late, since only training needs it
+    from filelock import FileLock, Timeout  # imported late, since most commands lock nothing
 
-    check_links(folder)  # a lock file is opened for writing
+    check_links(folder)  # the lock file is opened for writing, and must not be a link to another place
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -59,13 +59,16 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 @contextmanager
 def lock_file(path: Path) -> Generator[None]:
-    """Wait for the lock of a file, for work that other threads and processes should not repeat.
+    """Wait for a lock, and hold it within the context, so that threads and processes do not repeat each other's work.
 
-    The wait is bounded, since on a file system without flock an owner may have ended with the lock. The lock only saves
-    work; correctness must not depend on it.
+    After `MAX_WAIT` seconds, the context is entered without the lock: on a file system without flock, a killed process
+    may have left it. The lock only saves work, and correctness must not depend on it.
+
+    Args:
+        path: Path of the lock file, which is created.
 
     Raises:
-        UserError: If the file cannot be written.
+        UserError: If the lock file cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -82,7 +85,10 @@ def lock_file(path: Path) -> Generator[None]:
 
 
 def _read_owner(folder: Path) -> str:
-    """Return a description of the owner. If the file does not exist, the owner is just writing it."""
+    """Describe the process that has locked a folder, as a part of an error message.
+
+    The file of the owner may be missing, since it is written after the folder is locked.
+    """
     try:
         owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
         return f"process {int(owner['pid'])} on {owner['host']}, since {owner['since']}"

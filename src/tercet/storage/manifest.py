@@ -1,6 +1,6 @@
-"""Size and hash of each file in a folder, in `manifest.json`, which is written last.
+"""Manifests: `manifest.json` contains the size and hash of each file in a folder, and is written last.
 
-XXH3 detects damage at the speed of memory (benchmarks/log/storage.md). It does not protect against tampering.
+The hash XXH3 detects damage at the speed of memory (benchmarks/log/storage.md). It does not protect against tampering.
 """
 
 import os
@@ -18,9 +18,9 @@ from tercet.storage.atomic import is_being_written, replace_folder
 from tercet.storage.sealed_json import DamagedFile, read_sealed_json, write_sealed_json
 
 MANIFEST = "manifest.json"
-BLOCK = 1 << 20
-ATTEMPTS = 20  # to read a folder that is replaced repeatedly
-PAUSE = 0.05  # seconds to wait for a writer
+BLOCK = 1 << 20  # bytes that are read at once
+ATTEMPTS = 20  # maximum number of reads of a folder that is replaced repeatedly
+PAUSE = 0.05  # seconds between two reads while a folder is being written
 
 Result = TypeVar("Result")
 
@@ -51,8 +51,11 @@ class FileHash:
 
         Args:
             file: File opened in binary mode, which stays open.
-            size: Number of bytes to hash; by default the size of the file.
+            size: Maximum number of bytes to hash (default: the size of the file).
             visit: Function called with each block of `BLOCK` bytes (the last one may be shorter).
+
+        Returns:
+            Hash of the bytes that were read, and their number.
         """
         digest, left = xxhash.xxh3_128(), os.fstat(file.fileno()).st_size if size is None else size
         n_read = 0
@@ -69,13 +72,20 @@ class FileHash:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder, by their relative paths."""
+    """Sizes and hashes of the files in a folder.
+
+    Attributes:
+        files: Size and hash of each file, by its path relative to the folder, with forward slashes.
+    """
 
     files: Mapping[str, FileHash]
 
     @staticmethod
     def from_folder(folder: Path) -> "Manifest":
-        """Hash all files in a folder that are not hidden, except the manifest."""
+        """Hash all files in a folder and its subfolders, except those named `manifest.json` and hidden ones.
+
+        A file is hidden if its name, or that of a subfolder on its path, starts with a dot.
+        """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST]
         names = [(path.relative_to(folder), path) for path in paths]
         return Manifest(
@@ -90,8 +100,12 @@ class Manifest:
     def parse(data: Mapping[str, Any], name: str) -> "Manifest":
         """Parse the result of `to_plain`.
 
+        Args:
+            data: Pair of size and hash of each file, by its path.
+            name: Path of the file that contains `data`, for the error message.
+
         Raises:
-            DamagedFile: If `data` is something else.
+            DamagedFile: If `data` has another form.
         """
         try:
             return Manifest({key: FileHash(int(size), str(xxh3)) for key, (size, xxh3) in data.items()})
@@ -99,6 +113,7 @@ class Manifest:
             raise DamagedFile(f"{name} is damaged; restore the original file") from None
 
     def to_plain(self) -> dict[str, list[int | str]]:
+        """Return [size, hash] of each file, by its path, as plain values for JSON."""
         return {name: [file.size, file.xxh3] for name, file in self.files.items()}
 
     def check(
@@ -112,13 +127,14 @@ class Manifest:
         """Compare files with their recorded sizes and hashes.
 
         Args:
-            folder: The folder.
-            names: Files to check, by default all. Those that are not in the manifest are ignored.
-            allow_growth: If True, files may have become longer.
-            recorded_in: Name of the file that contains these hashes.
+            folder: Folder of the files.
+            names: Relative paths of the files to check (default: all). Those that are not in the manifest are ignored.
+            allow_growth: If True, files may have become longer, and only their first bytes, up to the recorded size,
+                are compared.
+            recorded_in: Name of the file that contains these hashes, for the error message.
 
         Raises:
-            DamagedFile: If a file is missing or differs, with its path.
+            DamagedFile: If a file is missing, cannot be read or differs. The message contains its path.
         """
         for name in self.files if names is None else [name for name in names if name in self.files]:
             path, expected = folder / name, self.files[name]
@@ -149,14 +165,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 @contextmanager
 def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: False) -> Generator[Path]:
-    """Write a folder like `replace_folder`, with a manifest of all new files.
+    """Yield a new folder that replaces `path` as in `replace_folder`, and add a manifest of its files at the end.
 
     Args:
         path: Folder to write.
-        keep: As in `replace_folder`.
+        keep: As in `replace_folder`. Kept files are not in the manifest, unless a new file has replaced them.
 
     Raises:
         OSError: If `replace_folder` fails.
+        UserError: If the manifest cannot be written.
     """
     with replace_folder(path, keep=keep, index=MANIFEST) as new:
         yield new
@@ -164,14 +181,18 @@ def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: Fal
 
 
 def read_whole(folder: Path, read: Callable[[Manifest | None], Result]) -> Result:
-    """Return the result of `read` for one consistent state of a folder; if it is replaced during the read, read again.
+    """Read a folder that may be replaced at any moment, and return the result of `read`.
+
+    If the manifest changes during a read, files of two states may have been mixed, and the folder is read again. The
+    result of the last of `ATTEMPTS` reads is returned without this check.
 
     Args:
-        folder: The folder.
-        read: Function of the manifest (None if there is none), which reads the folder.
+        folder: Folder to read.
+        read: Function that receives the manifest (None if there is none), reads the folder and returns the result.
 
     Raises:
-        UserError: If `read` raises it while the folder stays the same and is not being written.
+        UserError: If `read` raises it while the folder stays the same and is not being written, or in the last attempt.
+        DamagedFile: If the manifest is damaged.
     """
     for _ in range(ATTEMPTS - 1):
         manifest = read_manifest(folder)

@@ -17,7 +17,7 @@ CHECKSUM = "checksum"
 
 
 class DamagedFile(UserError):
-    """A file that is damaged or missing."""
+    """A file is damaged, missing or cannot be read."""
 
 
 def write_sealed_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -34,12 +34,12 @@ def read_sealed_json(path: Path, *, since: str | None = None) -> dict[str, Any]:
     """Return the object in a file, without its checksum.
 
     Args:
-        path: The file.
-        since: A key that was introduced together with the checksum. A file without both is older, and is returned
-            unchecked.
+        path: Path of the file.
+        since: Key that was introduced together with the checksum. A file that contains neither is older, and its object
+            is returned unchecked. If None, the checksum is required.
 
     Raises:
-        DamagedFile: If the file cannot be read, or was changed after it was written.
+        DamagedFile: If the file cannot be read, contains no JSON object, or does not match its checksum.
     """
     data: Any = None
     try:

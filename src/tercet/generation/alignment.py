@@ -23,14 +23,16 @@ def cross_attention(
     target_inputs: Int[Tensor, "B T"],
     source_token_mask: Bool[Tensor, "B S"] | None = None,
 ) -> Float[Tensor, "L B H T S"]:
-    """Return the weights of all L layers and H heads for a given target, equal to those of its generation.
+    """Return the cross-attention weights of all L layers and H heads for a given target.
+
+    They equal the weights with which the model would generate this target token by token.
 
     Args:
         model: A translation model.
         source: Source ids.
         target_inputs: Inputs of the decoder: the beginning token and the target without its last token. Padded on the
             right with any id; the rows of padding are meaningless.
-        source_token_mask: True at the real tokens of the source.
+        source_token_mask: True at the real tokens of the source; None if there is no padding.
     """
     with inference_mode(parts_of(model)), record(model, patterns=["*.cross_attention.weights"]) as activations:
         memory = model.encode(source, token_mask=source_token_mask)
@@ -41,16 +43,16 @@ def cross_attention(
 def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[Sequence[int]]) -> list[float]:
     """Return the coverage penalty of each target (Wu et al. 2016, equation 14).
 
-    It is the sum over source tokens of log(min(total attention to the token, 1)). The attention is the mean over the
-    heads of the last layer and, in an ensemble, over the members.
+    The penalty is the sum over source tokens of log(min(total attention to the token, 1)), so it is at most 0. The
+    attention is the mean over the heads of the last layer and, in an ensemble, over the members.
 
     Args:
         model: A translation model or an `Ensemble`.
-        source: Source ids.
+        source: Source ids, the same for all targets.
         targets: Complete targets, including the beginning token.
 
     Raises:
-        ValueError: If a model has no cross-attention.
+        ValueError: If the model, or a member of the ensemble, has no cross-attention.
     """
     members = model.members if isinstance(model, Ensemble) else (model,)
     device = device_of(model)
@@ -69,13 +71,15 @@ def coverage_penalties(model: object, source: Sequence[int], targets: Sequence[S
 
 
 def align(weights: Float[Tensor, "L H T S"], *, layer: int | None = None) -> list[int]:
-    """Return, for each target token, the source token with the most attention.
+    """Return, for each target token, the index of the source token with the most attention.
 
     The attention is the mean over the heads of a layer.
 
-    The default is the second last layer, or the only one: its attention agrees best with human alignments, while the
-    last layer already attends to tokens for the next prediction (Garg et al. 2019, "Jointly Learning to Align and
-    Translate").
+    Args:
+        weights: Cross-attention weights of one sentence pair.
+        layer: Index of the layer. By default, the second last layer, or the only one: its attention agrees best with
+            human alignments, while the last layer already attends to tokens for the next prediction (Garg et al. 2019,
+            "Jointly Learning to Align and Translate").
     """
     return _mean_of_heads(weights, layer).argmax(-1).tolist()
 
@@ -87,9 +91,13 @@ def word_alignment(
     *,
     layer: int | None = None,
 ) -> list[int]:
-    """Return, for each target word, the source word with the most attention from its tokens.
+    """Return, for each target word, the index of the source word to which its tokens attend most.
 
-    Words are ranges of tokens, as from `words_of`.
+    Args:
+        weights: Cross-attention weights of one sentence pair.
+        source_words: Range of token indices of each source word, as from `words_of`.
+        target_words: Range of token indices of each target word.
+        layer: Index of the layer, as in `align`.
     """
     mean = _mean_of_heads(weights, layer)  # (T, S)
     word_weights = torch.stack([mean[:, word.start : word.stop].sum(-1) for word in source_words], dim=-1)  # (T, words)
@@ -97,12 +105,13 @@ def word_alignment(
 
 
 def words_of(pieces: Sequence[str]) -> list[range]:
-    """Return the tokens of each word.
+    """Return the range of token indices of each word.
 
-    A word begins with a piece that begins with white space or follows white space.
+    A word begins with the first piece, and with each piece that begins with white space or follows white space. A piece
+    of white space belongs to the word after it, if there is one.
 
     Args:
-        pieces: Text of each token, as from `Tokenizer.tokens`. A piece of white space belongs to the word after it.
+        pieces: Text of each token, as from `Tokenizer.tokens`.
     """
     if not pieces:
         return []

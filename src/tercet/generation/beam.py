@@ -1,15 +1,17 @@
 """Beam search: continue the most likely hypotheses together until the best results are known.
 
-    score(Y) = log P(Y | X) / norm(|Y|) + coverage(X, Y)
+    score(Y) = log P(Y | X) / norm(|Y|) + coverage weight * coverage penalty(X, Y)
 
 The norm is |Y|^alpha ("average"), ((5 + |Y|) / 6)^alpha ("gnmt": Wu et al. 2016, equation 14) or 1 ("none"). |Y| is
-the number of generated tokens, including the end token. Live hypotheses have equal lengths, so they compete by
-log-probability only; finished hypotheses are compared by score. A finished hypothesis leaves the beam.
+the number of generated tokens, including the end token. The coverage penalty is that of
+`alignment.coverage_penalties`; it is added to the scores after the search. Live hypotheses have equal lengths, so they
+compete by log-probability only; finished hypotheses are compared by score. A finished hypothesis leaves the beam.
 
 The search of a sentence ends if `size` hypotheses are finished and the best live one, scored at its present length,
-does not rank above the best of them. Stopping at `size` without this comparison returns unlikely short hypotheses
-although a likely long one is still live. The search also ends if no live hypothesis can still be among the best:
-log-probabilities never rise, so log P(present) / norm(longest) is an upper bound. That rule does not change the result.
+does not rank above the best of them. Without this comparison, the search would return unlikely short hypotheses
+although a likely long one is still live. The search also ends if no live hypothesis can still be among the best
+`n_best`: log-probabilities never rise, so log P(present) / norm(longest) is an upper bound of the score. This second
+rule does not change the result; it is not applied with coverage, for which the bound does not hold.
 """
 
 import math
@@ -30,16 +32,16 @@ from tercet.models.inference import inference_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """The continuation of a prefix.
+    """A continuation of a prefix.
 
     If `finish` is "eos", `ids` ends with the end token. If it is "length", the limit was reached and no end token is
     added.
     """
 
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # generated tokens, without the prefix
     logprob: float  # sum of natural logarithms of the model's probabilities, in float32
-    logprobs: tuple[float, ...]
-    score: float
+    logprobs: tuple[float, ...]  # log-probability of each token of `ids`
+    score: float  # ranks hypotheses; higher is better
     finish: Literal["eos", "length"]
 
 
@@ -55,26 +57,27 @@ def beam_search(
     max_new_tokens: Sequence[int] | int,
     min_new_tokens: Sequence[int] | int = 0,
 ) -> list[list[Hypothesis]]:
-    """Return the `n_best` best continuations of each prefix, or fewer if fewer exist; all are different.
+    """Return the `beam.n_best` best continuations of each prefix, or fewer if fewer exist; all are different.
 
-    Finished hypotheses come first, by score, then those cut by their limit, by score, so the first of five is the first
-    of one. Among equal scores, the order is: finished earlier, higher log-probability, lower ids. The result for a
-    sentence does not depend on the other sentences of the batch.
+    Finished hypotheses come first, sorted by score, then those cut by their limit, sorted by score. A larger `n_best`
+    does not change the best hypothesis. Among equal scores, the hypothesis that ended earlier comes first, then the one
+    with the higher log-probability. The result for a sentence does not depend on the other sentences of the batch.
 
     Args:
         model: A `Decoder` or `SourceDecoder`; its mode (train or eval) is restored.
         prefixes: Token ids, at least one per prefix; they do not count in the scores.
-        beam: Search settings.
+        beam: Search settings, except for the lengths, which `max_new_tokens` and `min_new_tokens` give.
         eos_id: Id that ends a hypothesis.
         forbidden: Ids that are never generated. Probabilities are not renormalized.
         sources: Source ids of each prefix, for a `SourceDecoder`.
         source_pad: Any id of the source vocabulary, for padding.
         max_new_tokens: Maximum number of tokens per hypothesis, including its end token; `model.max_len` also applies.
-        min_new_tokens: Minimum number of tokens before the end token.
+        min_new_tokens: Minimum number of tokens before the end token. Both limits are one number, or one per prefix.
 
     Raises:
-        ValueError: If the arguments are inconsistent.
-        UserError: If the outputs of the model are not numbers.
+        ValueError: If `eos_id` is forbidden, the length of a prefix or source is not in 1..max_len, a limit is
+            negative, the numbers of rows differ, or `beam.coverage` is above 0 and a model has no cross-attention.
+        UserError: If the model's outputs are NaN.
     """
     _check(model, prefixes, eos_id, forbidden, sources)
     limits, shortest = (_limit_per_sentence(limit, len(prefixes)) for limit in (max_new_tokens, min_new_tokens))
@@ -89,7 +92,7 @@ def beam_search(
         for number, prefix in enumerate(prefixes)
     ]
     open_sentences = [sentence for sentence in sentences if sentence.limit > 0]
-    use_graphs = can_capture(model, device_of(model))  # before inference mode hides that the model is in training mode
+    use_graphs = can_capture(model, device_of(model))  # before the context below sets the eval mode
     with inference_mode(parts_of(model)):
         if open_sentences:
             batch = _make_batch(
@@ -123,17 +126,22 @@ class _Sentence:
         (self.finished if finish == "eos" else self.cut).append(hypothesis)
 
     def is_done(self, best_total: float, length: int) -> bool:
-        """Return whether the search can end; `best_total` is the log-probability of the best live hypothesis."""
+        """Return whether the search of this sentence can end.
+
+        Args:
+            best_total: Log-probability of the best live hypothesis; -inf if there is none.
+            length: Number of tokens of the live hypotheses.
+        """
         if best_total == -math.inf:
             return True
         if len(self.finished) < self.beam.n_best:
             return False
         scores = sorted((hypothesis.score for hypothesis in self.finished), reverse=True)
-        # A heuristic, since the score of a live hypothesis can still rise. It does not depend on n_best, so that the
-        # first of five is the first of one.
+        # A heuristic, since the score of a live hypothesis can still rise. It does not depend on n_best, so that n_best
+        # does not change the best hypothesis.
         if len(scores) >= self.beam.size and self.beam.score(best_total, length) <= scores[0]:
             return True
-        # An exact bound. With coverage any hypothesis may rank first, so the search runs to its limit.
+        # An exact bound, but not for scores with coverage: the penalties are only added after the search.
         return not self.beam.coverage and self.beam.score(best_total, self.limit) <= scores[self.beam.n_best - 1]
 
     def best(self) -> list[Hypothesis]:
@@ -159,10 +167,10 @@ def _make_batch(
 
 
 def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamBatch) -> None:
-    """Add finished hypotheses to `sentences`, each of which has a limit of at least one token.
+    """Add the finished and the cut hypotheses to `sentences`, each of which has a limit of at least one token.
 
     The host keeps the tokens of all live hypotheses in arrays (N, H, t): N live sentences, H hypotheses of each (one
-    before the first step), t tokens. Each step transfers one tensor to the host, and the next tokens back.
+    before the first step), t tokens.
     """
     live, size = list(sentences), batch.size
     ids = np.zeros((len(live), 1, 0), dtype=np.int64)  # (N, H, t)
@@ -197,7 +205,7 @@ def _search(decoding: BeamDecoding, sentences: Sequence[_Sentence], batch: BeamB
 
 
 def _rank_by_coverage(model: object, sentence: _Sentence) -> None:
-    """Add the coverage penalty to the score of each hypothesis."""
+    """Add the weighted coverage penalty to the score of each hypothesis."""
     for kind in (sentence.finished, sentence.cut):
         if kind:
             targets = [(*sentence.prefix, *hypothesis.ids) for hypothesis in kind]

@@ -1,9 +1,10 @@
-"""The hypotheses of a beam search: step by step, or with CUDA graphs that reorder the cache.
+"""Candidates for a beam search, computed with one call of the model per step.
 
     candidates of each live sentence  ->  the host finds finished hypotheses  ->  advance the live ones  ->  candidates
         ...
 
-Both continue the same hypotheses: of the candidates, best first, the first `size` that do not end.
+`StepBeams` and `beam_graphs.GraphBeams` continue the same hypotheses: of the candidates, best first, the first `size`
+that do not end.
 """
 
 import math
@@ -23,9 +24,10 @@ from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.kernel import top_tokens
 
-Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # log-probabilities, hypotheses that they continue, tokens
+# Log-probability of each candidate, index of the hypothesis that it continues, and its last token.
+Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-GROWTH = 8  # columns by which the cache grows: a step costs as much as the cache is wide
+GROWTH = 8  # columns by which the cache grows at a time; few, since the time of a step grows with the cache's width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +35,8 @@ class BeamBatch:
     """The sentences of a search.
 
     Attributes:
-        limits: Maximum number of tokens of the hypotheses of each sentence.
-        shortest: Minimum number of tokens before their end.
+        limits: Maximum number of generated tokens per hypothesis, for each sentence.
+        shortest: Minimum number of generated tokens before the end token, for each sentence.
         size: Number of hypotheses per sentence.
     """
 
@@ -49,12 +51,15 @@ class BeamBatch:
 
     @property
     def count(self) -> int:
-        """Number of candidates per sentence: at most `size` of them end, so `size` continue."""
+        """Number of candidates per sentence.
+
+        At most `size` of 2 * size candidates end, so `size` can continue. Greedy search needs only the best one.
+        """
         return 1 if self.size == 1 else 2 * self.size
 
     @property
     def columns(self) -> int:
-        """Maximum number of tokens of a hypothesis that are read, if none ends early."""
+        """Number of cache columns that the search needs: a prefix and its hypothesis without the last token."""
         return max(len(prefix) + limit - 1 for prefix, limit in zip(self.prefixes, self.limits, strict=True))
 
 
@@ -62,9 +67,10 @@ class BeamDecoding(Protocol):
     """The hypotheses of the live sentences. All methods are called in inference mode."""
 
     def candidates(self) -> Candidates:
-        """Return the `count` best continuations of each live sentence, (N, count) arrays, best first.
+        """Return the `count` best continuations of each live sentence as (N, count) arrays, best first.
 
-        A sentence has one hypothesis at the first call. Missing continuations have probability zero.
+        Each sentence has one hypothesis, its prefix, at the first call. Missing continuations have log-probability
+        -inf.
 
         Raises:
             UserError: If the model diverged.
@@ -72,11 +78,11 @@ class BeamDecoding(Protocol):
         ...
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
-        """Continue the selected hypotheses of these sentences, by their position in the last candidates.
+        """Continue the selected hypotheses of some sentences, and drop the other sentences.
 
         Args:
-            live: The sentences to continue.
-            values: Log-probabilities (N, size) of their hypotheses, -inf for a missing one.
+            live: Positions, in the last candidates, of the sentences to continue.
+            values: Log-probabilities (N, size) of the selected hypotheses of all N sentences, -inf for a missing one.
             parents: Hypotheses (N, size) that they continue.
             tokens: Their last tokens (N, size).
         """
@@ -153,17 +159,18 @@ def best_allowed(
     eos_id: int,
     is_early: Bool[Tensor, " N"],
 ) -> tuple[Float[Tensor, "N C"], Float[Tensor, "N C"], Float[Tensor, "N C"]]:
-    """Return the best continuations as sums, hypotheses and tokens, without waiting for the device.
+    """Return the log-probabilities, hypotheses and last tokens of the best continuations of each sentence.
 
-    All are in float64. There are always `count`; missing ones have probability zero.
+    All three tensors are in float64 and are computed without waiting for the device. There are always `count`
+    continuations; missing ones have log-probability -inf.
 
     Args:
         logits: Next-token logits, R = N H rows.
         alive: Log-probability of each hypothesis so far.
         count: Number of continuations.
-        forbidden: Ids that are never written.
+        forbidden: Ids that are never generated.
         eos_id: Id that ends a hypothesis.
-        is_early: Sentences that may not end yet.
+        is_early: True for sentences whose hypotheses may not end yet.
     """
     logprobs = logits.float().log_softmax(-1).unflatten(0, alive.shape)  # (N, H, V)
     logprobs.index_fill_(-1, forbidden, -math.inf)

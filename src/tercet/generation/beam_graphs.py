@@ -1,4 +1,4 @@
-"""A step of a beam search as one CUDA graph: decode step, candidates, new order of the cache.
+"""A step of a beam search as one CUDA graph: decode step, selection of the hypotheses, reordering of the cache.
 
 The device selects the hypotheses to continue, so the next step is launched before the host has read the candidates of
 the last one. The host makes the same selection and finds finished sentences one step late. Their further candidates are
@@ -35,7 +35,7 @@ from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.nn.cache import StackCache
 
-MIN_COLUMNS = 32  # of the narrowest graph: translations are short, and a step reorders all columns
+MIN_COLUMNS = 32  # of the narrowest graph; few, since translations are short and a step reorders all columns
 
 
 class BeamState:
@@ -43,15 +43,15 @@ class BeamState:
 
     Args:
         cache: The KV cache of the hypotheses, `size` rows for each sentence.
-        size: Hypotheses of each sentence.
-        forbidden: Ids that are never written.
+        size: Number of hypotheses per sentence.
+        forbidden: Ids that are never generated.
         eos_id: Id that ends a hypothesis.
 
     Attributes:
         tokens: Last token of each hypothesis, which is not in the cache yet.
         alive: Log-probability of each hypothesis, -inf for a missing one.
-        early: Tokens that each sentence's hypotheses must still write before their end.
-        results: Log-probabilities, parents and tokens of each sentence's candidates, in float64.
+        early: Number of tokens that the hypotheses of each sentence must still generate before their end token.
+        results: (N, 3, count) log-probabilities, parents and tokens of each sentence's candidates, in float64.
     """
 
     def __init__(self, cache: StackCache, *, size: int, forbidden: Tensor, eos_id: int) -> None:
@@ -64,7 +64,7 @@ class BeamState:
         self.results = torch.zeros(rows // size, 3, self.count, dtype=torch.float64, device=device)
 
     def view(self, sentences: int, capacity: int) -> "BeamState":
-        """Return the first sentences with the first columns of their cache, in the same memory."""
+        """Return a view, in the same memory, of the first sentences and the first columns of their cache."""
         part, rows = copy(self), sentences * self.size
         part.cache = self.cache.view(self.cache.lengths[:rows], capacity)
         part.tokens, part.alive = self.tokens[:rows], self.alive[:sentences]
@@ -85,7 +85,7 @@ def beam_step(model: SteppingModel, state: BeamState) -> None:
 
 
 def extend(logits: Float[Tensor, "R V"], alive: Float[Tensor, "N H"], state: BeamState) -> Tensor:
-    """Write the candidates and the selected hypotheses into the state; return their parents (N, size)."""
+    """Write the candidates and the selected hypotheses into the state; return the parents of the latter, (N, size)."""
     values, parents, tokens = best_allowed(
         logits, alive, state.count, forbidden=state.forbidden, eos_id=state.eos_id, is_early=state.early > 0
     )
@@ -99,17 +99,17 @@ def extend(logits: Float[Tensor, "R V"], alive: Float[Tensor, "N H"], state: Bea
 
 
 class BeamSpace:
-    """The state of a search and its graphs.
+    """The state of a beam search and its captured graphs.
 
     Args:
-        model: A translation model.
+        model: A model whose decode step can be captured.
         sentences: Maximum number of sentences.
-        capacity: Maximum number of tokens of a hypothesis.
+        capacity: Maximum number of tokens per row of the cache: a prefix and its hypothesis without the last token.
         sources: Maximum number of tokens of a source; 0 without sources.
         size: Number of hypotheses per sentence.
         forbidden: Ids that are never generated.
         eos_id: Id that ends a hypothesis.
-        mode: As in `StepGraphs`.
+        mode: "graph" or "compiled", as in `StepGraphs`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BeamSpace:
         self._graphs = StepGraphs(model, beam_step, mode=mode)
 
     def fits(self, model: GraphModel, batch: BeamBatch, sources: int) -> bool:
-        """Return whether the state is large enough for the search and has its settings."""
+        """Return whether the state is large enough for the batch and has its settings."""
         return (
             len(batch.prefixes) <= self.sentences
             and batch.columns <= self.state.cache.capacity
@@ -164,7 +164,7 @@ class GraphBeams:
     Args:
         model: A model whose decode step can be captured.
         batch: The sentences.
-        space: State that is large enough.
+        space: State that is large enough for the batch.
     """
 
     def __init__(self, model: GraphModel, batch: BeamBatch, space: BeamSpace) -> None:
@@ -200,13 +200,13 @@ class GraphBeams:
         return candidates[:, 0].astype(np.float32), candidates[:, 1].astype(np.int64), candidates[:, 2].astype(np.int64)
 
     def advance(self, live: Sequence[int], values: np.ndarray, parents: np.ndarray, tokens: np.ndarray) -> None:
-        """Store the live sentences; the device has already continued all of them."""
+        """Store which sentences are live; the device has already continued the hypotheses of all sentences."""
         self._live = [self._live[slot] for slot in live]
 
 
 @contextmanager
 def beams_of(model: AnyDecoder[CacheType], batch: BeamBatch, *, use_graphs: bool) -> Generator[BeamDecoding]:
-    """Search with CUDA graphs if the model's step is to be captured, else step by step."""
+    """Prefill the prefixes and provide their candidates: with CUDA graphs if `use_graphs`, else step by step."""
     if not use_graphs:
         yield StepBeams(model, batch)
         return

@@ -16,12 +16,10 @@ CHUNK = 64  # ids; 64 and 128 take the same time, 32 and 256 longer
 def best_continuations(
     logprobs: Float[Tensor, "N H V"], totals: Float[Tensor, "N H"], count: int
 ) -> tuple[Float[Tensor, "N C"], Int[Tensor, "N C"], Int[Tensor, "N C"]]:
-    """Return the `count` largest totals[n, h] + logprobs[n, h, v] as sums, hypotheses h and ids v.
+    """Return the `count` largest sums totals[n, h] + logprobs[n, h, v] for each n, largest first, with their h and v.
 
-    The largest is first.
-
-    Among equal sums, the lowest (h, v) comes first. There are fewer than `count` only if H x V is less. If any
-    log-probability of a set is NaN, all its sums are NaN.
+    Among equal sums, the lowest (h, v) comes first. C is `count`, or H x V if that is less. If any log-probability of
+    row n is NaN, all sums of the row are NaN.
     """
     _, h, v = logprobs.shape
     full = v // CHUNK * CHUNK
@@ -51,8 +49,8 @@ def _top_indices(numbers: Float[Tensor, "N M"], count: int) -> Int[Tensor, "N C"
     Among equal numbers the lowest index is first.
 
     `topk` does not specify the order of equal numbers, and a stable sort takes twenty times as long. Each number is
-    therefore mapped to a 64-bit integer: its own bits in the upper half, in an order that integers share, and its
-    reversed index in the lower half.
+    therefore mapped to a 64-bit integer. The upper half is an integer that is larger for larger numbers, computed from
+    the number's bits. The lower half is larger for lower indices.
     """
     bits = (numbers + 0.0).view(torch.int32)  # -0 becomes 0: they are equal
     sort_keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -1,6 +1,7 @@
 """Chat: a template turns a conversation into ids, and the model generates the next turn.
 
-The whole conversation is prefilled for each answer. If it exceeds the context, its oldest turns are dropped.
+The whole conversation is prefilled for each answer. If it leaves too little of the context for the answer, its oldest
+turns are dropped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,17 +21,17 @@ ANSWER_FRACTION = 4  # a quarter of the context is reserved for the answer
 
 
 def answer_budget(n_tokens: int, max_len: int) -> int:
-    """Return how long an answer can be while `n_tokens` of conversation stay visible; at least 1."""
+    """Return how many tokens an answer can have while all `n_tokens` of the conversation stay visible; at least 1."""
     return max(1, max_len - n_tokens)
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The prompt of a chat answer.
+    """The prompt for a chat answer.
 
     Attributes:
-        ids: Token ids of the conversation.
-        dropped: Number of messages that were dropped, the oldest ones.
+        ids: Token ids of the conversation, as the chat template formats it.
+        dropped: Number of old messages that were dropped to make the conversation fit.
     """
 
     ids: tuple[int, ...]
@@ -41,7 +42,7 @@ class ChatAnswer:
     """The text of an answer, generated while it is iterated over.
 
     Attributes:
-        finish: Reason why the answer ended; None until the iteration is complete.
+        finish: Reason why the answer ended ("stop", "eos" or "length"); None until the iteration is complete.
     """
 
     def __init__(self, columns: Iterator[Column], row: TextRow) -> None:
@@ -82,11 +83,11 @@ class ChatModel:
     def fit(self, messages: Sequence[Message], *, max_new_tokens: int | None = None) -> ChatPrompt:
         """Encode a conversation; drop its oldest turns if they leave too little context for the answer.
 
-        A quarter of the context is reserved, or `max_new_tokens` if that is less. The system message and the last
-        message are never dropped.
+        A quarter of the context is reserved for the answer, or `max_new_tokens` if that is less. The system message and
+        the last turn are never dropped.
 
         Raises:
-            UserError: If the last message exceeds the context, or the template rejects the messages.
+            UserError: If the system message and the last turn exceed the context, or the template rejects the messages.
         """
         reserve = max(1, self.max_len // ANSWER_FRACTION)
         room = self.max_len - min(reserve, reserve if max_new_tokens is None else max_new_tokens)
@@ -108,11 +109,12 @@ class ChatModel:
 
         Args:
             messages: The conversation.
-            options: Fields of `Sampling`. By default, the answer is at most as long as the conversation stays visible.
+            options: Fields of `Sampling`. Without `max_new_tokens`, the answer ends before any of the conversation
+                would be dropped from the context.
 
         Raises:
             UserError: If the conversation cannot be encoded, as in `fit`.
-            ValueError: If a setting is out of range.
+            ValueError: If an option is out of range.
         """
         settings = Sampling(**options)
         prompt = self.fit(messages, max_new_tokens=options.get("max_new_tokens"))

@@ -1,10 +1,10 @@
-"""The decode step as one CUDA graph for each batch size and width, and its results one step late.
+"""CUDA graphs of the decode step, one for each batch size, width and set of filters.
 
-A graph is launched by one call; a step by modules takes about two hundred. It holds addresses: of the weights, of the
-tables in `DecodeState`, and of intermediate results. So the tables are allocated once for the largest batch,
-graphs use views of their first rows and columns, and all graphs are dropped if a weight has moved.
+A graph is launched by one call; a step without a graph takes about two hundred. A graph contains the addresses of the
+weights, of the tables in `DecodeState` and of intermediate results. The tables are therefore allocated once for the
+largest batch, graphs use views of their first rows and columns, and all graphs are dropped if a weight has moved.
 
-On a CPU there are no graphs. The same code then calls the step itself, which is how it is tested.
+On a CPU there are no graphs. The same code then calls the step function directly, so that it can be tested there.
 """
 
 import os
@@ -27,12 +27,12 @@ from tercet.models.record import COMPILED_ATTRIBUTE
 from tercet.nn.cache import StackCache
 
 DecodeMode = Literal["eager", "graph", "compiled"]
-MODE_VARIABLE = "TERCET_DECODE"  # the environment variable
+MODE_VARIABLE = "TERCET_DECODE"  # environment variable that sets the mode
 MODES: tuple[DecodeMode, ...] = ("eager", "graph", "compiled")
 
 MIN_COLUMNS = 128  # of the narrowest graph, including the spare column; attention kernels prefer multiples of 16
 MAX_COMPILED_STEPS = 256  # for all batch sizes, widths and filters together; further steps would not be compiled
-MAX_GRAPHS = 64  # per model; the least recently used one is dropped, since clients choose the filters
+MAX_GRAPHS = 64  # per model; clients of a server choose the filters, so the least recently used graph is dropped
 WARM_UPS = 2  # steps before the capture: libraries allocate their workspaces, and a compiled step is compiled
 
 
@@ -48,10 +48,10 @@ class GraphModel(Protocol):
 
 
 def decode_mode() -> DecodeMode:
-    """Return the decoding mode on GPUs, from the environment variable; "graph" by default.
+    """Return the decoding mode on GPUs: the value of TERCET_DECODE, or "graph" if that is not set.
 
     Raises:
-        UserError: If the variable has another value.
+        UserError: If the value is not "eager", "graph" or "compiled".
     """
     mode = os.environ.get(MODE_VARIABLE) or "graph"
     if mode not in MODES:
@@ -62,8 +62,9 @@ def decode_mode() -> DecodeMode:
 def can_capture(model: object, device: torch.device) -> bool:
     """Return whether the model's decode step can be captured as a CUDA graph.
 
-    It can on a GPU if nothing else observes or changes the model. A model that is being trained needs the memory
-    itself, and hooks would not run in a graph.
+    This requires a `DecoderOnly` or `EncoderDecoder` on a GPU in eval mode, without autocast, and a TERCET_DECODE other
+    than "eager". A model in training mode needs the memory for its training. The model must not have hooks, compiled
+    modules or active recordings (`models.record`), because these would not run in a graph.
     """
     if device.type != "cuda" or decode_mode() == "eager" or not isinstance(model, DecoderOnly | EncoderDecoder):
         return False
@@ -86,23 +87,26 @@ def round_up_rows(rows: int) -> int:
 
 
 def round_up_capacity(capacity: int, max_len: int, *, min_columns: int = MIN_COLUMNS) -> int:
-    """Return the capacity of the graph for `capacity` tokens per row: a power of two minus 1, or max_len.
+    """Return the capacity of the smallest graph for `capacity` tokens per row: a power of two minus 1, or max_len.
 
     Args:
-        capacity: Tokens per row.
-        max_len: The model's context.
-        min_columns: Columns of the narrowest graph, the spare one included.
+        capacity: Number of tokens per row.
+        max_len: Context length of the model.
+        min_columns: Columns of the narrowest graph, including the spare column.
     """
     return min(max_len, max(min_columns, 1 << capacity.bit_length()) - 1)
 
 
 class StepGraphs:
-    """The graphs of one model's steps. They keep the memory of its weights, but not the model.
+    """The captured graphs of one model's steps.
+
+    They hold references to the tensors of the weights, but not to the model.
 
     Args:
         model: The model, or an `nn.ModuleList` of several.
-        step: The work of a step, a function of the model and of state with fixed addresses.
-        mode: "graph" or "compiled"; without effect on a CPU.
+        step: Function to capture. Its arguments are the model and those of the `state` in `run`; all tensors in them
+            must stay at the same addresses.
+        mode: "graph" or "compiled", which also compiles the step; no effect on a CPU.
     """
 
     def __init__(self, model: object, step: Callable[..., None], *, mode: DecodeMode) -> None:
@@ -113,13 +117,13 @@ class StepGraphs:
         self._weights = _Weights(model)
 
     def run(self, model: object, key: Hashable, state: Callable[[], tuple[Sequence[Any], Sequence[Tensor]]]) -> None:
-        """Run a step: by its graph, which is captured at the first call.
+        """Launch the graph of a step, which is captured at the first call with its key; on a CPU, call the step.
 
         Args:
             model: The model.
-            key: The sizes and operations of the step.
-            state: Called to capture the graph; returns the step's arguments after the model, and the tensors that it
-                changes.
+            key: Sizes and operations of the step, which identify its graph.
+            state: Function that returns the step's arguments after the model, and the tensors that the step changes;
+                called if a graph is captured, and for each step on a CPU.
         """
         if self._pool is None:
             self._step(model, *state()[0])
@@ -137,12 +141,12 @@ class StepGraphs:
         graph()
 
     def clear(self) -> None:
-        """Drop all graphs: the state has moved."""
+        """Drop all graphs. Required if the state moves to other addresses."""
         self._graphs.clear()
 
 
 class Workspace:
-    """The decoding state of one model and the graphs that were captured for it.
+    """The decoding state of one model and the graphs that were captured with it.
 
     An idle workspace is freed together with its model.
 
@@ -151,7 +155,7 @@ class Workspace:
         rows: Maximum number of rows of a batch.
         capacity: Maximum number of tokens per row.
         sources: Maximum number of tokens of a source, for a model with cross-attention; else 0.
-        likeliest: Maximum number of tokens that are reported next to a sampled one.
+        likeliest: Maximum number of most likely tokens that are reported with each sampled token.
         mode: "graph" or "compiled"; no effect on a CPU.
     """
 
@@ -188,11 +192,11 @@ class Workspace:
 
     @property
     def likeliest(self) -> int:
-        """Maximum number of tokens that are reported next to a sampled one."""
+        """Maximum number of most likely tokens that are reported with each sampled token."""
         return self.state.likeliest
 
     def widen(self, likeliest: int) -> None:
-        """Make room for a larger number of likeliest tokens; the old reader still has pending results."""
+        """Report up to `likeliest` tokens. `results` becomes a new reader; pending results stay in the old one."""
         self._graphs.clear()
         self.state.widen(likeliest)
         self.results = ResultReader(self.state.results)
@@ -203,7 +207,10 @@ class Workspace:
         self.state.cache.grow(capacity)
 
     def fits(self, model: GraphModel, *, rows: int, capacity: int, sources: int) -> bool:
-        """Return whether the tables are large enough and have the device and dtype of the model's weights."""
+        """Return whether the tables are large enough and have the device and dtype of the model's weights.
+
+        A workspace with sources does not fit a batch without them, and vice versa.
+        """
         is_large = rows <= self.rows and capacity <= self.capacity and sources <= self.sources
         return is_large and matches_weights(self.state.cache, model) and bool(sources) == bool(self.sources)
 
@@ -220,7 +227,7 @@ class Workspace:
 
 
 def _compile(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a step that is compiled for each set of sizes and operations at its first call with them."""
+    """Return a step that is compiled at its first call with each combination of sizes and filters."""
     compiled_function = torch.compile(function, fullgraph=True, dynamic=False)
 
     def step(*arguments: Any) -> None:
@@ -231,12 +238,12 @@ def _compile(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def capture(function: Callable[[], None], changing: Sequence[Tensor], pool: Any) -> Callable[[], None]:
-    """Return a call that repeats the function's GPU work on the same memory, as one CUDA graph.
+    """Capture a function as a CUDA graph; return a function that repeats its GPU work on the same memory.
 
     Args:
-        function: The work; it must not wait for the device.
-        changing: Tensors that the function changes. They get their values back after the warm-up.
-        pool: Memory pool. Several graphs may share one if none reads what another has left there.
+        function: Function to capture; it must not wait for the device.
+        changing: Tensors that the function changes. Their values are restored after the warm-up.
+        pool: Memory pool of the graph. Several graphs may share one if none reads what another has left there.
     """
     values = [tensor.clone() for tensor in changing]
     stream = torch.cuda.Stream()
@@ -254,10 +261,10 @@ def capture(function: Callable[[], None], changing: Sequence[Tensor], pool: Any)
 
 
 class ResultReader:
-    """Copies of a step's results on the host, of which two may be on their way.
+    """Copies results of steps to the host without waiting; at most two copies may be pending.
 
     Args:
-        results: The results of the largest batch.
+        results: Results of the largest batch, which determine shape, dtype and device.
     """
 
     def __init__(self, results: Float[Tensor, "B R"]) -> None:
@@ -272,7 +279,7 @@ class ResultReader:
         return self._n_copied - self._n_read
 
     def copy(self, results: Float[Tensor, "B R"]) -> None:
-        """Start to copy the results of a step, without waiting for them."""
+        """Start to copy the results of a step, and return without waiting."""
         number = self._n_copied % 2
         self._buffers[number][: len(results)].copy_(results, non_blocking=True)
         if self._on_gpu:
@@ -280,7 +287,10 @@ class ResultReader:
         self._n_copied += 1
 
     def read(self) -> list[list[float]]:
-        """Return the oldest results that have not been read; waits for that step."""
+        """Wait for the oldest copy that has not been read, and return it.
+
+        It has the rows of the largest batch; rows beyond those that were copied are meaningless.
+        """
         number = self._n_read % 2
         if self._on_gpu:
             self._events[number].synchronize()
@@ -293,11 +303,7 @@ class ResultReader:
 
 
 class _Weights:
-    """The addresses of a model's parameters and buffers; holding the tensors keeps their memory.
-
-    Args:
-        model: The model.
-    """
+    """The parameters and buffers of a model and their addresses. Their memory is not freed while this object exists."""
 
     def __init__(self, model: object) -> None:
         parts = [vars(part) for part in cast("nn.Module", model).modules()]
@@ -307,7 +313,7 @@ class _Weights:
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
 
     def have_moved(self) -> bool:
-        """Return whether a tensor or its memory was replaced."""
+        """Return whether a parameter or buffer, or its memory, was replaced."""
         tensors = self._current()
         return list(map(id, tensors)) != list(map(id, self._tensors)) or (
             list(map(Tensor.data_ptr, tensors)) != self._addresses
@@ -328,7 +334,7 @@ def _first_parameter(model: object) -> Tensor:
 
 
 class Space(Protocol):
-    """Tables that one generation uses at a time."""
+    """State with fixed addresses that one generation at a time uses, such as a `Workspace`."""
 
     @property
     def results(self) -> ResultReader: ...
@@ -342,19 +348,19 @@ _idle: "WeakKeyDictionary[object, dict[type, Any]]" = WeakKeyDictionary()
 def borrow(
     model: object, kind: type[SpaceType], fits: Callable[[SpaceType], bool], make: Callable[[], SpaceType]
 ) -> Generator[SpaceType]:
-    """Provide the idle tables of a model with their captured graphs, or new tables if they do not fit.
+    """Provide the idle space of a model with its captured graphs, or a new space if there is none that fits.
 
-    Two concurrent generations do not share tables.
+    Two concurrent generations do not share a space.
 
     Args:
         model: The model.
-        kind: Type of the tables.
-        fits: Whether tables can be used.
-        make: Creates new tables.
+        kind: Type of the space.
+        fits: Function that returns whether an idle space can be used.
+        make: Function that creates a new space.
     """
     space = _idle.get(model, {}).pop(kind, None)
     if space is not None and not fits(space):
-        space = None  # its memory is free for the new tables
+        space = None  # frees its memory for the new one
     if space is None:
         space = make()
     try:
@@ -369,7 +375,7 @@ def workspace(model: GraphModel, *, rows: int, capacity: int, sources: int = 0) 
 
     Args:
         model: The model.
-        rows: Rows of the batch.
+        rows: Number of rows of the batch.
         capacity: Maximum number of tokens per row.
         sources: Maximum number of tokens of a source; 0 without sources.
     """

@@ -1,9 +1,10 @@
 """A decode step with tensors at fixed addresses, so that it can be captured as a CUDA graph.
 
-    step:  tokens -> model.step -> logits -> choose_rows -> tokens, seen, results
+    step:  tokens -> model.step -> logits -> choose_rows -> tokens, seen_mask, results
 
-The host writes a row's settings and uniform numbers before its first step and reads `results` after each one. A row
-that has ended is not marked: its further results are ignored, and its length grows beyond the spare column.
+The host writes a row's settings and uniform numbers before its first step and reads `results` after each one. Rows that
+have ended are still decoded, since the device does not know that they have. Their results are ignored, and beyond the
+cache's capacity their keys and values are written to its spare column.
 """
 
 from copy import copy
@@ -17,7 +18,8 @@ from tercet.generation.row_sampling import Filters, RowSettings, choose_rows
 from tercet.nn.cache import StackCache
 from tercet.objectives import token_logprobs
 
-N_RESULTS = 3  # numbers for each row: id, log-probability, and 1.0 if the model diverged; then the likeliest tokens
+# The first numbers in each row of the results: id, log-probability, and 1.0 if the model diverged (else 0.0).
+N_RESULTS = 3
 
 
 class SteppingModel(Protocol):
@@ -32,17 +34,17 @@ class DecodeState:
     Args:
         cache: The KV cache; its lengths are advanced in place.
         vocab_size: Number of logits.
-        max_len: The model's context.
-        likeliest: Maximum number of tokens that are reported next to the sampled one.
+        max_len: Context length of the model.
+        likeliest: Maximum number of most likely tokens that are reported with each sampled token.
 
     Attributes:
         tokens: Last token of each row, which is not in the cache yet.
-        uniform: Number in [0, 1) for the token at each position, drawn in advance by the row's generator.
+        uniform: Number in [0, 1) with which the token at each position is drawn, from the row's generator.
         settings: Sampling settings of each row.
-        seen_mask: Tokens that each row contains.
-        forbidden: Ids that are never sampled.
-        results: Id, log-probability and divergence flag of the last step, then log-probabilities and ids of the
-            likeliest tokens; float64 is exact for all ids.
+        seen_mask: True at tokens that the row contains.
+        forbidden: True at ids that are never sampled.
+        results: Id, log-probability and divergence flag of the last step, then log-probabilities and ids of the most
+            likely tokens; float64 is exact for all ids.
     """
 
     def __init__(self, cache: StackCache, *, vocab_size: int, max_len: int, likeliest: int = 0) -> None:
@@ -59,13 +61,13 @@ class DecodeState:
         )
 
     def view(self, rows: int, capacity: int) -> "DecodeState":
-        """Return the first rows and columns, in the same memory, for steps of the model."""
+        """Return a view, in the same memory, of the first rows and columns, for `decode_step`."""
         part = self.sampled_rows(slice(rows))
         part.cache = self.cache.view(self.cache.lengths[:rows], capacity)
         return part
 
     def sampled_rows(self, rows: slice) -> "DecodeState":
-        """Return these rows in the same memory for `sample`, without tables of keys and values."""
+        """Return a view of these rows, in the same memory, for `sample`; its cache has no keys and values."""
         part = copy(self)
         part.cache = copy(self.cache)
         part.cache.lengths = self.cache.lengths[rows]
@@ -76,7 +78,7 @@ class DecodeState:
         return part
 
     def widen(self, likeliest: int) -> None:
-        """Replace the results by wider ones with the same content."""
+        """Replace `results` by a wider table with the same content."""
         old, old_likeliest = self.results, self.likeliest
         self.results = old.new_zeros(len(old), N_RESULTS + 2 * likeliest)
         self.results[:, : N_RESULTS + old_likeliest] = old[:, : N_RESULTS + old_likeliest]
@@ -84,12 +86,12 @@ class DecodeState:
         self.likeliest = likeliest
 
     def move_row(self, row: int, to: int, *, columns: int) -> None:
-        """Copy a row over another one.
+        """Copy a row to another one, except for its results.
 
         Args:
-            row: The row to read.
-            to: The row to write.
-            columns: Number of tokens in the row's cache.
+            row: Index of the row to read.
+            to: Index of the row to write.
+            columns: Number of tokens in the cache of the row.
         """
         self.cache.write_rows(to, self.cache, row, columns=columns)
         tables = [self.tokens, self.cache.lengths, self.uniform, self.settings.table, self.seen_mask]
@@ -107,7 +109,7 @@ def decode_step(model: SteppingModel, state: DecodeState, filters: Filters) -> N
 
 
 def sample(logits: Float[Tensor, "B V"], state: DecodeState, filters: Filters) -> None:
-    """Choose a token for each row and write it into the state; nothing waits for the device."""
+    """Choose a token for each row and write it into the state, without waiting for the device."""
     positions = state.cache.lengths.clamp(max=state.uniform.shape[1] - 1)[:, None]
     ids, diverged = choose_rows(
         logits,

@@ -1,9 +1,10 @@
-"""The two ways in which a batch of rows is decoded for `stream`: step by step, or by graphs on a GPU.
+"""The two implementations of decoding for `stream`: step by step, or with CUDA graphs.
 
     read live rows  ->  sample a token for each  ->  keep some of them  ->  sample ...
 
-`StepDecoding` calls the model once for each token and samples on the host, from any decoder. `GraphDecoding` keeps all
-state on the device: the next step is launched before the host has read the results of the last one.
+`StepDecoding` works with any decoder: it calls the model once per step and draws the tokens on the host.
+`GraphDecoding` keeps all state on the device: the next step is launched before the host has read the results of the
+last one.
 """
 
 import math
@@ -30,7 +31,16 @@ TokenColumn = tuple[list[int], list[float]]  # ids of all rows, and their log-pr
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The rows of a stream, which grow by a token per step, and how they are continued."""
+    """The rows of a stream and the settings of their continuation.
+
+    Attributes:
+        rows: Token ids of each row; the sampled tokens are appended to them.
+        sources: Source ids of each row, for a `SourceDecoder`.
+        source_pad: Any id of the source vocabulary, for padding.
+        sampling: Sampling settings of all rows.
+        forbidden: Ids that are never sampled.
+        seeds: Seed of each row.
+    """
 
     rows: list[list[int]]
     sources: Sequence[Sequence[int]] | None
@@ -47,14 +57,21 @@ class BatchDecoding(Protocol):
     """
 
     def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
-        """Read the visible tokens of these rows of the batch, with a cache for `capacity` tokens per row."""
+        """Prefill some rows of the batch; they are the only ones that are continued.
+
+        Args:
+            live: Indices of the rows.
+            visible: Tokens of these rows that the model sees.
+            capacity: Maximum number of tokens per row in the cache.
+        """
         ...
 
     def sample(self, *, launch_next: bool) -> TokenColumn:
-        """Sample the next token of each row that was read and kept.
+        """Sample the next token of each live row.
 
         Args:
-            launch_next: If True, the caller will sample again without a prefill, unless all rows end.
+            launch_next: If True, the next step may be started already: the caller will sample again without a prefill,
+                unless all rows end.
 
         Raises:
             UserError: If the model diverged.
@@ -62,12 +79,12 @@ class BatchDecoding(Protocol):
         ...
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Continue these rows only, by their position in the last results."""
+        """Continue only some of the live rows, given by their positions in the last results."""
         ...
 
 
 class StepDecoding(Generic[CacheType]):
-    """Decoding with one call of the model per token; the tokens are sampled on the host.
+    """Decoding with one call of the model per step; the tokens are drawn on the host.
 
     Args:
         model: Any decoder.
@@ -79,7 +96,7 @@ class StepDecoding(Generic[CacheType]):
         self._generators = [torch.Generator().manual_seed(seed) for seed in batch.seeds]
         self._forbidden = torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=self._device)
         self._live: list[int] = []
-        self._logits: Tensor | None = None  # of the last pass, until tokens are drawn from them
+        self._logits: Tensor | None = None  # of the last prefill, until tokens are drawn from them
         self._cache: CacheType | None = None
 
     def read(self, live: Sequence[int], visible: Sequence[Sequence[int]], *, capacity: int) -> None:
@@ -108,12 +125,12 @@ class StepDecoding(Generic[CacheType]):
 
 
 class GraphDecoding:
-    """Decoding with one CUDA graph per token; its results are read while the next one runs.
+    """Decoding with one CUDA graph per step; the results of a step are read while the next one runs.
 
     Args:
         model: A model whose decode step can be captured.
         batch: The rows.
-        space: Tables that are large enough for the rows.
+        space: Workspace that is large enough for the rows.
     """
 
     def __init__(self, model: GraphModel, batch: Batch, space: Workspace) -> None:
@@ -122,8 +139,8 @@ class GraphDecoding:
         self._numbers = [UniformNumbers(torch.Generator().manual_seed(seed)) for seed in batch.seeds]
         self._live: list[int] = []
         self._slots: list[int] = []  # table row of each live row
-        self._rows = self._columns = 0  # rows in the tables, and tokens of the longest
-        self._n_sampled = 0  # tokens of each row since it was read
+        self._rows = self._columns = 0  # number of rows in the tables, and of tokens in the longest
+        self._n_sampled = 0  # tokens sampled for each row since the last prefill
         state = space.state
         state.forbidden.zero_()
         state.forbidden[torch.tensor(sorted(batch.forbidden), dtype=torch.long, device=space.device)] = True
@@ -169,7 +186,7 @@ class GraphDecoding:
         self._space.results.copy(self._space.state.results[: self._rows])
 
     def _write_settings(self, visible: Sequence[Sequence[int]], capacity: int) -> None:
-        """Write the inputs of the next draws, except the logits."""
+        """Write the inputs of the next draws other than the logits: settings, seen tokens and uniform numbers."""
         state, rows = self._space.state, self._rows
         settings = RowSettings.encode([self._batch.sampling], self._model.vocab_size)
         state.settings.table[:rows] = settings.to(self._space.device)
@@ -185,7 +202,7 @@ class GraphDecoding:
 
 @contextmanager
 def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDecoding]:
-    """Decode a batch with CUDA graphs if its model can be captured, else step by step."""
+    """Provide the decoding of a batch: with CUDA graphs if its model can be captured, else step by step."""
     with ExitStack() as stack:
         if not can_capture(model, device_of(model)):
             yield StepDecoding(model, batch)
@@ -206,5 +223,5 @@ def _sources_of(sources: Sequence[Sequence[int]] | None, live: Sequence[int]) ->
 
 
 def current_device(device: torch.device) -> AbstractContextManager[None]:
-    """Make a GPU the current device, as graphs, events and streams require."""
+    """Make a GPU the current device in the context, as graphs, events and streams require; ignore other devices."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

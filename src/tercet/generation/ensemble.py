@@ -21,7 +21,7 @@ Combine = Literal["linear", "log_linear"]
 
 
 class EnsembleCache:
-    """The caches of the members."""
+    """The caches of all members of an `Ensemble`."""
 
     def __init__(self, caches: Sequence[Cache]) -> None:
         self.caches = tuple(caches)
@@ -44,10 +44,10 @@ class Ensemble(nn.Module):
 
     Args:
         models: One or more models; sizes and depths may differ.
-        combine: How the probabilities are combined.
+        combine: Mean of the members' probabilities: "linear" or "log_linear".
 
     Raises:
-        ValueError: If there are no models, or the sizes of their vocabularies differ.
+        ValueError: If there are no models, the sizes of their vocabularies differ, or `combine` is unknown.
     """
 
     def __init__(self, models: Sequence[SourceDecoder[Any]], combine: Combine = "linear") -> None:
@@ -80,7 +80,7 @@ class Ensemble(nn.Module):
         source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], EnsembleCache]:
-        """Call `start` of each member and combine the logits; the result is log-probabilities."""
+        """Call `start` of each member; return the combined log-probabilities as logits, and all caches."""
         starts = [
             model.start(tokens, lengths, source=source, source_token_mask=source_token_mask, capacity=capacity)
             for model in self.members

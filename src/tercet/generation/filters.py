@@ -6,7 +6,7 @@ They are applied in this order (see `sampling.distribution`), each to the renorm
 
 Among equal logits the lowest id is kept, so the result of a filter depends only on its input, on any device.
 
-A setting is a number for all rows, or a tensor (B, 1) with one number per row (`row_sampling.py`).
+Functions with a parameter of type `PerRow` also take a tensor (B, 1) with one number per row, for `row_sampling.py`.
 """
 
 import math
@@ -47,9 +47,9 @@ def apply_temperature(logits: Logits, temperature: float) -> Logits:
 
 
 def finite_temperature(temperature: float, dtype: torch.dtype = torch.float32) -> float:
-    """Clamp the temperature to the range of `dtype`.
+    """Clamp the temperature to the positive finite numbers of `dtype`.
 
-    Beyond it the temperature would be inf, and -inf / inf is NaN.
+    Otherwise a very high temperature would become inf, and -inf / inf is NaN; a very low one would become 0.
     """
     finite = torch.finfo(dtype)
     return min(max(temperature, finite.tiny), finite.max)
@@ -80,8 +80,9 @@ def keep_top_p(logits: Logits, p: float) -> Logits:
 
 
 def nucleus_share(p: float) -> float:
-    """Return the cumulative probability of more likely tokens at which top-p excludes a token."""
-    return math.inf if p >= 1 else p * (1 - ROUNDING)  # a float32 sum rounds to 1 before all tokens are added
+    """Return the total probability of all more likely tokens from which on top-p excludes a token."""
+    # inf for p = 1, since a float32 sum may reach 1 before all tokens are added.
+    return math.inf if p >= 1 else p * (1 - ROUNDING)
 
 
 def keep_nucleus(logits: Logits, share: float | PerRow) -> Logits:
@@ -105,11 +106,11 @@ def keep_min_p(logits: Logits, p: float) -> Logits:
 
 
 def min_p_ratio(p: float) -> float:
-    """Return the log of probability / largest probability below which min-p excludes a token."""
+    """Return the natural log of probability / largest probability below which min-p excludes a token."""
     return -math.inf if p <= 0 else math.log(p) - ROUNDING
 
 
 def keep_above_ratio(logits: Logits, log_ratio: float | PerRow) -> Logits:
-    """Keep the tokens whose log of probability / largest probability is at least `log_ratio`."""
+    """Keep the tokens for which the natural log of probability / largest probability is at least `log_ratio`."""
     ratio = logits - logits.amax(-1, keepdim=True)
     return logits.masked_fill(ratio < log_ratio, -math.inf)

@@ -1,4 +1,4 @@
-"""Prefill: pad the prompts to one batch, with their sources if the model has any."""
+"""Prefill: read the prompts of a batch, padded on the right, with their sources if there are any."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -20,16 +20,16 @@ def prefill(
     capacity: int,
     device: torch.device,
 ) -> tuple[Float[Tensor, "B V"], CacheType]:
-    """Return the logits after each row and a cache of the rows.
+    """Return the logits after each row, and a KV cache of the rows.
 
-    Equal rows with equal sources are read once.
+    Equal rows with equal sources are computed once.
 
     Args:
         model: The model.
         rows: Token ids, at least one per row.
         sources: Source ids of each row, for a `SourceDecoder`.
-        source_pad: Any id of the source vocabulary; it is masked.
-        capacity: Maximum number of tokens per row.
+        source_pad: Any id of the source vocabulary, for padding; it is masked.
+        capacity: Maximum number of tokens per row of the cache.
         device: Device of the model.
     """
     pairs = [(tuple(row), () if sources is None else tuple(sources[n])) for n, row in enumerate(rows)]

@@ -9,9 +9,9 @@ BREAKS = ("\n", " ")  # fallback for vocabularies without special tokens: a line
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Encode a prompt, preceded by the ids that open a text for the tokenizer (such as bos for Llama).
+    """Return the ids of a prompt after the ids with which the tokenizer opens a text, such as bos for Llama.
 
-    An empty prompt without such ids is the beginning of a text; see `start_ids`.
+    If there is neither a prompt nor an opening, the result is that of `start_ids`.
 
     Raises:
         UserError: If a character is not in the vocabulary, or `prompt` is not valid Unicode.
@@ -20,11 +20,11 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def start_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids after which a text begins.
+    """Return ids after which a text begins, as the prompt if there is no other.
 
-    These are, in this order of preference: the ids that the tokenizer puts before a text (its `opening`); eos, which
+    They are the first of these that the tokenizer has: the ids that it puts before a text (its `opening`); eos, which
     separates documents in training; bos, if the tokenizer was not trained by Tercet (language models of Tercet are not
-    trained with bos); a new line; a space; the first token that is text.
+    trained with bos); the ids of a line break; those of a space; the first token that is text; id 0.
     """
     if tokenizer.opening:
         return list(tokenizer.opening)

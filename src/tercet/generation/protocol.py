@@ -20,8 +20,8 @@ class Cache(Protocol):
     def expand_beams(self, n: int, /) -> None:
         """Repeat each row `n` times, next to each other; the copies share one source.
 
-        Afterwards `reorder` keeps these groups whole: rows are permuted or repeated within their group, or a whole
-        group is omitted.
+        Afterwards, callers of `reorder` must keep these groups whole: they permute or repeat rows within a group, or
+        omit a whole group.
         """
         ...
 
@@ -42,10 +42,10 @@ class Decoder(Protocol[CacheType]):
     def start(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], /, *, capacity: int
     ) -> tuple[Float[Tensor, "B V"], CacheType]:
-        """Prefill prompts and return the logits after each row and a cache.
+        """Prefill prompts; return the logits after the last token of each row, and a cache.
 
-        The prompts have `lengths` tokens and are padded on the right. The cache has capacity for `capacity` tokens per
-        row, at most max_len.
+        The prompts have `lengths` tokens and are padded on the right. The cache can hold `capacity` tokens per row, at
+        most `max_len`.
         """
         ...
 
@@ -70,9 +70,10 @@ class SpeculativeDecoder(Decoder[RewindingCacheType], Protocol[RewindingCacheTyp
     def vocab_size(self) -> int: ...
 
     def read_ahead(self, tokens: Int[Tensor, "B T"], cache: RewindingCacheType, /) -> Float[Tensor, "B T V"]:
-        """Return the logits after each of the next tokens of each row, padded on the right with any id.
+        """Return the logits after each of the next tokens of each row.
 
-        The lengths of the cache do not change; `cache.advance` adds the accepted tokens.
+        The tokens are padded on the right with any id. The lengths of the cache do not change; `cache.advance` adds the
+        accepted tokens.
         """
         ...
 
@@ -98,9 +99,9 @@ class SourceDecoder(Protocol[CacheType]):
         source_token_mask: Bool[Tensor, "B S"],
         capacity: int,
     ) -> tuple[Float[Tensor, "B V"], CacheType]:
-        """Encode the sources and prefill the beginnings of the targets.
+        """Encode the sources and prefill the beginnings of the targets; return the logits after each row, and a cache.
 
-        Real tokens of the sources are True in `source_token_mask`.
+        `source_token_mask` is True at real tokens of the sources. The other arguments are those of `Decoder.start`.
         """
         ...
 
@@ -113,7 +114,7 @@ AnyDecoder = Decoder[CacheType] | SourceDecoder[CacheType]
 
 
 def parts_of(model: object) -> list[nn.Module]:
-    """Return the modules of a model; none for a decoder that is not an `nn.Module`."""
+    """Return all modules of a model; an empty list for a decoder that is not an `nn.Module`."""
     return list(model.modules()) if isinstance(model, nn.Module) else []
 
 

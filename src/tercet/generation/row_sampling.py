@@ -3,8 +3,8 @@
     logits (B, V) --filters of each row--> probabilities (B, V) --its uniform number--> ids (B,)
 
 The filters are those of `filters.py` and the draw is that of `sampling.py`, with the settings in tensors. No operation
-waits for the device, so all of it can be part of a CUDA graph. Which filters are applied at all is fixed in `Filters`:
-a filter that no row uses costs nothing.
+waits for the device, so all of them can be part of a CUDA graph. `Filters` lists the operations that are applied at
+all, so a filter that no row uses takes no time.
 """
 
 import math
@@ -40,7 +40,7 @@ class Filters:
     top_p: bool = False
     min_p: bool = False
     forbids: bool = False
-    likeliest: int = 0  # tokens that are reported next to the drawn one
+    likeliest: int = 0  # number of most likely tokens that are reported with each sampled token
 
     @classmethod
     def of(
@@ -52,7 +52,7 @@ class Filters:
             samplings: Settings of each row.
             vocab_size: Number of logits; a larger `top_k` has no effect.
             forbids: If True, some ids are never sampled.
-            likeliest: Number of likeliest tokens that are reported for each row.
+            likeliest: Number of most likely tokens that are reported with each sampled token.
         """
         largest = max((_limiting_k(sampling, vocab_size) for sampling in samplings), default=0)
         return cls(
@@ -80,13 +80,13 @@ class RowSettings:
 
     @staticmethod
     def encode(samplings: Sequence[Sampling], vocab_size: int) -> Float[Tensor, "B 5"]:
-        """Return the table's rows for these settings, on the CPU.
+        """Return the rows of the table for these settings, on the CPU.
 
-        A setting that is None or has no effect is neutral.
+        A setting that is None is written as a value without effect.
 
         Args:
             samplings: Settings of each row.
-            vocab_size: Number of logits.
+            vocab_size: Number of logits; a larger `top_k` has no effect.
         """
         rows = [
             [
@@ -106,7 +106,7 @@ class RowSettings:
 
 
 class UniformNumbers:
-    """The uniform numbers of a row in the order of `draw`, available before they are used.
+    """The uniform numbers with which `sampling.draw` would draw a row's tokens, available before they are used.
 
     Args:
         generator: Generator of the row, on the CPU.
@@ -117,7 +117,7 @@ class UniformNumbers:
         self._buffer = torch.zeros(0, dtype=torch.float64)
 
     def peek(self, count: int) -> Float[Tensor, " N"]:
-        """Return the next `count` numbers; they stay unused."""
+        """Return the next `count` numbers in [0, 1), without marking them as used."""
         missing = count - len(self._buffer)
         if missing > 0:
             new = torch.rand(missing, dtype=torch.float64, generator=self._generator)
@@ -125,7 +125,7 @@ class UniformNumbers:
         return self._buffer[:count]
 
     def skip(self, count: int) -> None:
-        """Count the next `count` numbers as used."""
+        """Mark the next `count` numbers as used. They must have been returned by `peek`."""
         self._buffer = self._buffer[count:]
 
 
@@ -138,7 +138,7 @@ def choose_rows(
     seen_mask: Bool[Tensor, "B V"],
     forbidden: Bool[Tensor, " V"],
 ) -> tuple[Int[Tensor, " B"], Bool[Tensor, " B"]]:
-    """Return the next token of each row, and which rows have an empty distribution.
+    """Return the next token of each row, and True for rows with an empty distribution.
 
     A distribution is empty if the model diverged. The ids are those of `sampling.choose` for the same logits and
     uniform numbers.
@@ -146,10 +146,10 @@ def choose_rows(
     Args:
         logits: Next-token logits in any floating dtype.
         settings: Settings of each row.
-        filters: Operations to apply; must cover the settings of all rows.
+        filters: Operations to apply; must include those that the settings require, as from `Filters.of`.
         uniform: Number in [0, 1) for each row, in float64.
-        seen_mask: Tokens that each row contains, for the repetition penalty.
-        forbidden: Ids that are never sampled.
+        seen_mask: True at tokens that the row contains, for the repetition penalty.
+        forbidden: True at ids that are never sampled.
     """
     temperature, top_k, share, ratio, penalty = settings.columns()  # (B, 1) each
     logits = logits.float()

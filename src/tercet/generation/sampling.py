@@ -26,7 +26,7 @@ def distribution(
     Args:
         logits: Next-token logits in any floating dtype.
         sampling: Filters, applied in the order of `filters`.
-        seen_mask: Tokens that each row contains; only used by the repetition penalty.
+        seen_mask: True at tokens that the row contains, for the repetition penalty; None disables it.
     """
     logits = logits.float()  # bfloat16 would lose the tail of the distribution
     if seen_mask is not None and sampling.repetition_penalty != 1:
@@ -44,12 +44,12 @@ def distribution(
 def draw(probabilities: Float[Tensor, "B V"], generators: Sequence[torch.Generator]) -> Int[Tensor, " B"]:
     """Draw one id (int64) per row of probabilities, with the generator of that row, which is on the CPU.
 
-    The inverse of the cumulative distribution is computed in float64 on the CPU, so the draws do not depend on the
-    model's device. The first sum *above* the uniform number never belongs to an id with probability zero.
+    The id is the first one whose cumulative probability is above a uniform number, so an id with probability zero is
+    never drawn. This is computed in float64 on the CPU, so the draws do not depend on the model's device.
 
     Raises:
         ValueError: If the numbers of rows and generators differ.
-        UserError: If all probabilities of a row are zero or NaN, as after a diverged training.
+        UserError: If the probabilities of a row are all zero or contain NaN, as after training that diverged.
     """
     if len(generators) != len(probabilities):
         raise ValueError(f"expected {len(probabilities)} generators, one per row, got {len(generators)}")
@@ -69,7 +69,13 @@ def choose(
     sampling: Sampling,
     generators: Sequence[torch.Generator],
 ) -> Int[Tensor, " B"]:
-    """Return the next token of each row, drawn with that row's generator; `rows` are the tokens so far.
+    """Return the next token of each row, drawn with that row's generator.
+
+    Args:
+        logits: Next-token logits in any floating dtype.
+        rows: Tokens of each row so far, for the repetition penalty.
+        sampling: Sampling settings.
+        generators: Generator of each row, on the CPU; not used for greedy sampling without a repetition penalty.
 
     Raises:
         UserError: If a distribution is empty, as in `draw`; the generators are then unchanged.
@@ -83,7 +89,7 @@ def choose(
 
 
 def mark_seen(rows: Iterable[Sequence[int]], logits: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:
-    """Return a mask of the tokens that each row contains."""
+    """Return a mask that is True at the tokens that each row contains, with the shape and device of `logits`."""
     seen_mask = torch.zeros_like(logits, dtype=torch.bool)
     for slot, row in enumerate(rows):
         seen_mask[slot, torch.tensor(row, device=logits.device)] = True

@@ -22,7 +22,7 @@ LengthPenalty = Literal["average", "gnmt", "none"]
 
 @spec
 class TokenSampling:
-    """Settings for the choice of one token. The defaults sample from the model's own distribution."""
+    """Settings for the choice of one token. With the defaults, tokens are drawn from the model's own distribution."""
 
     temperature: Temperature = (
         1.0  # 0 takes the most likely token; values below 1 sharpen the distribution, values above 1 flatten it
@@ -70,10 +70,10 @@ class Beam:
     coverage: CoverageWeight = (
         0.0  # if above 0, penalize hypotheses that leave source tokens unattended (beta of Wu et al.)
     )
-    # Maximum length of a hypothesis: max_ratio * source tokens + max_extra, including both end tokens.
+    # Maximum number of tokens of a hypothesis: max_ratio * source length + max_extra. Both include the end token.
     max_ratio: LengthRatio = 2.0
     max_extra: NewTokens = 10
-    # Minimum length before the end token: min_ratio * source tokens + min_extra.
+    # Minimum number of tokens before the end token: min_ratio * source length + min_extra.
     min_ratio: LengthRatio = 0.0
     min_extra: NewTokens = 0
 
@@ -107,7 +107,7 @@ class Beam:
         return int(self.min_ratio * source_tokens) + self.min_extra
 
     def score(self, logprob: float, length: int) -> float:
-        """Return the score that ranks hypotheses of `length` tokens, without coverage."""
+        """Return the score of a hypothesis of `length` tokens with this log-probability, without coverage."""
         match self.length_penalty:
             case "average":
                 return logprob / length**self.alpha

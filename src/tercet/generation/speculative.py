@@ -6,8 +6,9 @@ A draft token x that was drawn from q is accepted with probability min(1, p(x) /
     P(x) = q(x) min(1, p(x) / q(x)) + P(rejected) max(0, p(x) - q(x)) / sum of max(0, p - q) = p(x)
 
 Each token therefore has the model's own distribution, for any draft tokens: Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding"; Chen et al. 2023. A draft token that was not drawn (`Lookup`) is accepted if the
-model draws the same token. The acceptance rate is equal, and the text is that of `stream` with the same seed.
+Transformers via Speculative Decoding"; Chen et al. 2023. A draft token that was not drawn but looked up (`Lookup`) is
+accepted if a draw from p gives the same token. The probability of this is also p(x), and the text is that of `stream`
+with the same seed.
 
 The result of a row depends on its own tokens and generator, not on other rows. If the window of a row moves, its
 visible tokens are prefilled again, without draft tokens.
@@ -55,13 +56,13 @@ class Draft:
 
 @spec
 class Lookup:
-    """Draft tokens from the row itself: the tokens that followed the last occurrence of its final n-gram.
+    """Draft tokens from the row itself: the tokens that followed the last earlier occurrence of its final n-gram.
 
     Suitable for texts that repeat themselves or their prompt, such as summaries, corrections and code (Saxena 2023,
     "Prompt Lookup Decoding").
     """
 
-    ngram: NGram = 3
+    ngram: NGram = 3  # length of the n-gram in tokens
     tokens: DraftTokens = 10  # maximum number of draft tokens per forward pass
 
 
@@ -76,14 +77,15 @@ def speculate(
     seeds: Sequence[int] | None = None,
     finished_rows: Set[int] = frozenset(),
 ) -> Iterator[Pass]:
-    """Continue each prompt; yield the new tokens of each forward pass of the model.
+    """Continue each prompt; yield the new tokens of each row after each forward pass of the model.
 
     Args:
         speculation: Source of the draft tokens. The other arguments are those of `stream`.
 
     Raises:
         ValueError: If a prompt is empty, or the numbers of prompts and seeds differ.
-        UserError: If the vocabulary sizes of the draft and the model differ.
+        UserError: If the vocabulary sizes of the draft model and the model differ; while iterating, if a model's
+            outputs are NaN.
     """
     seeds = check_seeds(prompts, sampling, seeds)
     if isinstance(speculation, Draft) and speculation.model.vocab_size != model.vocab_size:
@@ -103,7 +105,7 @@ def speculate(
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Draft tokens of a row, and the distributions they were drawn from, if any."""
+    """Draft tokens of a row, and the distributions `q` from which they were drawn; None if they were looked up."""
 
     ids: list[int]
     q: Float[Tensor, "K V"] | None = None
@@ -112,11 +114,11 @@ class Proposal:
 def accept(proposal: Proposal, p: Float[Tensor, "P V"], generator: torch.Generator) -> list[int]:
     """Return the accepted draft tokens and one more token.
 
-    That token is at the first rejection or after all K draft tokens.
+    That token replaces the first rejected draft token, or follows all K draft tokens if none is rejected.
 
     Args:
-        proposal: Draft tokens.
-        p: Probabilities of the model at the draft tokens and after them, P = K + 1.
+        proposal: K draft tokens, which may be 0.
+        p: Probabilities of the model at the position of each draft token and after the last one, P = K + 1.
         generator: Generator of the row.
     """
     accepted: list[int] = []
@@ -134,15 +136,18 @@ def accept(proposal: Proposal, p: Float[Tensor, "P V"], generator: torch.Generat
 
 
 def residual(p: Float[Tensor, " V"], q: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """Return max(0, p - q); `draw` normalizes it by its sum, which is the probability of a rejection."""
+    """Return max(0, p - q), or p if that is zero everywhere.
+
+    The sum, by which `draw` normalizes it, is the probability of a rejection.
+    """
     surplus = (p - q).clamp(min=0)
-    return p if surplus.sum() == 0 else surplus  # p and q differ only by rounding
+    return p if surplus.sum() == 0 else surplus  # a sum of 0: p and q differ only by rounding
 
 
 class _Distributions:
-    """Applies `Sampling` to logits after given texts.
+    """A function from logits, and the tokens before them, to the probabilities that `sampling` makes of them.
 
-    The results are on the CPU, where all draws are made.
+    The probabilities are in float64 on the CPU, which makes all draws.
     """
 
     def __init__(self, sampling: Sampling, forbidden: Sequence[int]) -> None:
@@ -156,7 +161,7 @@ class _Distributions:
 
 
 class _ReadState(Generic[RewindingCacheType]):
-    """A model, and the part of each row that is in its cache, including draft tokens."""
+    """A model with its cache, which contains the tokens of each row from `starts` to `ends`, including draft tokens."""
 
     def __init__(self, model: SpeculativeDecoder[RewindingCacheType]) -> None:
         self.model, self.device = model, device_of(model)
@@ -165,10 +170,10 @@ class _ReadState(Generic[RewindingCacheType]):
         self.ends: list[int] = []
 
     def read(self, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> list[Float[Tensor, "K V"]]:
-        """Read new tokens and draft tokens of the rows; return the logits after each of them.
+        """Read the new tokens and the draft tokens of each row; return the logits after each of them.
 
-        If the window of a row has moved, all rows are prefilled first, in a separate forward pass. The logits after the
-        last token of each row then come first.
+        In the first call, and if the window of a row has moved, all rows are prefilled first, in a separate forward
+        pass. The logits after the last token of each row then come first.
         """
         starts = [window_start(len(row.ids), self.model.max_len) for row in rows]
         logits: list[Tensor] = []
@@ -205,7 +210,7 @@ class _ReadState(Generic[RewindingCacheType]):
             self.ends = ends
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Drop the other rows, which have ended."""
+        """Keep only these rows of the cache, given by their positions; the others have ended."""
         if self.cache is not None:
             self.cache.reorder(torch.tensor(slots, device=self.device))
             self.starts, self.ends = [self.starts[slot] for slot in slots], [self.ends[slot] for slot in slots]
@@ -245,8 +250,8 @@ class _LookupProposer:
     """Draft tokens that followed the last earlier occurrence of a row's final n-gram.
 
     Attributes:
-        ends: For each row, the position after the last occurrence of each n-gram.
-        n_indexed: For each row, its length in tokens when it was last read.
+        ends: For each row number, the position after the last occurrence of each n-gram.
+        n_indexed: For each row number, the number of tokens of the row when its n-grams were last added to `ends`.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -271,13 +276,13 @@ class _LookupProposer:
         if begin is None:
             return []
         text = list(ids[begin:])
-        while len(text) < len(ids) - begin + max_draft_tokens:  # a repetition continues with its own draft tokens
+        while len(text) < len(ids) - begin + max_draft_tokens:  # repeat the text if there are too few tokens
             text.append(text[len(text) - (len(ids) - begin)])
         return text[:max_draft_tokens]
 
 
 class _StepRounds:
-    """Rounds with any decoders; draft tokens are sampled and verified on the host."""
+    """Rounds of speculative decoding with any decoders; draft tokens are drawn and verified on the host."""
 
     def __init__(
         self,
@@ -318,7 +323,7 @@ def _rounds_of(
     stop_ids: Set[int],
     forbidden: Set[int],
 ) -> Generator[_StepRounds | GraphRounds]:
-    """Use CUDA graphs if both models can be captured, else forward passes of the models."""
+    """Provide rounds with CUDA graphs if all models can be captured on the same GPU, else without graphs."""
     draft = speculation.model if isinstance(speculation, Draft) else None
     models = [model] if draft is None else [model, draft]
     if len({device_of(member) for member in models}) == 1 and all(

@@ -2,10 +2,10 @@
 
     draft (K steps) -> draft tokens -> model reads them -> accept -> tokens, lengths of both caches, results
 
-The formula and the order of the random numbers are those of `speculative.py`. A row with g draft tokens uses its next
-uniform numbers in this order: one for each token of a draft model, one for each test up to the first rejection, one for
-the token at the rejection or after all draft tokens. A draft token of a lookup uses one number for its draw and its
-test together. The host waits once per round, for the number of accepted tokens.
+The formula and the order of the random numbers are those of `speculative.py`. Each row uses its uniform numbers in this
+order: one for each token of a draft model, one for each test up to the first rejection, and one for the token at the
+rejection or after all draft tokens. A draft token that was looked up uses a single number, for the draw that also tests
+it. The host waits once per round, for the results.
 """
 
 import math
@@ -64,7 +64,7 @@ class RoundState:
         limit: (B,) maximum number of draft tokens of each row in this round, written by the host.
         uniform: (B, K + 1), or (B, 2K + 1) with a draft model: uniform numbers for this round, written by the host.
         seen_mask: (B, V) bool, True at tokens that the row contains.
-        stops: (V,) bool, True at ids after which a draft model stops.
+        stops: (V,) bool, True at ids that end a row, after which there are no draft tokens.
         forbidden: (V,) bool, True at ids that are never sampled.
         results: (B, N_ROUND_RESULTS + 2 (K + 1)), see `N_ROUND_RESULTS`; float64 is exact for all ids.
     """
@@ -85,7 +85,7 @@ class RoundState:
         self.forbidden = torch.zeros(vocab_size, dtype=torch.bool, device=device)
 
     def view(self, rows: int, columns: int) -> "RoundState":
-        """Return the first rows with the first columns of their caches, in the same memory."""
+        """Return a view, in the same memory, of the first rows and the first columns of their caches."""
         part = copy(self)
         part.target = self.target.view(self.target.lengths[:rows], min(columns, self.target.capacity))
         if self.draft is not None:
@@ -147,7 +147,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
 def _draft(
     draft: Any, cache: StackCache, state: RoundState, sampling: Sampling
 ) -> tuple[Float[Tensor, "B K V"], Bool[Tensor, "B K"]]:
-    """Write draft tokens into `state.ids`; return their distributions, and which of these are empty."""
+    """Write draft tokens into `state.ids`; return their distributions, and True for those that are empty."""
     logits = draft.read_ahead(state.unread, cache)  # (B, 2, V)
     cache.advance(state.n_unread)
     next_logits, seen_mask = _at(logits, state.n_unread - 1), state.seen_mask
@@ -174,7 +174,7 @@ def _probabilities(
 
 
 def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T V"]:
-    """Return the tokens that a row contains at each position: its own and the previous draft tokens."""
+    """Return masks of the tokens before each position, T = K + 1: those of the row and the previous draft tokens."""
     rows, width = ids.shape[0], state.seen_mask.shape[1]
     counts = torch.zeros(rows, ids.shape[1] + 1, width, dtype=torch.long, device=ids.device)
     counts[:, 1:].scatter_(2, ids[..., None], 1)
@@ -182,7 +182,7 @@ def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T
 
 
 def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Return a token for each distribution, as `sampling.draw`, and whether the distribution is empty."""
+    """Return a token for each distribution, as in `sampling.draw`, and True for distributions that are empty."""
     sums = p.cumsum(-1)
     total = sums[..., -1:]
     ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
@@ -190,7 +190,7 @@ def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int
 
 
 def _at(table: Tensor, place: Int[Tensor, " B"]) -> Tensor:
-    """Return the entry of each row at its position."""
+    """Return the entry of each row of `table` at the row's position."""
     return table[torch.arange(len(place), device=place.device), place]
 
 
@@ -216,14 +216,14 @@ def _advance(state: RoundState, n_accepted: Int[Tensor, " B"], token: Int[Tensor
 
 
 class RoundSpace:
-    """The state of speculative decoding with one draft model, or none, and its graphs.
+    """The state of speculative decoding with one draft model, or none, and its captured graphs.
 
     Args:
         model: The model.
-        draft: The draft model, or None.
+        draft: The draft model; None if draft tokens are looked up.
         rows: Maximum number of rows.
         capacity: Maximum number of tokens per row.
-        draft_tokens: Maximum number of draft tokens per row.
+        draft_tokens: Maximum number of draft tokens per row and round.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class RoundSpace:
         self._graphs = StepGraphs(_modules(model, draft), speculative_round, mode=decode_mode())
 
     def fits(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, draft_tokens: int) -> bool:
-        """Return whether the tables are large enough and belong to this draft model."""
+        """Return whether the tables are large enough and were made for these models and this number of draft tokens."""
         own_draft = None if self._draft is None else self._draft()
         is_same_setup = (
             own_draft is draft and (self._draft is None) == (draft is None) and draft_tokens == self.draft_tokens
@@ -271,7 +271,7 @@ def _modules(model: GraphModel, draft: GraphModel | None) -> nn.ModuleList:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """The settings of all rounds of a batch."""
+    """The models and settings of all rounds of a batch."""
 
     model: GraphModel
     draft: GraphModel | None
@@ -279,15 +279,15 @@ class Rounds:
     stop_ids: Set[int]
     forbidden: Set[int]
     draft_tokens: int
-    look_up: Callable[[Sequence[Row], Sequence[int]], list[list[int]]] | None  # without a draft
+    look_up: Callable[[Sequence[Row], Sequence[int]], list[list[int]]] | None  # draft tokens of rows, without a draft
 
 
 class GraphRounds:
-    """A CUDA graph for each round of draft tokens and their verification.
+    """Rounds of speculative decoding with one CUDA graph per round.
 
     Args:
-        rounds: The settings.
-        space: Tables that are large enough.
+        rounds: The models and settings.
+        space: State that is large enough for the batch.
     """
 
     def __init__(self, rounds: Rounds, space: RoundSpace) -> None:
@@ -301,7 +301,7 @@ class GraphRounds:
             table[torch.tensor(sorted(ids), dtype=torch.long, device=self._device)] = True
 
     def run(self, rows: Sequence[Row], limits: Sequence[int]) -> list[tuple[list[int], list[float]]]:
-        """Return the new tokens of each row with their log-probabilities; waits for the device once.
+        """Run a round; return the new tokens of each row and their log-probabilities. Waits for the device once.
 
         Args:
             rows: Live rows.
@@ -354,7 +354,7 @@ class GraphRounds:
             state.seen_mask[: len(rows)] = mark_seen((row.ids for row in rows), state.seen_mask[: len(rows)])
 
     def _write(self, rows: Sequence[Row], limits: Sequence[int], ids: Sequence[Sequence[int]] | None) -> None:
-        """Write the inputs of a round from the host; an ended row has no draft tokens."""
+        """Copy the inputs of a round to the device; rows that have ended get a limit of 0 draft tokens."""
         state, count = self._space.state, len(self._slots)
         limit = torch.zeros(count, dtype=torch.long)
         uniform = torch.zeros(count, state.uniform.shape[1], dtype=torch.float64)
@@ -372,10 +372,10 @@ class GraphRounds:
 
 @contextmanager
 def graph_rounds(rounds: Rounds, *, rows: int, capacity: int) -> Generator[GraphRounds]:
-    """Provide tables of the model for rounds with these settings.
+    """Provide rounds with CUDA graphs, in an idle space of the model or a new one.
 
     Args:
-        rounds: The settings.
+        rounds: The models and settings.
         rows: Maximum number of rows.
         capacity: Maximum number of tokens per row.
     """

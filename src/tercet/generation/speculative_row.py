@@ -15,15 +15,23 @@ class Context(Protocol):
 
 
 class Row:
-    """A text that is being generated."""
+    """A text that is being generated.
+
+    Attributes:
+        number: Index of the row in the batch.
+        ids: Token ids so far, including the prompt.
+        left: Maximum number of tokens to generate; 0 if the row has ended.
+        generator: Random generator of the row, on the CPU.
+        window: Start of the model's window in the last forward pass; -1 before the first.
+    """
 
     def __init__(self, number: int, prompt: Sequence[int], seed: int, sampling: Sampling) -> None:
         self.number, self.ids, self.left = number, list(prompt), sampling.max_new_tokens
         self.generator = torch.Generator().manual_seed(seed)
-        self.window = -1  # start of the model's window in the last pass
+        self.window = -1
 
     def starts(self, models: Sequence[Context]) -> tuple[int, ...]:
-        """Return the start of the window of each model."""
+        """Return the index of the first token that each model sees."""
         return tuple(window_start(len(self.ids), model.max_len) for model in models)
 
     def max_draft_tokens(self, max_tokens: int, models: Sequence[Context]) -> int:
@@ -43,7 +51,7 @@ class Row:
         return 0 if has_moved else min(max_tokens, self.left - 1, *free_columns)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], stop_ids: Set[int]) -> list[Token]:
-        """Append the tokens up to one that ends the row, and return them."""
+        """Append tokens to the row, up to one that ends it, and return those that were appended."""
         tokens: list[Token] = []
         for token, logprob in zip(ids, logprobs, strict=True):
             self.ids.append(token)

@@ -1,7 +1,7 @@
 """Stop strings in a stream: text that may become a stop string is held back until this is certain.
 
-Text arrives in pieces that may end anywhere. The first *complete* stop string counts, and the longer of two that end
-together, so the result does not depend on the piece boundaries.
+Text arrives in pieces that may end anywhere. The stop string that is *complete* first counts. If two end at the same
+character, the longer one counts. The result therefore does not depend on the boundaries of the pieces.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,9 @@ class StopMatcher:
     """Finds stop strings in a text that arrives in pieces.
 
     The results of `push` for each piece and of `flush` at the end, joined, are the text up to the first stop string.
+
+    Attributes:
+        is_complete: True if a stop string was found.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -20,9 +23,9 @@ class StopMatcher:
         self.is_complete = False
 
     def push(self, piece: str) -> str:
-        """Return the text that has become certain.
+        """Add a piece and return the text that has become certain.
 
-        This excludes an end that may still become a stop string. It is "" after a stop string was found.
+        This excludes an end that may still become a stop string. It is "" if a stop string was found before.
         """
         if self.is_complete:
             return ""
@@ -37,7 +40,7 @@ class StopMatcher:
         return text[:end]
 
     def flush(self) -> str:
-        """End the text and return what was held back."""
+        """End the text and return the part of it that was held back."""
         pending, self._pending = self._pending, ""
         return pending
 

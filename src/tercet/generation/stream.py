@@ -1,8 +1,8 @@
 """Token-by-token generation: a batch of prompts in, one column of tokens per step out.
 
-The KV cache does not change the results. A row that has ended leaves the batch, so the work of a `StepDecoding`
-shrinks. A row that exceeds the context drops its oldest half (`window_start`) and is prefilled again; until then
-each step processes one token per row.
+The results are those of decoding without a KV cache. A row that has ended leaves the batch. If a row exceeds the
+context, its oldest half is dropped (`window_start`) and all rows are prefilled again. Every other step reads one token
+per row.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -19,18 +19,25 @@ from tercet.models.inference import inference_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A sampled token; `finish` is the reason if it is the last token of its row."""
+    """A sampled token.
+
+    Attributes:
+        id: Id of the token.
+        logprob: Natural logarithm of the model's own probability, before temperature and filters.
+        finish: "eos" for a stop id, which ends the row; "length" if `max_new_tokens` is reached; None if the row
+            continues.
+    """
 
     id: int
-    logprob: float  # natural log of the model's own probability, before temperature and filters
-    finish: Literal["eos", "length"] | None = None  # a stop id was sampled, or max_new_tokens is reached
+    logprob: float
+    finish: Literal["eos", "length"] | None = None
 
 
 Column = list[Token | None]
 
 
 def window_start(n: int, max_len: int) -> int:
-    """Return the index of the first token that is visible when token n is predicted.
+    """Return the index of the first token that the model sees when it predicts token n.
 
     The model sees tokens[window_start(n, max_len) : n]. If they exceed the context, the oldest half is dropped, so the
     visible length grows from max_len // 2 + 1 to max_len before tokens are dropped again. Dropping one token at a time
@@ -80,17 +87,18 @@ def stream(
 
     Args:
         model: A `Decoder` or `SourceDecoder`. Between two columns it is in its original mode (train or eval).
-        prompts: Token ids of each row, at least one. May exceed the context length; see `window_start`.
+        prompts: Token ids of each row, at least one per row. May exceed the context length; see `window_start`.
         sampling: Sampling settings. Stop strings are not applied here; see `generate` and `stream_text`.
         sources: Source ids of each row, for a `SourceDecoder`.
         source_pad: Any id of the source vocabulary, for padding.
         stop_ids: Ids that end a row when they are *sampled*; the stop id is the last token of its row.
         forbidden: Ids that are never sampled.
         seeds: Seed of each row; by default `sampling.seed` for all rows, as if each row were the only one.
-        finished_rows: Rows to end; the caller may add rows to this set between two columns.
+        finished_rows: Indices of rows to end; the caller may add rows to this set between two columns.
 
     Raises:
         ValueError: If a prompt is empty, or the numbers of prompts, seeds and sources differ.
+        UserError: While iterating, if the model's outputs are NaN.
     """
     seeds = check_seeds(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
@@ -134,7 +142,7 @@ def columns(
         finished_rows: As in `stream`.
     """
     rows, left = batch.rows, batch.sampling.max_new_tokens
-    live = list(range(len(rows)))  # the row in each slot of the batch
+    live = list(range(len(rows)))  # row in each slot of the batch
 
     def read_live() -> None:
         """Prefill the visible tokens of each live row, with capacity for the remaining tokens."""

@@ -58,14 +58,16 @@ def generate(
     Args:
         model: Language model.
         tokenizer: Its tokenizer.
-        prompts: Texts to continue. An empty prompt is the beginning of a text.
+        prompts: Texts to continue. After an empty prompt, a new text is generated.
         sampling: Sampling settings.
         samples: Number of completions per prompt.
-        speculation: Source of draft tokens, see `speculative`; requires a `SpeculativeDecoder`.
+        speculation: Source of draft tokens for speculative decoding; requires a `SpeculativeDecoder`. None decodes one
+            token per forward pass.
 
     Raises:
         ValueError: If `samples` is less than 1.
-        UserError: If a prompt contains a character that is not in the vocabulary.
+        UserError: If a prompt contains a character that is not in the vocabulary, the draft model has a vocabulary of
+            another size, or a model's outputs are NaN.
     """
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
@@ -110,8 +112,7 @@ def stream_text(
 ) -> Iterator[str]:
     """Yield the text of `generate(...)[0]` in pieces: whole characters, and never a part of a stop string.
 
-    Raises:
-        UserError: If the prompt contains a character that is not in the vocabulary.
+    The arguments and errors are those of `generate`, with a single prompt and sample.
     """
     ids = encode_prompt(tokenizer, prompt)
     passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), speculation)
@@ -126,10 +127,16 @@ def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
 def make_draft(
     tokenizer: Tokenizer, draft: SpeculativeDecoder[Any], draft_tokenizer: Tokenizer, *, tokens: int = Draft.tokens
 ) -> Draft:
-    """Return a draft model for a model with this tokenizer.
+    """Return the settings for a draft model, after checking that it has the model's vocabulary.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        draft: Draft model.
+        draft_tokenizer: Tokenizer of the draft model.
+        tokens: Maximum number of draft tokens per forward pass.
 
     Raises:
-        UserError: If the two tokenizers assign different ids to a token.
+        UserError: If the vocabularies of the two tokenizers differ.
     """
     if draft_tokenizer.vocab_size != tokenizer.vocab_size:
         raise _tokenizer_error(f"{draft_tokenizer.vocab_size} tokens instead of {tokenizer.vocab_size}")
@@ -145,12 +152,12 @@ def choose_speculation(
     lookup: bool | int,
     draft_tokens: int | None,
 ) -> Draft | Lookup | None:
-    """Return the source of draft tokens: a model, the text so far, or None.
+    """Return the source of draft tokens: a draft model, the text so far, or None.
 
     Args:
         tokenizer: Tokenizer of the model.
-        draft: Draft model and its tokenizer.
-        lookup: If True, look draft tokens up in the text; an integer sets the length of the n-grams.
+        draft: Draft model and its tokenizer, or None.
+        lookup: If True, look draft tokens up in the text so far; an integer does the same with n-grams of this length.
         draft_tokens: Maximum number of draft tokens per forward pass; by default that of `Draft` or `Lookup`.
 
     Raises:
@@ -217,6 +224,12 @@ class TextRow:
         tokenizer: Tokenizer of the model.
         stop: Stop strings.
         prompt_ids: Ids that precede the text.
+
+    Attributes:
+        tokens: Tokens so far.
+        pieces: Text of each token, as `read` returned it.
+        finish: Reason why the row ended; "length" while it continues.
+        passes: Number of forward passes that produced the tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, prompt_ids: Sequence[int] = ()) -> None:
@@ -251,5 +264,5 @@ class TextRow:
         return piece
 
     def flush(self) -> str:
-        """End the text and return what was held back of it."""
+        """End the text and return the part of it that was held back."""
         return self._matcher.push(self._decoder.flush()) + self._matcher.flush()

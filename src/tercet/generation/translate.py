@@ -1,7 +1,7 @@
 """Translation: lines are encoded, sorted by length and searched in batches.
 
-As in training, a source is its ids and the end token, and a target begins with the beginning token. The translation of
-a line does not depend on the other lines.
+As in training, a source ends with the end token, and a target begins with the beginning token. The translation of a
+line does not depend on the other lines.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ def translate(
 ) -> list[list[Translation]]:
     """Translate each text into the `n_best` hypotheses of a beam search, best first, or into one sample.
 
-    An empty text has one empty translation.
+    An empty text has one translation, which consists of its prefix only.
 
     Args:
         model: An `EncoderDecoder`, or an `Ensemble` of several.
@@ -66,16 +66,18 @@ def translate(
         texts: Texts to translate.
         search: Search settings. The length of a sample is limited by that of a default `Beam()` and by
             `max_new_tokens`; each sample is drawn with the `seed` of the `Sampling`, as if it were the only one.
-        source_tokenizer: Source tokenizer.
-        prefixes: Beginning of each translation.
+        source_tokenizer: Source tokenizer, if it differs from the target tokenizer.
+        prefixes: Text with which each translation begins; None for no prefixes.
         batch_tokens: Maximum number of source tokens per batch, including padding and counted once per hypothesis of
             the beam. A longer line is a separate batch.
         allow_unknown: If True, allow the unknown token in translations. Padding and other special tokens are never
             allowed.
 
     Raises:
-        UserError: If a tokenizer has no beginning or end token, or a text cannot be encoded.
-        ValueError: If the numbers of texts and prefixes differ, or a prefix is too long for the model.
+        UserError: If the target tokenizer has no beginning token, a tokenizer has no end token, a text cannot be
+            encoded, or the model's outputs are NaN.
+        ValueError: If the numbers of texts and prefixes differ, a prefix is too long for the model, `batch_tokens` is
+            less than 1, or `search` has stop strings.
     """
     translator = _LineTranslator(model, tokenizer, source_tokenizer, search, batch_tokens, allow_unknown)
     if prefixes is not None and len(prefixes) != len(texts):
@@ -94,10 +96,16 @@ def translate_stream(
     allow_unknown: bool = False,
     pool: int = 1024,
 ) -> Iterator[list[Translation]]:
-    """Yield the translations of any number of lines, `pool` of which are translated together.
+    """Yield the translations of each line, for any number of lines.
+
+    Args:
+        lines: Lines to translate.
+        pool: Number of lines that are read, sorted by length and translated together. The other arguments are those of
+            `translate`.
 
     Raises:
-        UserError, ValueError: If the arguments are invalid, as in `translate`.
+        UserError: If `translate` raises it for these lines.
+        ValueError: If `pool` is less than 1, or `translate` rejects the other arguments.
     """
     if pool < 1:
         raise ValueError(f"pool={pool} must be 1 or more")
@@ -108,7 +116,7 @@ def translate_stream(
 def source_lines(text: str) -> list[str]:
     """Return the lines of a text, which are translated separately.
 
-    Translation models are trained on sentences and would omit further ones.
+    Translation models are trained on single sentences and tend to omit further ones.
     """
     return text.strip().split("\n")
 
@@ -116,9 +124,12 @@ def source_lines(text: str) -> list[str]:
 def translate_lines(
     texts: Sequence[str], translate_all: Callable[[list[str]], Sequence[Sequence[Translation]]]
 ) -> list[str]:
-    """Return the best translation of each text.
+    """Return the best translation of each text, with the same number of lines.
 
-    The lines of all texts are translated together by `translate_all`.
+    Args:
+        texts: Texts of one or more lines.
+        translate_all: Function that returns the translations of each line, best first. It is called once, with the
+            lines of all texts.
     """
     lines = list(map(source_lines, texts))
     best = (hypotheses[0].text for hypotheses in translate_all([line for text in lines for line in text]))
@@ -127,6 +138,11 @@ def translate_lines(
 
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> tuple[list[list[int]], list[bool]]:
     """Return the source ids of each text without outer white space, and whether each text was truncated.
+
+    Args:
+        tokenizer: Source tokenizer.
+        texts: Source texts.
+        max_len: Maximum number of ids per text, including the opening and the end token.
 
     Raises:
         UserError: If a text cannot be encoded.
@@ -145,7 +161,7 @@ def _translate_in_pools(
 
 
 class _LineTranslator:
-    """The settings shared by all lines of a translation; invalid settings are rejected here."""
+    """Translates lines with the same settings, which are checked when it is created."""
 
     def __init__(
         self,

@@ -23,7 +23,8 @@
     print(tercet.report("runs/mine", "mine.html"))
     print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
-The building blocks are in `tercet.nn` and `tercet.models`. docs/reference/settings.md describes recipes and their keys.
+The building blocks are in `tercet.nn` and `tercet.models`. Recipes and their keys are described in
+docs/reference/settings.md.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Functions to train, load and plan: `train`, `load` and `plan`."""
+"""Train a model (`train`), plan a training run (`plan`) and load a trained model (`load`)."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -31,27 +31,30 @@ def train(
     report: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Train a model from a recipe, as `tercet train` does.
+    """Train a model from a recipe, as `tercet train` does, and return the best model of the run.
 
     Args:
         recipe: Name of a packaged recipe, path of a YAML file, run folder to resume, or file or folder of data, for
             which a packaged recipe is chosen.
-        data: File, folder or named dataset to use instead of that of the recipe, for everything except translation.
-        source, target: The same for translation: two files, line by line; or, without target, one .tsv, .csv or .jsonl
-            file of pairs or a named dataset.
-        validation_source, validation_target: Files of sentence pairs for validation.
-        pretrained: Folder of a model to start from: its sizes, tokenizer and weights.
-        out: Run folder, runs/<recipe> by default. A run that exists there is resumed.
+        data: File, folder or named dataset to train on instead of the data of the recipe. For translation, pass
+            `source` and `target` instead.
+        source, target: Sentence pairs to train a translator on: two files, line by line; or, without `target`, one
+            .tsv, .csv or .jsonl file of pairs, or a named dataset.
+        validation_source, validation_target: Sentence pairs for validation: two files, line by line.
+        pretrained: Folder of a run or model to start from. The new model gets its sizes, tokenizer and weights.
+        out: Run folder, runs/<recipe> by default. If it contains a run, `start` determines what happens to it.
         changes: Keys of the recipe with other values, such as {"training.max_steps": 500}.
-        start: How to start. `tercet.Resume(length, exact)` (the default) starts a run or resumes it, with
-            `tercet.More(steps)` or `tercet.Until(steps)` as another length. `tercet.Restart()` deletes an existing run.
-            `tercet.FromWeights(length)` resumes from weights if every checkpoint of the run is lost.
-        page: If True, serve the dashboard during training and print its address to stderr; see `watch`.
+        start: Start point and length of the run. `tercet.Resume(length, exact)`, the default, starts a run or resumes
+            the one in `out`; `length` may be `tercet.More(steps)` or `tercet.Until(steps)`. `tercet.Restart()` deletes
+            an existing run and starts again. `tercet.FromWeights(length)` continues from the weights of the last saved
+            model if every checkpoint of the run is lost.
+        page: If True, serve the dashboard during training and print its address to stderr; see `tercet.watch`.
         report: If True, write report.html to the run folder after training.
-        quiet: If True, print no progress.
+        quiet: If True, print no progress to stderr.
 
     Raises:
-        UserError: If recipe, data and settings do not fit together, or another process trains in the folder.
+        UserError: If the recipe or data does not exist, settings are invalid or do not fit the data, or another process
+            trains in the run folder.
     """
     from tercet.dashboard import background_dashboard
     from tercet.training.request import RunRequest, resolve
@@ -88,18 +91,21 @@ def plan(
     pretrained: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> "RunPlan":
-    """Return the resources that a run needs, as `tercet train --plan` prints them.
+    """Return the resources that a run needs, as `tercet train --plan` prints them, without training.
+
+    The time is estimated only if one of `mfu`, `measured` and `here` defines the speed. Only one of them can be passed.
 
     Args:
         recipe, data, source, target, validation_source, validation_target, pretrained, changes: As in `train`.
-        gpus: Devices of the run, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS".
-        mfu: Assumed model FLOPs utilization, a fraction of the peak.
-        measured: Run folder whose measured speed is used.
+        gpus: Devices of the run, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS"; by default those
+            of the recipe.
+        mfu: Assumed model FLOPs utilization, a fraction of the peak such as 0.4. Requires `gpus`.
+        measured: Run folder with the measured speed to assume.
         here: If True, measure the speed of this machine with some steps of the recipe.
-        price: Price of one GPU per hour.
+        price: Price of one GPU per hour, in any currency, to compute the cost. Requires a speed.
 
     Raises:
-        UserError: If the recipe or GPU is unknown, or they do not fit together.
+        UserError: If the recipe or GPU is unknown, a number is out of range, or arguments do not fit together.
     """
     from tercet.training.planning.plan_recipe import plan_recipe
     from tercet.training.request import RunRequest
@@ -119,7 +125,11 @@ def _to_text(**files: str | Path | None) -> dict[str, Any]:
 
 
 def _nest(changes: object) -> Plain:
-    """Return `{"training.max_steps": 500}` as nested mappings; any other type is rejected."""
+    """Return changes such as {"training.max_steps": 500} as nested mappings; None means no changes.
+
+    Raises:
+        UserError: If `changes` is not a mapping with text keys, or a key is not a recipe key.
+    """
     if changes is None:
         return {}
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
@@ -131,9 +141,13 @@ def _nest(changes: object) -> Plain:
 
 
 def load(path: str | Path) -> Run:
-    """Load the model of a run folder (the best one) or of a model folder.
+    """Load a trained model.
+
+    Args:
+        path: Run folder, model folder (of Tercet or in a third-party format), or .gguf file. From a run folder, the
+            best model is loaded, or the last one if there is no best.
 
     Raises:
-        UserError: If there is none, or its files are damaged.
+        UserError: If there is no model at the path, or its files are damaged.
     """
     return Run(trained_model=load_model(path))

@@ -9,7 +9,10 @@ import platformdirs
 
 
 class UntrustedFile(Exception):
-    """Another user owns a file or can change it. The message contains the file, the reason and the remedy."""
+    """A file cannot be trusted: it is a symbolic link, or another user owns it or can change it.
+
+    The message contains the file, the reason and the remedy.
+    """
 
 
 def cache_dir() -> Path:
@@ -20,20 +23,20 @@ def cache_dir() -> Path:
 def check_owner(path: Path) -> None:
     """Check that only the user and root can change or replace a file or folder whose content is trusted, such as code.
 
-    The path must not be a link. It and the folders above it, up to the user's home, must belong to the user or root,
-    and others must not be able to write to them, except for parent folders with the sticky bit (such as /tmp), in which
-    users can only remove their own files.
+    The path and the folders above it, up to the user's home, must not be links, must belong to the user or root, and
+    must not be writable by others. Parent folders with the sticky bit, such as /tmp, may be writable, since users can
+    only remove their own files there. On Windows, nothing is checked.
 
     Args:
         path: Path without links, as `Path.resolve` returns it.
 
     Raises:
-        UntrustedFile: If a condition is not met.
+        UntrustedFile: If one of these conditions is not met.
         OSError: If the path does not exist or cannot be accessed.
     """
     if sys.platform == "win32":  # access lists protect a user's profile; modes do not apply
         return
-    home = Path(os.path.expanduser("~")).resolve()  # if there is none, check up to the root
+    home = Path(os.path.expanduser("~")).resolve()  # a user without a home: check up to the root
     for place in (path, *path.parents):
         status = place.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -50,10 +53,10 @@ def check_owner(path: Path) -> None:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Return whether others may write, by the mode.
+    """Return whether the mode allows other users to write.
 
-    A group that has only the user as a member and has the user's name, as most systems create it, does not count as
-    others.
+    The user's private group does not count as other users: it is the user's primary group, has the user's name, and has
+    no other member. Most systems create such a group for each user.
     """
     import grp
     import pwd

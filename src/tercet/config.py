@@ -1,10 +1,9 @@
-"""Settings as frozen dataclasses, parsed strictly from JSON and YAML data.
+"""Settings as frozen dataclasses (specs), parsed strictly from JSON and YAML data.
 
-A spec is a plain frozen dataclass. A field that can contain one of several specs is a union of dataclasses, each with a
-literal `kind`. In a recipe it is written `position: {kind: rotary, base: 500000}`, or `position: rotary` for the
-defaults. If one value can stand for all keys of a mapping, the field is a union with the type of that value, such as
-`bias: bool | Biases`. Pydantic checks single values. This module adds the location of an error and the nearest valid
-name.
+A field that can contain one of several specs is a union of dataclasses, each with a literal field `kind`. In a recipe,
+such a field is written `position: {kind: rotary, base: 500000}`, or `position: rotary` for the defaults. If one value
+can stand for all keys of a mapping, the field is a union with the type of that value, such as `bias: bool | Biases`.
+Pydantic checks the types of single values. This module adds the location of an error and the nearest valid name.
 """
 
 import dataclasses
@@ -24,14 +23,15 @@ if TYPE_CHECKING:
 Spec = TypeVar("Spec")
 Plain = dict[str, Any]
 
-MAX_KEYS = 16  # keys in a path such as model.stack.position.base
-TAGS = ("kind", "family")  # the literal field that identifies a member of a union; models use `family`
+MAX_KEYS = 16  # maximum number of keys in a path such as model.stack.position.base
+TAGS = ("kind", "family")  # names of the literal field that identifies a member of a union; models use `family`
 
 
 class UserError(Exception):
-    """An error that the user can correct: one line of bounded length with the remedy.
+    """An error that the user can correct. The command line prints the message and exits with code 2.
 
-    The command line exits with code 2. Control characters in it are escaped.
+    The message contains the problem and the remedy. It is converted to one line of bounded length, and its control
+    characters are escaped.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -39,7 +39,11 @@ class UserError(Exception):
 
 
 class MarkedKey(str):
-    """A key with its line number in the file."""
+    """A key of a mapping, with the number of its line in a YAML file.
+
+    Attributes:
+        line: Number of the line, from 1.
+    """
 
     line: int
 
@@ -54,12 +58,14 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
     """Build the frozen dataclass `spec` from nested mappings.
 
     Args:
-        spec: A dataclass whose fields are numbers, strings, literals, other dataclasses, or unions of them by `kind`.
+        spec: Dataclass whose fields are numbers, strings, literals, other dataclasses, tuples, or unions of these. The
+            key `kind` selects the dataclass of a union.
         data: Content of a YAML or JSON file.
-        name: Origin of `data`, which precedes every message.
+        name: Source of `data` for error messages, such as the path of the file.
 
     Raises:
-        UserError: If a key is unknown (with the nearest known one) or missing, or a value has the wrong type.
+        UserError: If a key is unknown (with the nearest valid one) or missing, a value has the wrong type or is out of
+            range, or values do not fit together.
     """
     try:
         return _build(spec, data, "", None)
@@ -69,7 +75,7 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
 
 
 def to_plain(spec: Any) -> Any:
-    """Convert dataclasses to dictionaries for JSON and YAML, the inverse of `parse`."""
+    """Return a spec as nested dictionaries and lists for JSON and YAML, from which `parse` restores it."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         return {field.name: to_plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
     if isinstance(spec, list | tuple):
@@ -78,10 +84,13 @@ def to_plain(spec: Any) -> Any:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """Return `base` with `changes` merged recursively; if the `kind` changes, the old mapping is dropped entirely."""
+    """Return `base` with `changes` merged recursively; neither argument is changed.
+
+    If `changes` sets another `kind` for a mapping, the mapping of `base` is dropped entirely.
+    """
     merged = dict(base)
     for key, value in changes.items():
-        old = merged.pop(key, None)  # with its key, since the new key has the line of the new value
+        old = merged.pop(key, None)  # also removes the old key: the new one has the line of the new value
         if isinstance(old, str) and isinstance(value, Mapping) and "kind" not in value:
             old = {"kind": old}  # `position: rotary` in the base, `position.base=5` on top
         same_kind = isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("kind", old.get("kind"))
@@ -93,10 +102,10 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
 
 
 def nest(path: str, value: Any) -> Plain:
-    """Return `a.b` and a value as {"a": {"b": value}}.
+    """Return nested mappings with one value: `nest("a.b", 1)` is {"a": {"b": 1}}.
 
     Raises:
-        UserError: If the path has an empty key or more keys than any setting.
+        UserError: If the path has an empty key, or more than `MAX_KEYS` keys.
     """
     keys = path.split(".")
     if not all(keys) or len(keys) > MAX_KEYS:
@@ -107,7 +116,10 @@ def nest(path: str, value: Any) -> Plain:
 
 
 def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return the leaves in which two plain values differ, one line each: `training.seed: 1 -> 2`."""
+    """Return the leaves in which two plain values differ, one line each, such as `training.seed: 1 -> 2`.
+
+    A key that only one of them contains counts as None in the other. `path` is the key of both values, for recursion.
+    """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [
@@ -119,7 +131,10 @@ def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def suggest(word: object, choices: Iterable[str]) -> str:
-    """Return `"; did you mean 'base'?"`, or the list of choices if none is similar."""
+    """Return the end of an error message about an unknown word.
+
+    It suggests the most similar choice ("; did you mean 'base'?"), or lists all choices if none is similar.
+    """
     names = sorted(choices)
     text = word if isinstance(word, str) else show(word)
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
@@ -130,7 +145,7 @@ class _InvalidValue(Exception):
     """An invalid value.
 
     Attributes:
-        line: Its line in the file, if known.
+        line: Line of the value in the file, or None if it is not known.
     """
 
     def __init__(self, message: str, line: int | None) -> None:
@@ -139,9 +154,12 @@ class _InvalidValue(Exception):
 
 
 def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
-    """Convert `data` to the type `annotation`.
+    """Convert `data`, which the file contains at the keys `path` and in `line`, to the type `annotation`.
 
-    Structure, names and ranges are checked here, single values by pydantic.
+    This function checks keys, kinds and ranges; `_value` checks the types of single values.
+
+    Raises:
+        _InvalidValue: If `data` does not match the type.
     """
     if (item := _item(annotation)) is not None:
         if not isinstance(data, list | tuple):
@@ -202,7 +220,7 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if _is_of_type(annotation, data):
         return data
 
-    import pydantic  # takes 0.1 s
+    import pydantic  # imported late, since this takes 0.1 s
 
     try:
         return _adapter(annotation).validate_python(data)
@@ -214,8 +232,8 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 def _is_of_type(annotation: Any, data: Any) -> bool:
     """Return whether a number, boolean or text already has exactly the annotated type.
 
-    Pydantic would return such a value unchanged. If all values of a recipe are like that, pydantic is not imported, and
-    other errors are reported sooner.
+    Pydantic would return such a value unchanged. If this is true of all values of a recipe, the import of pydantic is
+    avoided, which takes 0.1 s.
     """
     if isinstance(data, float) and not math.isfinite(data):
         return False
@@ -237,7 +255,10 @@ def _adapter(annotation: Any) -> "pydantic.TypeAdapter[Any]":
 
 
 def _scalar(annotation: Any) -> Any:
-    """Return the scalar type that is allowed instead of a mapping, as one value for all keys; or None."""
+    """Return the first of bool, int and float that a union contains; None if it contains none.
+
+    A value of this type stands for all keys of the mapping.
+    """
     plain_types = [member for member in get_args(annotation) if member in (bool, int, float)]
     return plain_types[0] if plain_types else None
 
@@ -249,7 +270,7 @@ def _item(annotation: Any) -> Any:
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:
-    """Return the dataclasses allowed by an annotation, by their tags; one without a tag has the key None."""
+    """Return the dataclasses that an annotation allows, by the value of their tag; None for one without a tag."""
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     variants: dict[str | None, type] = {}
     for member in members:

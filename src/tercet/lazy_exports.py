@@ -19,7 +19,11 @@ from typing import Any, cast
 
 
 class LazyPackage(ModuleType):
-    """A package whose `__exports__` map each name to the module that defines it."""
+    """A package that imports each exported name on first access.
+
+    Attributes:
+        __exports__: For each exported name, the module that defines it.
+    """
 
     __exports__: dict[str, str]
 
@@ -32,7 +36,7 @@ class LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python sets an imported module in its package. An exported function of the same name takes precedence.
+        # Python assigns each imported submodule to its package. An exported function of the same name takes precedence.
         if not (isinstance(value, ModuleType) and name in self.__exports__):
             super().__setattr__(name, value)
 
@@ -43,10 +47,11 @@ class LazyPackage(ModuleType):
 
 @contextmanager
 def paused_collector() -> Generator[None]:
-    """Pause garbage collection while torch is imported, and then freeze all objects.
+    """Pause garbage collection in a `with` block that may import torch.
 
-    Importing torch creates no garbage. The collector would still search these objects repeatedly, which takes a sixth
-    of the import time, and again in each later full collection.
+    If the block imports torch, all objects are then frozen, so that later collections skip them. Importing torch
+    creates no garbage, but the collector would search its objects repeatedly, which takes a sixth of the import time,
+    and search them again in each later full collection.
     """
     was_enabled, had_torch = gc.isenabled(), "torch" in sys.modules
     gc.disable()
@@ -60,9 +65,12 @@ def paused_collector() -> Generator[None]:
 
 
 def export_lazily(package: str) -> None:
-    """Make `package`, which is being imported, a `LazyPackage`.
+    """Make a package a `LazyPackage`; called by its `__init__.py`.
 
-    Its names are those that its `__init__.py` imports for the type checker.
+    The exported names are those of the indented lines `from module import name as name` in that file.
+
+    Args:
+        package: Name of the package, which is being imported.
     """
     module = sys.modules[package]
     source = cast(Any, module.__spec__).loader.get_source(package)

@@ -1,4 +1,4 @@
-"""Loopback names and addresses, which only this machine can reach."""
+"""Loopback host names and addresses, which only programs on this machine can reach."""
 
 import ipaddress
 
@@ -6,7 +6,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or address belongs to this machine only."""
+    """Return whether a host name or IP address is a loopback one, such as localhost or 127.0.0.1."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -17,13 +17,14 @@ def is_loopback(host: str) -> bool:
 
 def host_name(host_header: str) -> str:
     """Return the name or address in a Host header, in lower case, without its port."""
-    is_ipv6 = host_header.startswith("[")  # an IPv6 address
+    is_ipv6 = host_header.startswith("[")  # such as "[::1]:8000"
     return (host_header[1:].partition("]") if is_ipv6 else host_header.partition(":"))[0].lower()
 
 
 def names_loopback(host_header: str) -> bool:
     """Return whether the Host header of a request, with or without a port, is a loopback name.
 
-    A page on another site can direct a browser here under its own host name (DNS rebinding), but not under these names.
+    A page of another site can make a browser send requests to this machine under the host name of that site (DNS
+    rebinding), but not under a loopback name.
     """
     return is_loopback(host_name(host_header))

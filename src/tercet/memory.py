@@ -1,8 +1,8 @@
 """Settings of glibc that keep freed memory for reuse and place it in large pages.
 
 By default, glibc returns large blocks to the system, which has to clear each page again when the next step allocates
-them: a quarter of a training step on a CPU (benchmarks/log/memory.md). With pages of 2 MB, the CPU looks up
-addresses 512 times less often than with pages of 4 KB, and prefetches weights without stopping at each page border.
+them. This takes a quarter of a training step on a CPU, or more (benchmarks/log/memory.md). A page of 2 MB needs one
+address lookup where pages of 4 KB need 512, and the CPU can prefetch weights across 2 MB instead of 4 KB.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # if the user has set one of these, nothing is changed
+VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # if one is set, nothing is changed
 TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 DISABLED, LARGE = -1, 1 << 30  # blocks above one gigabyte are still returned, since they are rarely allocated again
@@ -24,8 +24,8 @@ BLOCK = LARGE // 2  # small enough to be allocated in the heap
 def keep_memory() -> bool:
     """Keep freed memory in this process from now on, and return whether that succeeded.
 
-    It does not if the environment contains settings for glibc, if the C library is another one, or if another allocator
-    such as jemalloc was loaded before.
+    Nothing is changed, and the result is False, if the environment contains one of these settings for glibc, if the C
+    library is not glibc, or if another allocator such as jemalloc was preloaded.
     """
     if VARIABLES & os.environ.keys() or any(name in os.environ.get("GLIBC_TUNABLES", "") for name in TUNABLES):
         return False
@@ -43,7 +43,7 @@ def keep_memory() -> bool:
 
 
 def large_pages() -> str:
-    """Return when the system uses large pages: "always", on request ("madvise") or "never"."""
+    """Return when the system uses large pages: "always", only on request ("madvise"), or "never"."""
     try:
         states = (TRANSPARENT / "enabled").read_text(encoding="ascii")
         return states.partition("[")[2].partition("]")[0]
@@ -55,9 +55,9 @@ def large_pages() -> str:
 def _grow_heap() -> None:
     """Extend the heap once by addresses for half of the machine's memory, and request large pages there.
 
-    This reserves addresses but no memory, since a page is filled at the first write. Later allocations from the heap
-    (weights, KV caches, gradients and activations) then use large pages. Pages are small if no large one is free, or if
-    a control group has no memory for it. Nothing is done if the system does not have large pages on request
+    Only addresses are reserved: the system allocates the memory of a page at the first write to it. Later allocations
+    from the heap (weights, KV caches, gradients and activations) then use large pages. A page is small if no large one
+    is free, or if a control group has no memory for it. Nothing is done unless the system uses large pages on request
     ("madvise"), or if addresses are limited.
     """
     if large_pages() != "madvise" or _limits_addresses():
@@ -66,10 +66,10 @@ def _grow_heap() -> None:
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    page = 1 << 21  # large page of x86-64 and usually of ARM; for other sizes only an alignment
+    page = 1 << 21  # size of a large page on x86-64 and usually on ARM; elsewhere only an alignment
     n_blocks = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // BLOCK
     blocks = [block for block in (libc.malloc(BLOCK) for _ in range(n_blocks)) if block is not None]
-    heap = list[int]()  # adjacent blocks, which are in the heap
+    heap = list[int]()  # addresses of adjacent blocks; others are not in the heap
     for block, following in pairwise((*blocks, 0)):
         heap.append(block)
         if not block < following < block + BLOCK + page:
@@ -82,7 +82,7 @@ def _grow_heap() -> None:
 
 
 def _limits_addresses() -> bool:
-    """Return whether a limit counts reserved addresses as memory."""
+    """Return whether the number of reserved addresses is limited, or whether that cannot be determined."""
     import resource  # available wherever glibc is
 
     if any(

@@ -1,7 +1,8 @@
 """Text for the user: on one line, of bounded length, and without control characters.
 
-A name, key or value may come from anywhere: it can be a megabyte long, or contain codes that clear a terminal. Notes go
-to standard error through `print_note`, which never raises: a failure to report does not stop the work.
+A name, key or value in a message may come from an untrusted source: it can be a megabyte long, or contain codes that
+clear a terminal. Notes are written to standard error by `print_note`, which ignores errors of the stream, so that a
+failure to report does not stop the work.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-MAX_MESSAGE = 1500  # maximum characters of a message: a few terminal lines, as paths may be long
+MAX_MESSAGE = 1500  # approximate maximum characters of a message: some terminal lines, since paths may be long
 MAX_QUOTE = 200  # maximum characters of a quoted text
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -21,7 +22,8 @@ _SHORT.maxlevel = 3
 def print_note(text: str, *, end: str = "\n", file: TextIO | None = None) -> None:
     """Write `text` to standard error or `file`, and flush it. Errors of the stream are ignored.
 
-    The disk may be full, the stream closed, or a signal handler may interrupt a write of the main thread.
+    Such errors occur if the disk is full, if the stream is closed, or if a signal handler writes while it interrupts
+    another write.
     """
     stream = sys.stderr if file is None else file
     if stream is not None:  # type: ignore[reportUnnecessaryComparison]  # None in a program without a console
@@ -30,23 +32,23 @@ def print_note(text: str, *, end: str = "\n", file: TextIO | None = None) -> Non
 
 
 def is_first_process() -> bool:
-    """Return whether this process reports for all processes of a multi-device run.
+    """Return whether this process reports for all processes of a multi-device run, or is the only process.
 
-    It does if its rank is 0 in all environment variables: those of torchrun, srun, and the training, which also starts
-    processes.
+    This is so if all rank variables in the environment are 0 or not set: those of torchrun, of srun, and of Tercet's
+    training, which starts one process per device.
     """
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
 
 
 def one_line(text: str) -> str:
-    """Return the text on one line of bounded length.
+    """Return a message on one line of at most about `MAX_MESSAGE` characters.
 
-    White space becomes single spaces, control characters are escaped, and the middle of a long text is left out, since
-    the problem is at the beginning and the remedy at the end.
+    White space becomes single spaces, and other characters that cannot be printed are escaped. The middle of a long
+    message is left out, since the problem is at the beginning and the remedy at the end.
     """
     if len(text) > MAX_MESSAGE:
         text = f"{text[: MAX_MESSAGE * 2 // 3]} ... {text[-MAX_MESSAGE // 3 :]}"
-    # An escaped character takes up to ten characters, so the line may have to be cut again.
+    # An escaped character takes up to ten characters, so the line may be too long again.
     line = "".join(c if c.isprintable() or c == "\u3000" else escape(c) for c in " ".join(text.split()))
     return line if len(line) <= MAX_MESSAGE + 5 else f"{line[:MAX_MESSAGE]} ..."
 
@@ -56,7 +58,7 @@ def escape(character: str) -> str:
 
 
 def show(value: Any) -> str:
-    """Return the `repr` of a value, shortened if it is long or deep."""
+    """Return the `repr` of a value for a message, shortened if it is long or deeply nested."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python does not print integers with more than a few thousand digits
@@ -64,6 +66,6 @@ def show(value: Any) -> str:
 
 
 def shorten(text: object, max_length: int = MAX_QUOTE) -> str:
-    """Return the first line of a text, cut to `max_length` characters, for quoting it in a message."""
+    """Return the first line of a text for a message: at most `max_length` characters, and "..." if it was cut."""
     line = str(text).partition("\n")[0]
     return line if len(line) <= max_length else f"{line[:max_length]}..."

@@ -1,8 +1,8 @@
-"""Display of results: one line in Python, a table in a notebook and on a terminal.
+"""Display of results: one line in the Python shell, a table in a notebook and on a terminal.
 
-A result returns its rows from `view()`; they become HTML and terminal tables here, and nowhere else. Text from outside
-is escaped. No color is set for text or background, so that it is readable in light and dark themes; secondary text is
-paler.
+The method `view` of a result returns its tables; only this module converts tables to HTML and to text for a terminal.
+All text is escaped. No color is set for text or background, so that both are readable in light and dark themes;
+secondary text is paler.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from tercet.messages import one_line, shorten
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MAX_REPR = 160  # characters of a repr
-MAX_TEXT = 40  # characters of a text in it
+MAX_REPR = 160  # approximate maximum characters of a repr
+MAX_TEXT = 40  # maximum characters of a string within a repr
 PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 PALE = "opacity:.6"
 RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -25,15 +25,21 @@ CELL = "padding:2px 10px 2px 0;vertical-align:top;white-space:pre-wrap"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of texts.
+    """A table of texts. Rows and columns are numbered from 0.
+
+    On a terminal, a table without a header is a plain grid, to which only `rows` and `bold` apply.
 
     Attributes:
-        header: Headings of the columns; () for a table without them.
-        left: Columns of text; the others contain numbers and are aligned to the right.
-        pale_first: If True, the first column names the others, and is paler in HTML.
-        bold: Cells in bold type on a terminal, as row and column.
-        folded: Columns that a narrow terminal folds, each with its minimum width.
-        unbroken: Columns that are never wrapped on a terminal.
+        rows: Texts of the cells, row by row.
+        header: Headings of the columns; () for a table without a header.
+        left: Numbers of the columns that are aligned to the left. The others, usually of numbers, are aligned to the
+            right.
+        caption: Text below the table; "" for none.
+        pale_first: If True, the first column contains the names of the rows, and is paler in HTML.
+        bold: Cells in bold type on a terminal, as pairs of row and column.
+        folded: Minimum width in characters of each column whose text is folded if the terminal is narrow; text of other
+            columns is cut.
+        unbroken: Numbers of the columns that are never wrapped on a terminal.
         flush: If True, table and caption begin at the left edge of a terminal.
     """
 
@@ -49,17 +55,17 @@ class Table:
 
     @property
     def right(self) -> tuple[bool, ...]:
-        """For each column, whether it is aligned to the right."""
+        """True for each column that is aligned to the right."""
         width = max(map(len, (self.header, *self.rows)), default=0)
         return tuple(column not in self.left for column in range(width))
 
     def to_html(self) -> str:
-        """Return the table with its caption below."""
+        """Return the table as HTML, with its caption below."""
         table = html_table(self.rows, header=self.header, right=self.right, pale_first=self.pale_first)
         return table + note(self.caption)
 
     def to_rich(self) -> "RenderableType":
-        """Return the table for a terminal; a table without a header is a grid."""
+        """Return the table for a terminal, as a `rich` table."""
         from rich import table as rich
         from rich.markup import escape as escape_markup
         from rich.text import Text
@@ -84,7 +90,11 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Tables and lines of text; "" is an empty line on a terminal. Notebooks show it, `rich.print` prints it."""
+    """A sequence of tables and lines of text, which notebooks and `rich.print` display.
+
+    Attributes:
+        parts: Tables and lines; the line "" is an empty line on a terminal, and nothing in HTML.
+    """
 
     parts: tuple[Table | str, ...]
 
@@ -102,16 +112,17 @@ class View:
 
 
 class Summary:
-    """A dataclass (made with `repr=False`) that is one line in Python and a `View` in a notebook.
+    """Base class of result dataclasses, which notebooks display as a `View` and Python as one line.
 
-    Fields that equal their defaults are left out, and so are tensors and long lists.
+    Subclasses are declared with `repr=False`. By default, the displays leave out fields that equal their defaults and
+    values that are not short (`is_short`), such as tensors and lists.
     """
 
     def __repr__(self) -> str:
         return summarize(self)
 
     def view(self) -> View:
-        """Return the tables to show; by default, one of the fields."""
+        """Return the view that notebooks display; by default, one table of names and values of the fields."""
         facts = [(name, format_value(value)) for name, value in _facts(self)]
         return View((Table(rows=[fact for fact in facts if fact[1]], left=(0, 1), pale_first=True),))
 
@@ -120,7 +131,10 @@ class Summary:
 
 
 def summarize(value: Any) -> str:
-    """Return a dataclass as `Name(field=value, ...)`, without default values, and shortened if it is long."""
+    """Return a dataclass as `Name(field=value, ...)`, without default values and values that are not short.
+
+    If the text is longer than `MAX_REPR` characters, nested specs and then the last fields are shown as "...".
+    """
     long = _join(value, [f"{name}={_short(item)}" for name, item in _facts(value)])
     if len(long) <= MAX_REPR:
         return long
@@ -145,7 +159,7 @@ def _facts(value: Any) -> list[tuple[str, Any]]:
 
 
 def is_short(value: Any) -> bool:
-    """Return whether a value is short: a number, a text, a spec, or a few of these."""
+    """Return whether a value is None, a number, a text, a spec, or a tuple of at most four of these."""
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         return len(items) <= 4 and all(map(is_short, items))
@@ -153,7 +167,7 @@ def is_short(value: Any) -> bool:
 
 
 def is_spec(value: Any) -> bool:
-    """Return whether a value consists of settings only."""
+    """Return whether a value is a spec: an instance of a class that `tercet.spec.spec` decorates."""
     return dataclasses.is_dataclass(value) and hasattr(type(value), "__settings__")
 
 
@@ -177,7 +191,10 @@ def _short(value: Any, *, deep: bool = True) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value for people: 1,024, 0.3215, yes."""
+    """Return a value as text for display, such as "1,024", "0.3215" or "yes".
+
+    None is "", a spec its class name, and a tuple its items separated by commas.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -192,19 +209,19 @@ def format_value(value: Any) -> str:
 
 
 def format_count(number: int) -> str:
-    """Return a count with three digits: 85.1 M."""
+    """Return a count with three significant digits and a decimal prefix, such as "85.1 M"."""
     power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
     return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
 
 
 def format_bytes(number: int) -> str:
-    """Return a size in powers of 1024: 475 MiB."""
+    """Return a number of bytes with four significant digits and a binary prefix, such as "475.2 MiB"."""
     power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
     return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time in two units: `3 d 4 h`, `2 h 15 min`, `41 s`, `0.0123 s`."""
+    """Return a duration: below a minute in seconds, such as "0.0123 s", else in one or two units, such as "3 d 4 h"."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -215,7 +232,7 @@ def format_duration(seconds: float) -> str:
 
 
 def facts_table(facts: Mapping[str, str], *, title: str = "") -> str:
-    """Return a table of names and values as HTML, without the empty ones."""
+    """Return a table of names and values as HTML, below its title; entries with an empty value are left out."""
     head = f'<div style="{CELL}"><b>{escape(title)}</b></div>' if title else ""
     return head + html_table([(name, value) for name, value in facts.items() if value], pale_first=True)
 
@@ -230,8 +247,10 @@ def html_table(
     """Return a table of texts as HTML, each text escaped.
 
     Args:
-        right: For each column, whether it is aligned to the right.
-        pale_first: If True, the first column names the others, and is paler.
+        rows: Texts of the cells, row by row.
+        header: Headings of the columns; () for a table without a header.
+        right: True for each column that is aligned to the right; further columns are aligned to the left.
+        pale_first: If True, the first column contains the names of the rows, and is paler.
     """
 
     def cell(kind: str, column: int, text: str, extra_style: str = "") -> str:
@@ -253,18 +272,21 @@ def continued_text(prompt: str, text: str) -> str:
 
 
 def note(text: str) -> str:
-    """Return a line of secondary text as HTML."""
+    """Return secondary text as HTML; "" if the text is blank."""
     return f'<div style="{PALE};font-size:90%;white-space:pre-wrap">{escape(text)}</div>' if text.strip() else ""
 
 
 def probability_table(scores: Mapping[str, float], *, of: str) -> Table:
-    """Return the names in `scores` with their probabilities; `of` is the heading of the names."""
+    """Return a table of the names in `scores` and their probabilities; `of` is the heading of the names."""
     rows = [(one_line(shorten(name)), f"{p:.1%}") for name, p in scores.items()]
     return Table(header=(of, "probability"), rows=rows)
 
 
 def settings_table(spec: Any) -> str:
-    """Return all settings of a spec as HTML, those of its parts by dotted names, default values folded away."""
+    """Return a table of all settings of a spec as HTML.
+
+    Settings of nested specs have dotted names. Settings with default values are in a section that is closed at first.
+    """
     changed, default = dict[str, str](), dict[str, str]()
     for name, value, is_default in _settings(spec):
         (default if is_default else changed)[name] = value

@@ -1,4 +1,4 @@
-"""A trained model in Python, with the verbs of the command line as methods."""
+"""`Run`: a trained model in Python, with verbs of the command line as methods."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from tercet.generation import ChatModel
     from tercet.inspect import Recording
 
-ROWS = 64  # samples per batch; results do not depend on batch composition
+ROWS = 64  # maximum samples per batch; results do not depend on batch composition
 
 
 class TranslationOptions(BeamOptions, total=False):
-    """Keywords of `Run.translations`."""
+    """Keyword arguments of `Run.translations`."""
 
     search: Beam | Sampling | None
     prefixes: Sequence[str] | None
@@ -43,7 +43,7 @@ class TranslationOptions(BeamOptions, total=False):
 
 
 class CompletionOptions(SamplingOptions, total=False):
-    """Keywords of `Run.completions`, except `samples`."""
+    """Keyword arguments of `Run.generate`: those of `Run.completions` except `samples`."""
 
     draft: "Run | None"
     lookup: bool | int
@@ -52,7 +52,7 @@ class CompletionOptions(SamplingOptions, total=False):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(RunView):
-    """A trained model with its tokenizer and folder."""
+    """A trained model with its tokenizer and folder; methods that it does not support raise UserError."""
 
     def to(self, device: str | torch.device) -> "Run":
         """Move the model to `device` and return this run."""
@@ -60,7 +60,7 @@ class Run(RunView):
         return self
 
     def quantize(self, narrow: WeightDtype) -> "Run":
-        """Quantize the weights in place and return this run; see `tercet.nn.quantize`."""
+        """Quantize all linear layers to `narrow` in place and return this run; see `tercet.nn.quantize`."""
         quantize(self.model, narrow)
         return self
 
@@ -71,30 +71,28 @@ class Run(RunView):
     def generate(self, prompts: list[str], **options: Unpack[CompletionOptions]) -> list[str]: ...
 
     def generate(self, prompts: str | list[str] = "", **options: Unpack[CompletionOptions]) -> str | list[str]:
-        """Return the continuation of a prompt, or of each in a list; keywords as in `completions`."""
+        """Return the continuation of a prompt, or of each in a list; options as in `completions`, without `samples`."""
         texts = [samples[0].text for samples in self.completions(prompts, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
     def completions(
-        self,
-        prompts: str | Sequence[str],
-        *,
-        samples: int = 1,
-        draft: "Run | None" = None,
-        lookup: bool | int = False,
-        draft_tokens: int | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> list[list[Completion]]:
-        """Return the continuations of each prompt, with the probability of each token and the finish reason.
+        self, prompts: str | Sequence[str], *, samples: int = 1, draft: "Run | None" = None, lookup: bool | int = False,
+        draft_tokens: int | None = None, **sampling: Unpack[SamplingOptions],
+    ) -> list[list[Completion]]:  # fmt: skip
+        """Return the continuations of each prompt, with the log-probability of each token and the finish reason.
 
         Args:
+            prompts: A prompt, or several.
             samples: Number of continuations per prompt; their seeds are consecutive.
-            draft: Smaller model with the same tokenizer, which drafts tokens without changing the distribution.
-            lookup: Number of last tokens to look up in the text, to draft those that followed; True means 3.
-            draft_tokens: Maximum draft tokens per forward pass.
+            draft: Smaller model with the same tokenizer that drafts tokens without changing the distribution.
+            lookup: Number N of tokens for prompt lookup, an alternative to `draft`: draft the tokens that followed the
+                last occurrence of the last N tokens. True means 3.
+            draft_tokens: Maximum draft tokens per forward pass (default: 4 with `draft`, 10 with `lookup`).
+            sampling: Settings of `tercet.generation.Sampling`, such as temperature=0.8.
 
         Raises:
-            UserError: If the draft model has another tokenizer.
+            UserError: If a prompt cannot be encoded, or the draft model has another tokenizer.
+            ValueError: If a setting is out of range, or `draft`, `lookup` and `draft_tokens` do not fit together.
         """
         from tercet.generation import generate
 
@@ -108,15 +106,10 @@ class Run(RunView):
         return [results[n * samples : (n + 1) * samples] for n in range(len(all_prompts))]
 
     def stream(
-        self,
-        prompt: str = "",
-        *,
-        draft: "Run | None" = None,
-        lookup: bool | int = False,
-        draft_tokens: int | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Iterator[str]:
-        """Yield the text of `generate` in pieces as it is generated; keywords as in `completions`."""
+        self, prompt: str = "", *, draft: "Run | None" = None, lookup: bool | int = False,
+        draft_tokens: int | None = None, **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[str]:  # fmt: skip
+        """Yield the text of `generate` for one prompt in pieces as they are generated; options as in `completions`."""
         from tercet.generation import stream_text
 
         speculation = self._guesses(draft, lookup, draft_tokens)
@@ -124,20 +117,23 @@ class Run(RunView):
         return stream_text(model, self.tokenizer, prompt, Sampling(**sampling), speculation=speculation)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]) -> str:
-        """Return the answer of a chat model to the last message; keywords are the settings of `Sampling`.
+        """Return the answer of a chat model to the last message.
+
+        If the conversation leaves too little context for an answer, its oldest turns are dropped.
 
         Args:
             messages: Dicts of "role" ("system", "user" or "assistant") and "content"; or the text of a user message.
+            sampling: Settings of `tercet.generation.Sampling`; max_new_tokens is by default what fits in the context.
 
         Raises:
-            UserError: If there is no chat template, or the messages cannot be encoded or exceed the context.
+            UserError: If there is no chat template, or the messages cannot be encoded, or the last one is too long.
         """
         return "".join(self.stream_chat(messages, **sampling))
 
     def stream_chat(
         self, messages: str | Sequence[Mapping[str, str]], **sampling: Unpack[SamplingOptions]
     ) -> Iterator[str]:
-        """Yield the text of `chat` in pieces as it is generated."""
+        """Yield the answer of `chat` in pieces as they are generated."""
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return iter(self._chat_model.ask(conversation, sampling)[1])
 
@@ -162,26 +158,30 @@ class Run(RunView):
     def translate(self, texts: list[str], **options: Unpack[TranslationOptions]) -> list[str]: ...
 
     def translate(self, texts: str | list[str], **options: Unpack[TranslationOptions]) -> str | list[str]:
-        """Return the translation of a text, or of each in a list, line by line; keywords as in `translations`."""
+        """Return the best translation of a text, or of each in a list; options as in `translations`.
+
+        The lines of a text are translated separately, and `prefixes` has one entry per line.
+        """
         all_texts = [texts] if isinstance(texts, str) else texts
         best = translate_lines(all_texts, lambda lines: self.translations(lines, **options))
         return best[0] if isinstance(texts, str) else best
 
     def translations(
-        self,
-        texts: str | Sequence[str],
-        *,
-        search: Beam | Sampling | None = None,
-        prefixes: Sequence[str] | None = None,
-        batch_tokens: int = 4096,
-        **beam: Unpack[BeamOptions],
-    ) -> list[list[Translation]]:
+        self, texts: str | Sequence[str], *, search: Beam | Sampling | None = None,
+        prefixes: Sequence[str] | None = None, batch_tokens: int = 4096, **beam: Unpack[BeamOptions],
+    ) -> list[list[Translation]]:  # fmt: skip
         """Return the translations of each text, best first, with scores and tokens.
 
         Args:
-            search: The search; alternatively, keywords of `Beam` such as size=1 or n_best=5.
-            prefixes: For each text, the beginning of its translation.
-            batch_tokens: Maximum source tokens per batch, counted for each hypothesis.
+            texts: A text, or several. Each is translated as one sentence.
+            search: Search settings (default: a beam of 5).
+            prefixes: Beginning of the translation of each text.
+            batch_tokens: Maximum source tokens per batch, including padding, counted once per hypothesis of the beam.
+            beam: Settings of `tercet.generation.Beam` instead of `search`, such as size=1 or n_best=5.
+
+        Raises:
+            UserError: If a text cannot be encoded.
+            ValueError: If arguments are out of range or do not fit together.
         """
         from tercet.generation import translate
 
@@ -207,8 +207,13 @@ class Run(RunView):
         """Return the most likely tokens for each [MASK] of a text, or of each text in a list.
 
         Args:
-            top: Maximum number of candidates per mask; 5 by default, or all words of `only`.
-            only: Words to choose from instead of the vocabulary.
+            texts: A text with masks, or a list of such texts.
+            top: Maximum number of candidates per mask (default: 5, or all words of `only`).
+            only: Words to choose from instead of the whole vocabulary.
+
+        Raises:
+            UserError: If a text has no mask, a mask is beyond the context, or a word of `only` is unknown.
+            ValueError: If `top` is below 1, or `only` is empty.
         """
         from tercet.encoding import fill
 
@@ -217,17 +222,14 @@ class Run(RunView):
         return results[0] if isinstance(texts, str) else results
 
     def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        pooling: Pooling | None = None,
-        normalise: bool = True,
+        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalise: bool = True,
         batch_tokens: int = BATCH_TOKENS,
-    ) -> np.ndarray:
-        """Return the embedding of a text (D,), or of each text in a list (N, D).
+    ) -> np.ndarray:  # fmt: skip
+        """Return the embedding of a text (D,), or of each text in a list (N, D), in float32.
 
         Args:
-            pooling: "mean" of all tokens or "first" token (bos); by default that of the model folder, else the mean.
+            texts: A text, or several. Texts that exceed the context are truncated.
+            pooling: "mean" of all token vectors, or the "first" one (default: that of the model folder, or "mean").
             normalise: If True, scale vectors to length 1.
             batch_tokens: Maximum tokens per batch, including padding.
         """
@@ -241,20 +243,19 @@ class Run(RunView):
         return vectors[0] if isinstance(texts, str) else vectors
 
     def search(
-        self,
-        queries: str | Sequence[str],
-        texts: Sequence[str] | np.ndarray,
-        *,
-        top: int = 5,
-        pooling: Pooling | None = None,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> "Neighbors":
-        """Return numbers and cosines of the texts most similar to a query (K,), or to each in a list (Q, K).
+        self, queries: str | Sequence[str], texts: Sequence[str] | np.ndarray, *, top: int = 5,
+        pooling: Pooling | None = None, batch_tokens: int = BATCH_TOKENS,
+    ) -> "Neighbors":  # fmt: skip
+        """Return the texts most similar to a query, by cosine similarity.
 
         Args:
+            queries: A query, or several.
             texts: Texts to search, or their embeddings (N, D) from `embed`.
-            top: Number of results, K, best first; fewer if there are fewer texts.
-            pooling, batch_tokens: As in `embed`; pooling must be that of the embeddings.
+            top: Maximum number of results per query.
+            pooling, batch_tokens: As in `embed`. If `texts` are embeddings, pass the pooling that they were made with.
+
+        Returns:
+            Numbers of the texts, from 0, and their cosines, most similar first: (K,), or (Q, K) for a list of queries.
 
         Raises:
             UserError: If the embeddings do not have the width of this model, or a text cannot be encoded.
@@ -276,7 +277,7 @@ class Run(RunView):
     def classify(self, texts: list[str]) -> "list[Classification]": ...
 
     def classify(self, texts: str | list[str]) -> "Classification | list[Classification]":
-        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label`, `regress`."""
+        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label` and `regress`."""
         from tercet.encoding import classify
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -307,7 +308,7 @@ class Run(RunView):
     def regress(self, texts: list[str]) -> "list[Regression]": ...
 
     def regress(self, texts: str | list[str]) -> "Regression | list[Regression]":
-        """Return the number predicted for a text, or for each in a list, in the unit of the training labels."""
+        """Return the predicted number of a text, or of each text in a list, in the unit of the training labels."""
         from tercet.encoding import regress
 
         all_texts = [texts] if isinstance(texts, str) else texts
@@ -315,68 +316,67 @@ class Run(RunView):
         return results[0] if isinstance(texts, str) else results
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
-        """Return the label of each word in each list of words, with its probability."""
+        """Return the label of each word and its probability, for sentences that are lists of words."""
         from tercet.encoding import tag
 
         return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
 
     def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
-        """Evaluate the model on held-out data, or on `data` (for a translator, on `source` and `target`).
+        """Return the scores of the model on held-out data, or on all of `data`.
 
-        Held-out data is the validation part of the training data, for translators the test part if there is one. The
-        settings are those of `score`, `score_masked`, `score_labels`, `score_conversations`, `TranslationEvaluation`.
+        Held-out data is the validation part of the training data, or for translators the test part if there is one.
+
+        Args:
+            data: File, folder or named dataset. For a translator, pass `source` and `target` instead.
+            settings: Settings of the model's task; see `tercet.evaluate.EvaluationOptions`.
+
+        Raises:
+            UserError: If the data is missing, or has changed since the training.
         """
         from tercet.evaluate import evaluation_of
 
         return evaluation_of(self.trained_model).evaluate(data, **settings)
 
     def read(
-        self,
-        text: str = "",
-        *,
-        target: str | None = None,
-        ids: Sequence[int] | None = None,
-        target_ids: Sequence[int] | None = None,
-        edits: Sequence[Edit] = (),
-        only: Sequence[str] = ("*",),
-    ) -> "Recording":
+        self, text: str = "", *, target: str | None = None, ids: Sequence[int] | None = None,
+        target_ids: Sequence[int] | None = None, edits: Sequence[Edit] = (), only: Sequence[str] = ("*",),
+    ) -> "Recording":  # fmt: skip
         """Run the model on one text and record its tensors.
 
         Args:
-            target: Decoder input of a translator; by default its own translation.
-            ids, target_ids: Exact tokens instead of `text` and `target`, including special tokens.
-            edits: Changes to tensors, such as a head that is switched off.
-            only: Patterns of the names to record.
+            text: Input; for a translator, the source.
+            target: Text that the decoder of a translator reads (default: the model's own translation).
+            ids, target_ids: Token ids instead of `text` and `target`, including special tokens.
+            edits: Changes to tensors during the forward pass, such as setting the output of a head to zero.
+            only: Names of the tensors to record, with wildcards such as "*"; by default all.
         """
         from tercet.inspect import read
 
         return read(self.trained_model, text, target=target, ids=ids, target_ids=target_ids, edits=edits, only=only)
 
     def explore(
-        self,
-        prompt: str | None = None,
-        *,
-        target: str | None = None,
-        export: str | Path | None = None,
-        host: str = "127.0.0.1",
-        port: int = 8765,
-        open: bool = False,  # the name of the command line's flag
-    ) -> None:
-        """Show the inside of the model on a page, served until it is stopped, or written to the file `export`.
+        self, prompt: str | None = None, *, target: str | None = None, export: str | Path | None = None,
+        host: str = "127.0.0.1", port: int = 8765, open: bool = False,  # `open` is also the command line's flag
+    ) -> None:  # fmt: skip
+        """Serve a page that shows the inside of the model until a signal stops it, or write the page to a file.
 
         Args:
-            prompt, target: Initial text and its translation; by default a validation line and the model's translation.
-            port: Port, or the next free one; 0 means any free port.
+            prompt: Initial text (default: a line of the validation data).
+            target: For a translator, the translation of the initial text (default: the model's own translation).
+            export: HTML file to write the page to instead of serving it.
+            host: Address to listen on. 127.0.0.1 can be reached only from this machine.
+            port: Port; if it is in use, the next free one is used. 0 means any free port.
+            open: If True, open the page in the browser.
 
         Raises:
-            UserError: If the text cannot be read, the page would be too large, or starlette and uvicorn are missing.
+            UserError: If the text is invalid, the page cannot be written or served, or a package is missing.
         """
         from tercet.explorer import explore
 
         explore(self.trained_model, prompt, target=target, export=export, host=host, port=port, browse=open)
 
     def report(self, out: str | Path | None = None, *, evaluate: bool = False) -> Path:
-        """Write the report of the training as one HTML file that opens offline; see `tercet.report`."""
+        """Write the report of the training as one HTML file, and return its path; arguments as in `tercet.report`."""
         from tercet.reports.write import write_report
 
         return write_report(self.trained_model.folder, out, evaluate=evaluate, trained_model=self.trained_model)
@@ -385,7 +385,7 @@ class Run(RunView):
         """Serve this and other models, named after their folders, over HTTP until a signal stops the server.
 
         Args:
-            options: Those of `tercet.serve.server.serve`.
+            options: Keyword arguments of `tercet.serve.server.serve`, such as port=8000.
 
         Raises:
             UserError: If two models have the same name, the address cannot be opened, or a package is missing.

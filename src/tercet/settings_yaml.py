@@ -1,8 +1,8 @@
 """Settings as YAML, from untrusted files and command lines.
 
-Only what a recipe needs is read: mappings with text keys, lists, texts, numbers, booleans and nulls. Other features of
-YAML are rejected with their line: Python objects, keys that are lists, aliases that double at each of thirty levels.
-Keys carry their line numbers (`MarkedKey`), so that later errors can report them too.
+Only the parts of YAML that a recipe needs are accepted: mappings with text keys, lists, texts, numbers, booleans and
+nulls. Everything else, such as Python objects and keys that are lists, is rejected with its line number. So are aliases
+that expand to too many values. Keys carry their line numbers (`MarkedKey`), so that later errors can report them too.
 """
 
 import stat
@@ -24,10 +24,10 @@ KINDS = {"timestamp": "a date", "set": "a set", "binary": "binary data", "omap":
 
 
 def read_yaml(path: Path) -> Plain:
-    """Read a YAML file whose top level is a mapping.
+    """Return the content of a YAML file whose top level is a mapping; keys carry their line numbers.
 
     Raises:
-        UserError: If the file is missing, too large or not such YAML, with the line.
+        UserError: If the file cannot be read, is larger than `limits.YAML_BYTES`, or contains something else.
     """
     try:
         status = path.stat()
@@ -49,10 +49,14 @@ def read_yaml(path: Path) -> Plain:
 
 
 def parse_yaml(text: str, *, name: str) -> Plain:
-    """Parse YAML whose top level is a mapping.
+    """Parse YAML whose top level is a mapping; keys carry their line numbers.
+
+    Args:
+        text: YAML.
+        name: Path of the file, or another name of the source, for messages.
 
     Raises:
-        UserError: If it is something else, with the line.
+        UserError: If the text is not valid YAML (with the line), or its top level is not a mapping.
     """
     try:
         data = _load(text)
@@ -66,7 +70,13 @@ def parse_yaml(text: str, *, name: str) -> Plain:
 
 
 def parse_assignment(text: str) -> Plain:
-    """Parse `a.b=value` to nested mappings; the value is YAML, so `1e-3`, `true` and `{kind: alibi}` all work."""
+    """Parse the argument of `--set`: `a.b=1` becomes {"a": {"b": 1}}.
+
+    The value is parsed as YAML, so it can also be text, `true`, `null`, a list, or a mapping such as `{kind: alibi}`.
+
+    Raises:
+        UserError: If there is no key, no equals sign, or no valid YAML.
+    """
     path, equals, value = text.partition("=")
     if not equals or not all(path.strip().split(".")):
         raise UserError(f"--set {show(text)}: expected key=value, such as training.max_steps=500")
@@ -74,15 +84,23 @@ def parse_assignment(text: str) -> Plain:
 
 
 def merge_assignments(settings: Mapping[str, Any], texts: Iterable[str]) -> Plain:
-    """Return `settings` with each `a.b=value` merged into them; later ones take precedence."""
+    """Return `settings` with the assignments `a.b=value` in `texts` merged into them; later ones take precedence.
+
+    Raises:
+        UserError: If an assignment is invalid.
+    """
     return reduce(merge, map(parse_assignment, texts), dict(settings))
 
 
 def parse_value(text: str, *, name: str) -> Any:
-    """Parse a value of the command line.
+    """Parse a value of the command line as YAML.
+
+    Args:
+        text: YAML.
+        name: Name of the value for messages, such as its flag.
 
     Raises:
-        UserError: If it is not valid YAML.
+        UserError: If the text is too long or not valid YAML.
     """
     if len(text) > limits.YAML_BYTES:
         raise UserError(f"{name}: the value has {len(text):,} characters; at most {limits.YAML_BYTES:,} are allowed")
@@ -110,7 +128,7 @@ def _load(text: str) -> Any:
 
 
 def _unmark(data: Any) -> Any:
-    """Return the data with plain keys, without line numbers."""
+    """Return the data with plain keys instead of `MarkedKey`."""
     if isinstance(data, dict):
         return {str(key): _unmark(value) for key, value in data.items()}
     return [_unmark(item) for item in data] if isinstance(data, list) else data
@@ -164,7 +182,7 @@ class _BoundedLoader(yaml.SafeLoader):
         return value
 
     def _build_mapping(self, node: Any, depth: int) -> Plain:
-        """Return a mapping; its own keys take precedence over those of `<<`."""
+        """Return a mapping; keys that are written in it take precedence over keys that `<<` merges into it."""
         merged: Plain = {}
         result: Plain = {}
         lines: dict[str, int] = {}

@@ -1,10 +1,11 @@
-"""A classifier and a vectorizer for scikit-learn, for its pipelines, searches and cross-validation.
+"""A text classifier and a text vectorizer that work in scikit-learn's pipelines, searches and cross-validation.
 
     model = TercetClassifier(training__max_epochs=2).fit(texts, labels)
     cross_val_score(model, texts, labels, cv=3)
     make_pipeline(TercetVectorizer("runs/bert"), LogisticRegression()).fit(texts, labels)
 
-A setting of the recipe is a keyword with two underscores for each dot, so that scikit-learn's searches can vary it.
+A setting of the recipe is a keyword argument with two underscores for each dot: training__max_epochs is
+training.max_epochs. scikit-learn's searches can vary these settings.
 """
 
 import json
@@ -51,18 +52,19 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
     """A classifier of texts, trained from a recipe, from scratch or from a pretrained model.
 
     Args:
-        recipe: Name of a packaged recipe for labels, or path of a YAML file.
-        pretrained: Folder of an encoder to start from.
-        out: Run folder to keep; by default, the model exists only in memory.
-        validation_fraction: Fraction of the texts of each label to hold out for selecting the best checkpoint.
+        recipe: Name of a packaged recipe for labeled texts, or path of a YAML file.
+        pretrained: Folder of a trained encoder to start from, or None to train from scratch.
+        out: Run folder. `fit` deletes a run that it contains. By default, the model is kept only in memory.
+        validation_fraction: Fraction of the texts of each label to hold out for selecting the best checkpoint, rounded
+            down. If no text is held out, the checkpoint is selected by its score on the training texts.
         random_state: Seed of initial weights, data order and dropout; by default that of the recipe.
         quiet: If True, print no progress.
         settings: Keys of the recipe, such as training__max_steps=200 for training.max_steps.
 
     Attributes:
-        classes_: Sorted labels; the columns of `predict_proba`.
+        classes_: Labels in sorted order, which is also the order of the columns of `predict_proba`.
         run_: The trained model.
-        history_: Metrics of the training, as `Run.history`.
+        history_: Metrics of the training by column, in the form of `Run.history`.
     """
 
     classes_: np.ndarray
@@ -96,10 +98,14 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         return self
 
     def fit(self, X: Texts, y: "ArrayLike") -> "TercetClassifier":
-        """Train on texts with one label each.
+        """Train on texts with one label each, and return this classifier.
+
+        Args:
+            X: Texts.
+            y: Label of each text, of any type that can be sorted.
 
         Raises:
-            UserError: If texts and labels do not match, or a setting is invalid.
+            UserError: If the numbers of texts and labels differ, all labels are the same, or a setting is invalid.
         """
         texts = _check_texts(X)
         labels = np.asarray(y)
@@ -148,17 +154,21 @@ class TercetClassifier(ClassifierMixin, _TextEstimator):
         return self.classes_[likeliest]
 
     def _names(self) -> list[str]:
-        """Return the names of the labels in the run: as text, or as numbers if two labels have the same text."""
+        """Return the names of the labels in the run.
+
+        These are the labels as text, or the numbers of the labels if a text is empty or the same for two labels.
+        """
         names = [str(label) for label in self.classes_.tolist()]
         return names if len({*names}) == len(names) and all(names) else [f"{n}" for n in range(len(names))]
 
 
 class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextEstimator):
-    """Embeddings of texts by a trained encoder; `fit` only loads it.
+    """A vectorizer that computes embeddings of texts with a trained encoder; `fit` only loads the encoder.
 
     Args:
-        model: Folder of a run or an encoder.
-        pooling: "mean" of all tokens or "first" token (bos); by default that of the model folder, else the mean.
+        model: Folder of the encoder or of its run.
+        pooling: "mean" for the mean of all token vectors, or "first" for the vector of the first token, bos (default:
+            the pooling defined by the model folder, or "mean").
         normalise: If True, scale vectors to length 1.
         batch_tokens: Maximum tokens per batch, including padding.
     """
@@ -177,17 +187,17 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         self.model, self.pooling, self.normalise, self.batch_tokens = model, pooling, normalise, batch_tokens
 
     def fit(self, X: Texts | None = None, y: Any = None) -> "TercetVectorizer":
-        """Load the encoder.
+        """Load the encoder and return this vectorizer; the texts are not used.
 
         Raises:
-            UserError: If there is none.
+            UserError: If there is no encoder in the folder.
         """
         self.run_ = load(self.model)
         self._n_features_out = self.run_.trained_model.require("embed").model.spec.stack.d_model
         return self
 
     def transform(self, X: Texts) -> np.ndarray:
-        """Return the embeddings (N, D), float32."""
+        """Return the embeddings of N texts (N, D) in float32."""
         check_is_fitted(self, "run_")
         return self.run_.embed(
             _check_texts(X), pooling=self.pooling, normalise=self.normalise, batch_tokens=self.batch_tokens
@@ -198,7 +208,7 @@ def _check_texts(inputs: Texts) -> list[str]:
     """Return the texts as a list.
 
     Raises:
-        UserError: If the input is not a list of texts.
+        UserError: If the input is a single text, is empty, or contains something other than text.
     """
     if isinstance(inputs, str):
         raise UserError(f"{show(inputs)} is a single text; pass a list of texts")
@@ -211,7 +221,7 @@ def _check_texts(inputs: Texts) -> list[str]:
 
 
 def _hold_out(labels: Sequence[int], fraction: float) -> set[int]:
-    """Return the indices of validation texts: the same fraction of each label, evenly spaced, never its only text."""
+    """Return the indices of the texts to hold out: of each label the same fraction, evenly spaced, never the first."""
     remaining = {label: math.floor(count * fraction) for label, count in Counter(labels).items()}
     interval = {label: count // max(1, remaining[label]) for label, count in Counter(labels).items()}
     count, held_out = Counter[int](), set[int]()

@@ -1,4 +1,4 @@
-"""Specs: settings as frozen dataclasses, with the range of each number in its type.
+"""Specs: settings as frozen dataclasses. The type of a number contains its range.
 
     @spec
     class Cosine:
@@ -7,8 +7,8 @@
     Cosine(final=2)     ValueError: final=2 must be at least 0 and at most 1
 
 Ranges are checked for every spec, whether it comes from a recipe, a model folder or Python. Types that several settings
-share, such as a width or a fraction, are defined here. Upper bounds are far above any training run, and below what
-would overflow, never end, or exhaust memory after a typing error.
+share, such as a width or a fraction, are defined here. Upper bounds are far above the values of any training run. They
+reject values, for example with a typing error, that would overflow, exhaust memory, or let a program run forever.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ from tercet.messages import show
 
 Class = TypeVar("Class")
 
-Layers = Annotated[int, Interval(ge=1, le=4096)]  # also heads
-Index = Annotated[int, Interval(ge=0, lt=1 << 24)]  # of a layer, a token
+Layers = Annotated[int, Interval(ge=1, le=4096)]  # also numbers of heads
+Index = Annotated[int, Interval(ge=0, lt=1 << 24)]  # number of a layer or position, or a token id
 Width = Annotated[int, Interval(ge=1, le=1 << 20)]
-Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # tokens of a context, and strides
+Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # length of a context or a stride, in tokens
 VocabularySize = Annotated[int, Interval(ge=0, le=1 << 24)]
-Rows = Annotated[int, Interval(ge=1, le=1 << 24)]  # of a batch
+Rows = Annotated[int, Interval(ge=1, le=1 << 24)]  # rows of a batch
 Tokens = Annotated[int, Interval(ge=1, le=1 << 40)]
 Steps = Annotated[int, Interval(ge=1, le=10**9)]
 StepsOrNone = Annotated[int, Interval(ge=0, le=10**9)]
-Samples = Annotated[int, Interval(ge=0, le=10**6)]  # printed during training
+Samples = Annotated[int, Interval(ge=0, le=10**6)]  # samples printed during training, or tokens of each
 Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]
 
@@ -46,9 +46,9 @@ ShareBetween = Annotated[float, Interval(gt=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1000)]
 WeightDecay = Annotated[float, Interval(ge=0, le=100)]
 Epsilon = Annotated[float, Interval(ge=0, le=1)]
-TargetMean = Annotated[float, Interval(ge=-limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]  # of numeric labels
+TargetMean = Annotated[float, Interval(ge=-limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]  # mean of numeric labels
 TargetDeviation = Annotated[float, Interval(gt=1 / limits.LABEL_NUMBER, le=limits.LABEL_NUMBER)]
-Deviation = Annotated[float, Interval(ge=0, le=1000)]  # of initial weights
+Deviation = Annotated[float, Interval(ge=0, le=1000)]  # standard deviation of initial weights
 
 # Requests to a trained model.
 NewTokens = Annotated[int, Interval(ge=0, le=limits.NEW_TOKENS)]
@@ -71,10 +71,11 @@ ShardGroup = Annotated[int, Interval(ge=1, le=1 << 16)]  # shards whose rows are
 Workers = Annotated[int, Interval(ge=1, le=1024)]  # processes
 PoolLines = Annotated[int, Interval(ge=1, le=limits.POOL_LINES)]
 
-# The type of labels, as the transformers library names it: one per text, any number per text, or a number.
+# The type of labels, with the names of the transformers library: one label per text, any number of labels per text, or
+# one number per text.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
-# A path, column, encoding or project: a length that the system accepts, without NUL and line breaks.
+# A path, or the name of a column, an encoding or a project. Linux accepts paths of at most 4,096 bytes.
 Name = Annotated[str, Len(1, 4096)]
 
 
@@ -82,8 +83,8 @@ Name = Annotated[str, Len(1, 4096)]
 def spec(cls: type[Class]) -> type[Class]:
     """Make a class a frozen, keyword-only dataclass whose fields are checked against their ranges.
 
-    Values out of range raise a ValueError before `__post_init__` checks how fields fit together. The `repr` contains
-    the fields that differ from their defaults.
+    A value out of range raises a ValueError. A `__post_init__` of the class is called after this check, and can check
+    how fields fit together. The `repr` contains only the fields that differ from their defaults.
     """
     check_together = getattr(cls, "__post_init__", None)
 
@@ -112,10 +113,14 @@ def _table(self: Any) -> str:
 
 
 def check_problem_type(problem_type: ProblemType, over: str) -> None:
-    """Check that labels of tokens are single labels.
+    """Check that a type of labels can be used for the labeled unit: texts have any type, tokens have single labels.
+
+    Args:
+        problem_type: Type of the labels.
+        over: Labeled unit, "texts" or "tokens".
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If the unit is tokens, and the type is not a single label.
     """
     if over == "tokens" and problem_type != "single_label_classification":
         raise ValueError(f"problem_type={problem_type} applies to texts, and a token has one label; set over to texts")
@@ -123,15 +128,22 @@ def check_problem_type(problem_type: ProblemType, over: str) -> None:
 
 @cache
 def field_annotations(cls: type) -> dict[str, Any]:
-    """Return the annotation of each field, including its ranges."""
+    """Return the annotations of a dataclass by field, including the ranges in `Annotated`."""
     return get_type_hints(cls, include_extras=True)
 
 
 def check_range(name: str, value: Any, annotation: Any) -> None:
     """Check that a value, or each item of a tuple, is within the ranges of an annotation.
 
+    Nested specs, None if the annotation allows it, and members of a `Literal` are always accepted.
+
+    Args:
+        name: Name of the value for the message.
+        value: Value of a field.
+        annotation: Type of the field, with its ranges.
+
     Raises:
-        ValueError: If it is not, with name, value and range.
+        ValueError: If the value is not within the ranges; the message contains name, value and range.
     """
     nullable, choices = type(None) in get_args(annotation), tuple(literal_choices(annotation))
     if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in choices):
@@ -144,7 +156,7 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
 
 
 def literal_choices(annotation: Any) -> Iterator[str]:
-    """Yield the members of `Literal` in `X | Literal[...]`, which are allowed instead of a number."""
+    """Yield the words in an annotation `X | Literal[...]`, which are allowed instead of a number."""
     for member in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ():
         if get_origin(member) is Literal:
             yield from get_args(member)
@@ -160,7 +172,7 @@ def find_bounds(annotation: Any) -> Iterator[Interval | Len]:
 
 
 def describe(bounds: Interval | Len) -> str:
-    """Return the bounds in words, such as `be at least 0 and below 1`."""
+    """Return the bounds as the end of a sentence with "must", such as "be at least 0 and below 1"."""
     if isinstance(bounds, Len):
         return f"have {bounds.min_length} to {bounds.max_length:,} characters, none of them a control character"
     words = {"above": bounds.gt, "at least": bounds.ge, "below": bounds.lt, "at most": bounds.le}
@@ -168,9 +180,9 @@ def describe(bounds: Interval | Len) -> str:
 
 
 def is_within(value: Any, bounds: Interval | Len) -> bool:
-    """Return whether a number is in its range, or a text has a valid length and only valid characters.
+    """Return whether a number is within an `Interval`, or a text has the length and characters that `Len` requires.
 
-    Control characters and unpaired surrogates are invalid.
+    Booleans and NaN are not within any interval. Control characters and unpaired surrogates are invalid in texts.
     """
     if isinstance(bounds, Len):
         has_length = isinstance(value, str) and bounds.min_length <= len(value) <= (bounds.max_length or len(value))

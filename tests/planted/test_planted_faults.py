@@ -1,5 +1,8 @@
 """The lists of planted faults match the source. `make faults` plants all of them, which takes up to an hour."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,31 @@ def test_every_fault_has_one_place_and_its_tests_exist() -> None:
     assert [fault.what for fault in FAULTS if fault.right == fault.wrong] == []
     named = {fault.tests.split(" ")[0] for fault in FAULTS if fault.tests}
     assert [file for file in sorted(named) if not (ROOT / "tests" / file).is_file()] == []
+
+
+@pytest.mark.slow
+def test_selection_of_each_fault_contains_a_test() -> None:
+    """Without this test, a renamed test would leave a fault without tests."""
+    selections = {tuple(fault.tests.split(" -k ")) for fault in FAULTS if " -k " in fault.tests}
+    files = sorted({f"tests/{file}" for file, _ in selections})
+    pytest_command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts="]
+    collection = subprocess.run([*pytest_command, *files], cwd=ROOT, capture_output=True, text=True, check=True)
+    tests: dict[str, list[str]] = {}
+    for test_id in collection.stdout.splitlines():
+        tests.setdefault(test_id.partition("::")[0], []).append(test_id.lower())
+    empty = [
+        f"{file} -k {selection}"
+        for file, selection in sorted(selections)
+        if not any(_is_selected(selection, test_id) for test_id in tests[f"tests/{file}"])
+    ]
+    assert empty == []
+
+
+def _is_selected(selection: str, test_id: str) -> bool:
+    """Evaluate the expression of `-k`: a word is true if the ID contains it."""
+    words = [word.strip().lower() for word in re.split(r"(\band\b|\bor\b|\bnot\b|[()])", selection)]
+    operators = {"and", "or", "not", "(", ")", ""}
+    return bool(eval(" ".join(word if word in operators else str(word in test_id) for word in words)))
 
 
 def test_fault_names_are_unique() -> None:

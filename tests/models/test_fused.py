@@ -18,6 +18,7 @@ from tercet.models import (
     EncoderDecoder,
     EncoderDecoderSpec,
     StackSpec,
+    fused,
     record,
     stack,
 )
@@ -193,6 +194,16 @@ def test_unsupported_models_use_separate_layers(calls: list[int]) -> None:
     other = gpt()
     other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
     written(other, torch.randint(V, (3, 12)))
+    assert calls == []
+
+
+def test_activation_without_a_kernel_uses_separate_layers(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An activation function that was added in Python only can still generate."""
+    monkeypatch.setitem(fused.ACTIVATION_NAMES, torch.sin, "sine")
+    model = gpt()
+    for block in model.stack.blocks:
+        block.feedforward.activation = torch.sin
+    written(model, torch.randint(V, (3, 12)))
     assert calls == []
 
 

@@ -3,6 +3,7 @@
 The kernels are prebuilt in the wheel or compiled on this machine. Other packages import only the names below.
 """
 
+from tercet.kernel.activations import activation_numbers as activation_numbers
 from tercet.kernel.adam import adam_ as adam_
 from tercet.kernel.adam import gradient_norm as gradient_norm
 from tercet.kernel.adam import supports_gradients as supports_gradients

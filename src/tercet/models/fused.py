@@ -19,6 +19,7 @@ from tercet.kernel import (
     STREAM,
     Program,
     Step,
+    activation_numbers,
     describe_memory,
     supports_program,
     supports_tables,
@@ -244,7 +245,7 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
         case FeedForward():
             inputs = [part.up] if part.gate is None else [part.up, part.gate]
             return (
-                part.activation in ACTIVATION_NAMES
+                ACTIVATION_NAMES.get(part.activation) in activation_numbers()
                 and all(_product_fits(linear, d_ff, d_model) for linear in inputs)
                 and _product_fits(part.down, d_model, d_ff)
             )

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -180,7 +180,8 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if not isinstance(data, Mapping):
         raise _InvalidValue(f"{prefix}expected a mapping of keys, got {show(data)}", line)
     tag = next((tag for tag in TAGS if tag in data), "kind")
-    kind = data.get(tag, next(iter(variants)) if len(variants) == 1 else None)
+    default = next(iter(variants)) if len(variants) == 1 else None
+    kind = default if [*variants] == [None] else data.get(tag, default)  # a dataclass without kinds has no such key
     if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
         raise _InvalidValue(
@@ -193,7 +194,9 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     hints, ranges = get_type_hints(variant), field_annotations(variant)
     for key in data:
         if key not in hints:
-            raise _InvalidValue(f"{prefix}unknown key {show(key)}{suggest(key, hints)}", getattr(key, "line", line))
+            nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
+            guess = f"; did you mean {nested[0]!r}?" if nested else suggest(key, hints)
+            raise _InvalidValue(f"{prefix}unknown key {show(key)}{guess}", getattr(key, "line", line))
     for field in dataclasses.fields(variant):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:
@@ -267,6 +270,15 @@ def _item(annotation: Any) -> Any:
     """Return X if the annotation is `tuple[X, ...]` and X is a dataclass, else None."""
     members = get_args(annotation) if get_origin(annotation) is tuple else ()
     return members[0] if members and dataclasses.is_dataclass(members[0]) else None
+
+
+def _nested_keys(spec: type, key: object, path: str = "") -> Iterator[str]:
+    """Yield the paths of all settings within `spec` that have the name `key`, such as training.optimizer.lr."""
+    for name, annotation in get_type_hints(spec).items():
+        if name == key:
+            yield f"{path}{name}"
+        for variant in _variants(annotation).values():
+            yield from _nested_keys(variant, key, f"{path}{name}.")
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:

@@ -15,10 +15,10 @@ EOS, MAX_LEN = 2, 11
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ({"prefixes": [[1], []]}, "prefix 1 of 2 has 0 tokens; expected 1 to max_len=11"),
-        ({"prefixes": [[1], [1] * 12]}, "prefix 1 of 2 has 12 tokens"),
+        ({"prefixes": [[1], []]}, "prefix 2 of 2 has 0 tokens; expected 1 to max_len=11"),
+        ({"prefixes": [[1], [1] * 12]}, "prefix 2 of 2 has 12 tokens"),
         ({"sources": [[1]]}, "expected 2 sources, one per prefix, got 1"),
-        ({"sources": [[1], []]}, "source 1 of 2 has 0 tokens"),
+        ({"sources": [[1], []]}, "source 2 of 2 has 0 tokens"),
         ({"max_new_tokens": [1]}, "expected 2 limits, one per prefix, got 1"),
         ({"max_new_tokens": -1}, "a limit of -1 tokens must be 0 or more"),
         ({"forbidden": {EOS}}, "eos_id=2 must not be forbidden"),

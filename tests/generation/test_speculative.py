@@ -382,7 +382,7 @@ def test_modes_of_both_models_are_restored() -> None:
 
 def test_wrong_arguments_are_reported() -> None:
     model = AheadDecoder(RULE, CONTEXT)
-    with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
+    with pytest.raises(ValueError, match="prompt 2 of 2 is empty; pass at least one token"):
         speculate(model, [[1], []], Sampling(), speculation=Lookup())
     with pytest.raises(ValueError, match="expected 2 seeds, one per prompt, got 1"):
         speculate(model, [[1], [2]], Sampling(), speculation=Lookup(), seeds=[0])

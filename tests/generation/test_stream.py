@@ -184,7 +184,7 @@ def test_mode_of_the_model_is_restored_after_an_error() -> None:
 
 def test_wrong_arguments_are_reported_before_the_first_token() -> None:
     model = ToyDecoder(RULE, CONTEXT)
-    with pytest.raises(ValueError, match="prompt 1 of 2 is empty; pass at least one token"):
+    with pytest.raises(ValueError, match="prompt 2 of 2 is empty; pass at least one token"):
         stream(model, [[1], []], Sampling())
     with pytest.raises(ValueError, match="expected 2 seeds, one per prompt, got 1"):
         stream(model, [[1], [2]], Sampling(), seeds=[0])

@@ -169,9 +169,11 @@ def test_damaged_recipe_or_record_is_reported(finished: Finished, tmp_path: Path
 def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path) -> None:
     out, recipe = stopped_at(8, finished("text"), tmp_path / "run"), read_recipe(finished("text"))
     flip(out / "run.json")
-    with pytest.raises(UserError, match=r"run\.json is damaged.*; or pass --from-weights .*, or --restart"):
+    with pytest.raises(UserError, match=r"run\.json is damaged.*; or remove .*checkpoints and pass --from-weights"):
         train(recipe, out, quiet=True)
     shutil.rmtree(out / "checkpoints")
+    with pytest.raises(UserError, match=r"run\.json is damaged.*; or pass --from-weights .*, or --restart"):
+        train(recipe, out, quiet=True)
     train(recipe, out, FromWeights(), quiet=True)
     assert load_model(out / "last").card.step == 12
 

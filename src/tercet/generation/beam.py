@@ -238,7 +238,7 @@ def _check(
     if sources is not None and len(sources) != len(prefixes):
         raise ValueError(f"expected {len(prefixes)} sources, one per prefix, got {len(sources)}")
     for kind, rows in (("prefix", prefixes), ("source", sources or ())):
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows, 1):
             if not 1 <= len(row) <= model.max_len:
                 raise ValueError(
                     f"{kind} {number} of {len(rows)} has {len(row)} tokens; expected 1 to max_len={model.max_len}"

@@ -61,9 +61,9 @@ def check_seeds(prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Seq
     Raises:
         ValueError: If a prompt is empty, or the numbers of seeds and prompts differ.
     """
-    for row, prompt in enumerate(prompts):
+    for number, prompt in enumerate(prompts, 1):
         if len(prompt) == 0:
-            raise ValueError(f"prompt {row} of {len(prompts)} is empty; pass at least one token")
+            raise ValueError(f"prompt {number} of {len(prompts)} is empty; pass at least one token")
     if seeds is None:
         seeds = [sampling.seed] * len(prompts)
     if len(seeds) != len(prompts):

@@ -172,12 +172,14 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
             return read_record(out)
         except UserError:
             return None
+    # Without a record, checkpoints cannot be used, and --from-weights is rejected if there are any.
+    remedy = f"remove {out / FOLDER} and {CHOICES}" if (out / FOLDER).exists() else CHOICES
     try:
         record = read_record(out)
     except DamagedFile as error:
-        raise UserError(f"{error}; or {CHOICES}") from None
+        raise UserError(f"{error}; or {remedy}") from None
     if record is None and (out / RECIPE).exists() and any((out / name).exists() for name in (*MODELS, FOLDER)):
-        raise UserError(f"{out / RECORD} is missing; restore it, or {CHOICES}")
+        raise UserError(f"{out / RECORD} is missing; restore it, or {remedy}")
     return record
 
 

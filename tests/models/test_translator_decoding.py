@@ -234,7 +234,7 @@ def test_wrong_use_is_reported() -> None:
         made.hidden(target, None)
     _, cache = made.start(target, LENGTHS, **start)
     cache.expand_beams(2)
-    with pytest.raises(ValueError, match=r"must be a multiple of 2, which share a source: 5"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 2, the rows per source: 5"):
         cache.reorder(torch.arange(5))
     with pytest.raises(ValueError, match=r"capacity=5 must be at least the current capacity of 6"):
         cache.grow(5)

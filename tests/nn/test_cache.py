@@ -82,7 +82,7 @@ def test_reordering_swaps_rows_within_a_group_and_drops_whole_groups() -> None:
     assert_all_equal(own(made), [table[[2, 2, 0, 0]] for table in tables])
     assert_all_equal(cross(made), [table[[2, 0]] for table in sources])
     assert torch.equal(made.memory_token_mask, token_mask[[2, 0]])
-    with pytest.raises(ValueError, match="must be a multiple of 2, which share a source: 3"):
+    with pytest.raises(ValueError, match="must be a multiple of 2, the rows per source: 3"):
         made.reorder(torch.tensor([0, 1, 2]))
 
 

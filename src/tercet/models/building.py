@@ -22,7 +22,7 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
     """Return the model that `spec` describes, with weights drawn from `seed`.
 
     Raises:
-        ValueError: If sizes do not fit together.
+        ValueError: If sizes do not fit together, or if vocab_size is 0.
     """
     if isinstance(spec, DecoderOnlySpec):
         return DecoderOnly(spec, seed=seed)
@@ -32,15 +32,17 @@ def build(spec: AnySpec, *, seed: int = 0) -> AnyModel:
 
 
 def build_meta(spec: AnySpec, *, n_tensors: int) -> AnyModel:
-    """Build the model on the meta device: all names and shapes without memory for the weights.
+    """Build the model on the meta device, with names and shapes of all weights but no memory for them.
 
     Args:
         spec: Spec of the model.
-        n_tensors: Number of tensors in the weights. A spec with more layers is rejected before it is built, because a
-            layer has several tensors and building many layers takes long.
+        n_tensors: Number of tensors in the file of weights that the model is built for. A spec with more layers than
+            that cannot fit, since each layer has several tensors. It is rejected before it is built, because building
+            many layers takes long.
 
     Raises:
-        ValueError: If sizes do not fit together, do not fit into memory, or need more tensors than `n_tensors`.
+        ValueError: If sizes do not fit together, are too large for PyTorch, or if there are more than `n_tensors`
+            layers.
     """
     if (n_layers := sum(stack.n_layers for stack in stack_specs(spec))) > n_tensors:
         raise ValueError(f"too many layers for {n_tensors} tensors of weights: {n_layers}")
@@ -69,5 +71,5 @@ def blocks_of(model: AnyModel) -> Iterator[Block]:
 
 
 def stacks_of(model: AnyModel) -> Iterator[Stack]:
-    """Yield every stack of a model: the decoder, the encoder, or both."""
+    """Yield every stack of a model: one, or the encoder and the decoder."""
     return (part for part in model.modules() if isinstance(part, Stack))

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer (GPT), in which tokens attend only to earlier tokens.
+"""The decoder-only Transformer (GPT), in which each token attends only to itself and to earlier tokens.
 
     hidden = stack(embedding(tokens));  logits = hidden @ unembeddingᵀ, plus an optional bias per token
 
@@ -43,6 +43,7 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         token_mask: Bool[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
+        """Return the float32 logits of the next token at each position; see `Stack.forward` for the arguments."""
         return self.logits(self.hidden(tokens, token_mask=token_mask, documents=documents))
 
     def hidden(
@@ -53,7 +54,11 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         documents: Int[Tensor, "B T"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Return the hidden states after the last norm; see `Stack.forward` for the arguments."""
+        """Return the hidden states after the last norm; see `Stack.forward` for the arguments.
+
+        Raises:
+            ValueError: If there are more than max_len tokens per row.
+        """
         self.check_length(tokens)
         return self.stack(self.embedding(tokens), token_mask=token_mask, documents=documents, cache=cache)
 
@@ -67,7 +72,7 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         """Run the prefill: read the prompts and fill a new KV cache.
 
         Args:
-            tokens: Prompts, padded on the right with any id.
+            tokens: Prompts, padded on the right with any token id.
             lengths: Number of real tokens in each row, at least one.
             capacity: Maximum number of tokens per row, including the prompt; at most max_len.
 
@@ -97,9 +102,13 @@ class DecoderOnly(Model[DecoderOnlySpec]):
         return self.logits(hidden[:, 0])
 
     def read_ahead(self, tokens: Int[Tensor, "B T"], cache: StackCache) -> Float[Tensor, "B T V"]:
-        """Return the logits after each of several new tokens per row, padded on the right with any id.
+        """Return the logits after each of several new tokens per row, without adding the tokens to the rows.
 
-        The tokens do not count until `cache.advance` is called with the number to keep. The others are never attended
-        to.
+        Call `cache.advance` afterwards with the number of tokens to keep in each row. Later tokens do not attend to the
+        tokens that are not kept.
+
+        Args:
+            tokens: New tokens, padded on the right with any token id.
+            cache: KV cache of the previous tokens.
         """
         return self.logits(self.hidden(tokens, cache=cache))

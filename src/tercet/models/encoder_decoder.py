@@ -3,7 +3,8 @@
     memory = encoder(embedding(source));  hidden = decoder(embedding(target), memory);  logits = hidden @ unembeddingᵀ
 
 Vaswani et al., "Attention Is All You Need" (2017). Neither the encoder nor the cross-attention attends to padding of
-the source. The model does not contain a loss, tokenizer, optimizer or decoding state.
+the source, which the source's token mask marks. The model does not contain a loss, tokenizer, optimizer or decoding
+state.
 """
 
 from functools import partial
@@ -53,7 +54,13 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         source_token_mask: Bool[Tensor, "B S"] | None = None,
         target_token_mask: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Return the logits after each target token, given the target up to it and the whole source."""
+        """Return the float32 logits of the next target token at each target position.
+
+        Args:
+            source: Token ids of the sources.
+            target: Token ids of the targets. Each token attends only to itself, earlier target tokens and the source.
+            source_token_mask, target_token_mask: True at real tokens (default: all tokens are real).
+        """
         memory = self.encode(source, token_mask=source_token_mask)
         return self.logits(
             self.hidden(target, memory, token_mask=target_token_mask, memory_token_mask=source_token_mask)
@@ -75,7 +82,7 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         memory_token_mask: Bool[Tensor, "M S"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Return the decoder's hidden states after its last norm.
+        """Return the decoder's hidden states after its last norm; see `Stack.forward` for the arguments.
 
         `memory` may be None if the cache contains its keys and values.
         """
@@ -104,10 +111,11 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         """Run the prefill: encode the sources, read the prefixes of their targets and fill a new KV cache.
 
         Args:
-            tokens: Target prefixes, padded on the right with any id.
+            tokens: Target prefixes, padded on the right with any token id.
             lengths: Number of real tokens in each prefix, at least one.
-            source, source_token_mask: One source per row, and True at its real tokens.
-            capacity: Maximum number of target tokens per row.
+            source: One source per row.
+            source_token_mask: True at real tokens of the sources (default: all tokens are real).
+            capacity: Maximum number of target tokens per row, including the prefix; at most max_len.
 
         Returns:
             The logits after the last real token of each row, and the KV cache for `step`.

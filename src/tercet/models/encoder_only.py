@@ -1,10 +1,10 @@
-"""The encoder-only Transformer (BERT), in which each token attends to all others.
+"""The encoder-only Transformer (BERT), in which each token attends to all tokens.
 
     hidden = stack(embedding(tokens) + segment(segments));  logits = transform(hidden) @ unembeddingᵀ + bias
 
 Devlin et al. (2019). Depending on its spec, the model also has a pooler, a next-sentence head and a classifier. It does
-not contain a loss, tokenizer or optimizer, nor the positions of masked tokens: the loss requests the logits of the
-masked rows only.
+not contain a loss, tokenizer or optimizer. Nor does it select the masked tokens: to save time, the loss passes only
+their hidden states to `logits`.
 """
 
 from functools import partial
@@ -33,7 +33,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         ValueError: If sizes do not fit together, or if the spec has a classifier without labels.
     """
 
-    # A head exists only if the spec has it. Otherwise its method raises a ValueError.
+    # Each of these exists only if the spec has it. The methods that need a missing head raise a ValueError.
     segment_embedding: SegmentEmbedding
     transform: Transform
     unembedding: Unembedding
@@ -74,6 +74,11 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         documents: Int[Tensor, "B T"] | None = None,
         segments: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T V"]:
+        """Return the float32 logits of the token at each position; see `hidden` for the arguments.
+
+        Raises:
+            ValueError: If the spec has no `masked_head`, or for the same reasons as in `hidden`.
+        """
         return self.logits(self.hidden(tokens, token_mask=token_mask, documents=documents, segments=segments))
 
     def hidden(
@@ -107,20 +112,32 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         return self.stack(x, token_mask=token_mask, documents=documents)
 
     def mlm_transform(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """Return the input of the unembedding: the hidden states, transformed if the head has a transform."""
+        """Return the input of the unembedding: the hidden states, transformed if the head has a transform.
+
+        Raises:
+            ValueError: If the spec has no `masked_head`.
+        """
         if self.spec.masked_head is None:
             raise _no_head("masked_head", "it cannot predict masked tokens; set masked_head={} and train it")
         return self.transform(hidden) if self.spec.masked_head.transform else hidden
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Return the float32 logits of the token at each position."""
+        """Return the float32 logits of the token at each position.
+
+        Raises:
+            ValueError: If the spec has no `masked_head`.
+        """
         states = self.mlm_transform(hidden)  # first, because it raises a clear error if there is no masked_head
         return self.unembedding(states)
 
     def pooled(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B D"]:
-        """Apply BERT's pooler to the first real token of each row."""
+        """Apply BERT's pooler to the hidden state of the first real token of each row.
+
+        Raises:
+            ValueError: If the model has no pooler.
+        """
         if not self.spec.pooler:
             raise _no_head("pooler", "pool the hidden states with tercet.nn.pool instead, with kind 'mean' or 'first'")
         return self.pooler(pool(hidden, token_mask, "first"))
@@ -128,7 +145,11 @@ class EncoderOnly(Model[EncoderOnlySpec]):
     def next_sentence_logits(
         self, hidden: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B 2"]:
-        """Return the float32 logits of "the second segment follows the first" and of "it was drawn at random"."""
+        """Return float32 logits, (B, 2): that the second segment follows the first, and that it was drawn at random.
+
+        Raises:
+            ValueError: If the model has no next-sentence head.
+        """
         if not self.spec.next_sentence:
             raise _no_head("next_sentence", "it was not trained on sentence pairs; compare embeddings instead")
         return self.next_sentence(self.pooled(hidden, token_mask)).float()
@@ -138,7 +159,10 @@ class EncoderOnly(Model[EncoderOnlySpec]):
     ) -> Float[Tensor, "B *T L"]:
         """Return the float32 logits of each label, per text (B, L) or per token (B, T, L).
 
-        A regression model has one output: the number of `target_std` above `target_mean`.
+        A regression model returns one number instead: by how many `target_std` the target is above `target_mean`.
+
+        Raises:
+            ValueError: If the model has no classifier.
         """
         head = self.spec.classifier
         if head is None:

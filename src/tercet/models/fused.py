@@ -2,7 +2,8 @@
 
 The result is the same as that of `Stack.forward`, up to rounding. The program, a list of steps, is compiled from the
 modules. It stores raw pointers, so before each decode step it is compared with the modules and recompiled if any of
-them changed. A stack with hooks, or with replaced modules or methods, falls back to `Stack.forward`.
+them changed. A stack with hooks, with replaced methods or with modules of other types falls back to the separate layers
+of `Stack.forward`.
 """
 
 import logging
@@ -48,7 +49,7 @@ MODULE_TYPES = {
     nn.ModuleList,
 }
 ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
-# Besides modules and tensors, a program depends on these methods and on these attributes of the modules.
+# In addition to modules and tensors, a program depends on these methods and on these attributes of the modules.
 METHODS = [
     (kind, name) for kind in MODULE_TYPES for name in ("forward", "attend", "keys_values") if hasattr(kind, name)
 ]
@@ -75,11 +76,17 @@ class FusibleStack(Protocol):
 
 
 def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLayers | None":
-    """Return the layers of this stack as one call; None if they cannot be fused or fusing does not pay."""
+    """Return the layers of this stack as one call; None if they cannot be fused or fusing would not be faster.
+
+    Args:
+        stack: Stack to run.
+        x: (B, T, D) Input of the first block.
+        cache: KV cache of the previous tokens.
+    """
     if torch.compiler.is_compiling():
         return None
     if not x.is_cpu:
-        _cache.pop(stack, None)  # weights that moved to another device are not kept
+        _cache.pop(stack, None)  # else the program would keep the memory of weights that moved to another device
         return None
     if stack.training or not supports_program(x):
         return None
@@ -92,20 +99,20 @@ def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLay
         if layers.has_hooks():
             return None
         if had_program and layers.program is None:
-            _warn_once(stack, "a module has changed to a type or size that has no step")
+            _warn_once(stack, "a module has changed to a type or size that fused layers do not support")
     if layers.program is None or not layers.program.supports(x):
         return None
     first = cache.layers[0]
     if first.self_kv.keys.dtype != torch.float32 or (layers.has_cross and first.cross_kv.pair is None):
         return None
     if not layers.matches(cache, x):
-        _warn_once(stack, "the tables of the KV cache do not fit these layers")
+        _warn_once(stack, "the KV cache does not have the shapes, dtype or memory that fused layers require")
         return None
     return layers
 
 
 class FusedLayers:
-    """The program of a stack and a snapshot of what it was compiled from.
+    """The program of a stack, and a snapshot of the modules and tensors from which it was compiled.
 
     Attributes:
         program: The program; None if a module has a type that no step supports.
@@ -117,7 +124,7 @@ class FusedLayers:
         modules = [cast(nn.Module, stack), stack.position, *parts]
         attributes = [vars(part) for part in modules]
         self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
-        # Live dictionaries and a snapshot of them. They are compared as a whole, since it is done at each step.
+        # Live dictionaries and a snapshot of them. Whole lists are compared, because this is done at each decode step.
         self._parts, self._attributes = parts, attributes
         self._children = [names["_modules"] for names in attributes if names["_modules"]]
         self._numbers = [(names, name) for names in attributes for name in WATCHED_ATTRIBUTES if name in names]
@@ -175,9 +182,9 @@ class FusedLayers:
         return x
 
     def _read_modules(self) -> tuple[list[Any], ...]:
-        """Return type, number of attributes and watched attributes of each module.
+        """Return type, number of attributes and watched attributes of each module, and the methods of the classes.
 
-        The number of attributes reveals methods that were added to an instance.
+        The number of attributes changes if a method is added to an instance.
         """
         return (
             list(map(type, self._parts)),
@@ -187,7 +194,7 @@ class FusedLayers:
         )
 
     def _read_tensors(self) -> tuple[list[Any], ...]:
-        """Return the identities of the current tensors, and the addresses and layouts of the snapshot's."""
+        """Return the identities of the current tensors, and the addresses and layouts of those in the snapshot."""
         return (
             list(map(id, chain.from_iterable(map(dict.values, self._holders)))),
             *describe_memory(self._tensors),
@@ -206,7 +213,7 @@ def _warn_once(stack: FusibleStack, reason: str) -> None:
 
 
 def _is_patched(parts: Iterable[nn.Module]) -> bool:
-    """Return whether a module has a method of its own, which the program would not call."""
+    """Return whether a method of a module or of its class was replaced, since the program would not call it."""
     overrides_method = any(callable(getattr(type(part), name, None)) for part in parts for name in vars(part))
     return overrides_method or [getattr(kind, name) for kind, name in METHODS] != ORIGINAL_METHODS
 
@@ -222,7 +229,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
         all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
         and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
-        # Parallel sublayers read one vector, which must stay unchanged in a buffer apart from the stream.
+        # Parallel sublayers read the same vector. Only placement "pre" keeps it in a buffer that no sublayer changes.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
         and supports_weights(tensors)
@@ -230,7 +237,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
 
 
 def _fits(spec: StackSpec, part: nn.Module) -> bool:
-    """Check the sizes of a module, which the kernel cannot check and PyTorch would."""
+    """Return whether the sizes of a module agree with the spec. The kernel cannot check them, unlike PyTorch."""
     d_model, d_ff, width, heads, groups = _sizes(spec)
     match part:
         case Attention():
@@ -279,7 +286,7 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
 
 
 class _Writer:
-    """Compiles a stack to steps. Its buffers are offsets in the scratch memory of a step."""
+    """Compiler of a stack to steps. Buffers are offsets in the scratch memory that the program has for each token."""
 
     def __init__(self, stack: FusibleStack) -> None:
         d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)

@@ -11,10 +11,13 @@ from torch import nn
 def inference_mode(parts: Iterable[nn.Module]) -> Generator[None]:
     """Disable dropout and gradients in the context.
 
-    The mode of each part is restored afterwards, also after an error.
+    The training mode of each part is restored afterwards, also after an error.
 
-    Use it around single steps, never across a `yield`. A caller that stops iterating, or trains between two tokens,
-    then finds the model and the autograd mode unchanged.
+    Enter the context for single steps and do not `yield` within it. Otherwise a caller that stops iterating, or trains
+    between two tokens, would find the model in evaluation mode and gradients disabled.
+
+    Args:
+        parts: All modules to change, such as `model.modules()`. The children of a part are not included.
     """
     training = [part for part in parts if part.training]
     for part in training:

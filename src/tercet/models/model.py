@@ -10,7 +10,7 @@ Spec = TypeVar("Spec", bound=ModelSpec)
 
 
 class Model(nn.Module, Generic[Spec]):
-    """A model with a spec."""
+    """Base class of the models, which stores the spec that a model was built from."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -27,8 +27,12 @@ class Model(nn.Module, Generic[Spec]):
     def check_length(self, tokens: Tensor, side: str = "text") -> None:
         """Check that a batch fits into the context.
 
+        Args:
+            tokens: (B, T) Token ids.
+            side: Word for the sequence in the error message: text, source or target.
+
         Raises:
-            ValueError: If `tokens` is longer than max_len.
+            ValueError: If T is more than max_len.
         """
         if tokens.shape[1] > self.max_len:
             raise ValueError(

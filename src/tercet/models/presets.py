@@ -1,6 +1,6 @@
 """Known architectures by name.
 
-A preset is a complete spec at a small size. The keys of a recipe override it.
+A preset is a complete spec. The keys of a recipe override it.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from tercet.nn.specs import Rotary, Sinusoidal, Xavier, ZeroProjections
 
 
 def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> EncoderDecoderSpec:
-    """Return the model of Vaswani et al. (2017), section 3, with dropout as in 5.4, at these sizes."""
+    """Return the model of Vaswani et al. (2017), section 3, with these sizes and dropout at the places of 5.4."""
     stack = StackSpec(
         d_model=d_model,
         n_layers=n_layers,
@@ -39,9 +39,10 @@ def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: 
 
 
 def _bert(*, d_model: int, n_layers: int, all_heads: bool = False) -> EncoderOnlySpec:
-    """Return BERT (Devlin et al. 2019) with heads of width 64.
+    """Return BERT (Devlin et al. 2019) with attention heads of width 64.
 
-    Next-sentence prediction is optional, since Liu et al. (2019, RoBERTa) do not use it.
+    The pooler and the next-sentence head are included only with `all_heads`, since Liu et al. (2019, RoBERTa) do
+    without next-sentence prediction.
     """
     return EncoderOnlySpec(
         vocab_size=30_522,
@@ -110,8 +111,8 @@ PRESETS: dict[str, AnySpec] = {
         init=Xavier(),
         stack=StackSpec(d_model=512, n_layers=6, n_heads=8, position=Sinusoidal(), placement="post", activation="relu"),
     ),
-    # Tercet's own: what record-setting runs on small models showed to transfer. The effect of each part is measured in
-    # benchmarks/log/language-models.md.
+    # Tercet's own: parts of speed-record training runs of small models that also help elsewhere. The effect of each
+    # part is measured in benchmarks/log/language-models.md.
     "modern": DecoderOnlySpec(
         vocab_size=8_192,
         max_len=512,
@@ -147,8 +148,8 @@ PRESETS: dict[str, AnySpec] = {
     "bert-tiny": _bert(d_model=128, n_layers=2),
     # All parts of BERT's published weights, with pooler and next-sentence head.
     "bert-original": _bert(d_model=128, n_layers=2, all_heads=True),
-    # Geiping and Goldstein (2022). They divide positions by sqrt(d_model), where this spec multiplies tokens by it.
-    # That is equivalent under the norm that follows. Their norms have biases.
+    # Geiping and Goldstein (2022). They divide positions by sqrt(d_model), while this spec multiplies tokens by it,
+    # which is equivalent because a norm follows. Unlike here, their norms have biases.
     "cramming": EncoderOnlySpec(
         vocab_size=32_768,
         max_len=128,
@@ -185,15 +186,20 @@ PRESETS: dict[str, AnySpec] = {
     ),
 }
 
-# The preset of a family if none is named, as in the recipe that a run writes.
+# Preset of a family, for a `model` section without the key `preset`, such as in the recipe of a run folder.
 DEFAULT_PRESETS = {"decoder-only": "modern", "encoder-decoder": "modern-translator", "encoder-only": "modern-encoder"}
 
 
 def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """Return the spec for the `model` section of a recipe: a preset, with the other keys as overrides.
 
+    Args:
+        data: Keys of the section. Without `preset`, the preset of the family is used (default: "modern").
+        name: Name of the section in error messages.
+
     Raises:
-        UserError: If the preset or a key is unknown. The message suggests the nearest known one.
+        UserError: If the preset or a key is unknown, or if a value is invalid. For an unknown name, the message
+            suggests the nearest known one.
     """
     changes = dict(data)
     family = changes.get("family")

@@ -39,9 +39,10 @@ class Edit:
 
     Attributes:
         name: Name of the tensor, as in `record`.
-        value: Number or tensor that broadcasts to the whole tensor, such as the same tensor of another recording.
-        heads: Heads to edit (default: all), for a tensor that has heads (q, k, v, scores, weights, heads).
-        positions: Positions to edit, which are indices of the last axis but one (default: all).
+        value: New value: a number, or a tensor that broadcasts to the shape of the edited tensor, such as the same
+            tensor of another recording.
+        heads: Heads to edit (default: all). Only q, k, v, scores, weights and heads of an attention module have heads.
+        positions: Positions to edit, which are indices of the second to last axis (default: all).
     """
 
     name: str
@@ -89,20 +90,20 @@ def record(
 ) -> Generator[dict[str, Tensor]]:
     """Record the tensors of each forward pass in the context, with edits applied.
 
-    A later forward pass overwrites an earlier one. Without edits the outputs are unchanged up to rounding. Recorded
-    tensors are detached. When the context ends, also with an exception, the model is restored.
+    Each forward pass overwrites the tensors of the previous one. Without edits the outputs are unchanged up to
+    rounding. Recorded tensors are detached. When the context ends, also with an exception, the model is restored.
 
     Args:
         model: Model to record.
-        edits: Edits to apply.
-        patterns: Patterns of the names to record, with wildcards as in file names. Edits are applied in any case.
+        edits: Edits to apply, also to tensors whose names no pattern matches.
+        patterns: Patterns of the names to record, with wildcards as in file names.
 
     Yields:
-        The tensors by name, filled when the model is called.
+        A dictionary of the tensors by name, which is filled when the model is called.
 
     Raises:
-        ValueError: If the model does not have a tensor with the name of an edit, if no forward pass computed that
-            tensor, or if the model is already being recorded.
+        ValueError: If the model does not have a tensor with the name of an edit, or is already being recorded; at the
+            end of the context, if no forward pass computed the tensor of an edit.
     """
     tensor_names = names(model)
     for edit in edits:
@@ -146,7 +147,7 @@ def names(model: nn.Module) -> list[str]:
 
 
 def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
-    """Hook one module, and register the removal of the hook in `undo`."""
+    """Add the hooks of one module, and register their removal in `undo`."""
     compiled = getattr(part, COMPILED_ATTRIBUTE, None)
     if compiled is not None:  # a module that was compiled without hooks ignores them
         undo.callback(setattr, part, COMPILED_ATTRIBUTE, compiled)

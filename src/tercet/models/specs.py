@@ -1,4 +1,7 @@
-"""Specs of models: frozen, comparable settings that are stored in `config.json`."""
+"""Specs of models: frozen, comparable settings that are stored in `config.json`.
+
+The default of an optional setting is null in a recipe and None in Python.
+"""
 
 from collections import Counter
 from dataclasses import field
@@ -36,14 +39,14 @@ class BranchDropout:
 
 @spec
 class Dropout:
-    """Dropout rates, which are the share of numbers set to zero in training, in each of four places.
+    """Dropout rates in four places. A rate is the share of numbers that are set to zero in training.
 
     Args:
         embedding: Rate of the sum of token and position embedding.
         attention: Rate of the attention weights.
         activation: Rate of the activations of the feed-forward network.
-        residual: Rate of the output of each branch, before it is added to the stream; one number, or one for each
-            branch.
+        residual: Rate of the output of attention and of the feed-forward network, before it is added to the residual
+            stream; one number, or one for each of the two.
     """
 
     embedding: ShareBelowOne = 0.0
@@ -53,19 +56,19 @@ class Dropout:
 
     @property
     def branches(self) -> BranchDropout:
-        """Dropout rate of each branch."""
+        """Dropout rate of each branch, also if `residual` is a single number."""
         value = self.residual
         return value if isinstance(value, BranchDropout) else BranchDropout(attention=value, feedforward=value)
 
 
 @spec
 class Biases:
-    """Which linear layers of a block have a bias.
+    """Biases of the linear layers of a block, by kind of layer.
 
     Args:
-        qkv: Projections of queries, keys and values.
-        out: Output projection of attention.
-        feedforward: Layers of the feed-forward network.
+        qkv: If True, the projections of queries, keys and values have biases.
+        out: If True, the output projection of attention has a bias.
+        feedforward: If True, the layers of the feed-forward network have biases.
     """
 
     qkv: bool
@@ -81,22 +84,22 @@ class StackSpec:
         d_model: Width of the residual stream.
         n_layers: Number of blocks.
         n_heads: Number of query heads.
-        n_kv_heads: Number of key and value heads: fewer than `n_heads` is grouped-query attention, 1 multi-query
-            attention. null is `n_heads`.
-        d_head: Width of a head; null is d_model / n_heads.
-        d_ff: Width of the feed-forward network; null is 4 d_model.
+        n_kv_heads: Number of key and value heads, which must divide n_heads (default: n_heads). Fewer than n_heads is
+            grouped-query attention, 1 is multi-query attention.
+        d_head: Width of a head (default: d_model / n_heads).
+        d_ff: Width of the hidden layer of the feed-forward network (default: 4 d_model).
         position: Position scheme.
         norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon) or `rms`.
-        norm_eps: Epsilon of the norms.
-        norm_bias: If True, norms have a bias.
-        placement: Placement of the norms.
+        norm_eps: Epsilon of the norms. Norms of queries and keys have 1e-6 instead.
+        norm_bias: If True, norms have a bias; must be False with norm `rms`.
+        placement: Placement of the norms in a block: `pre`, `post`, `sandwich` or `branch`; see `nn/residual.py`.
         activation: Activation function of the feed-forward network.
-        gated: If True, a second matrix gates the feed-forward network (with silu: SwiGLU).
-        final_norm: If True, a norm follows the last block. None depends on the placement: all but "post" have one.
-        parallel: If True, attention and the feed-forward network read the same input and are added together (GPT-J,
-            PaLM).
-        bias: Biases of the linear layers: all, none, or set for each kind.
-        qk_norm: If True, apply an RMS norm to queries and keys.
+        gated: If True, a third matrix gates the feed-forward network (with activation `silu`: SwiGLU).
+        final_norm: If True, a norm follows the last block (default: True unless the placement is `post`).
+        parallel: If True, attention and the feed-forward network read the same input, and their outputs are added
+            together (GPT-J, PaLM).
+        bias: True if all linear layers have biases, False if none has, or one value for each kind of layer.
+        qk_norm: If True, apply an RMS norm to the queries and keys of each head.
         dropout: Dropout rates.
     """
 
@@ -129,7 +132,7 @@ class StackSpec:
 
     @property
     def biases(self) -> Biases:
-        """Biases of each kind of linear layer."""
+        """Biases of each kind of linear layer, also if `bias` is a single value."""
         value = self.bias
         return value if isinstance(value, Biases) else Biases(qkv=value, out=value, feedforward=value)
 
@@ -148,14 +151,16 @@ class ModelSpec:
     """Settings that all model families have.
 
     Args:
-        vocab_size: Number of token ids; 0 in a recipe, which takes it from the tokenizer.
-        max_len: Context length: maximum number of tokens, on each side of a translation model.
+        vocab_size: Number of token ids. 0 in a recipe stands for the size of the tokenizer's vocabulary.
+        max_len: Context length, which is the maximum number of tokens of a sequence. In a translation model it applies
+            to source and target separately.
         pad_vocab_to: The number of rows of the embedding is rounded up to a multiple of this. Padding ids get no
             logits.
         tie_embeddings: If True, embedding and unembedding share one matrix (Press and Wolf 2017).
         scale_embedding: If True, multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, 3.4).
-        embedding_norm: If True, apply a norm to the sum of token, position and segment before the first block.
-        logit_softcap: Cap c of the logits, which become c * tanh(logits / c) (Gemma 2).
+        embedding_norm: If True, apply a norm to the sum of token, position and segment embedding before the first
+            block.
+        logit_softcap: Bound c of the logits, which become c * tanh(logits / c) (Gemma 2); None for no bound.
         init: Initialization of the weights.
     """
 
@@ -188,7 +193,7 @@ class EncoderDecoderSpec(ModelSpec):
     """An encoder-decoder translation model (Vaswani et al. 2017).
 
     Args:
-        source_vocab_size: Size of the source vocabulary; None if both sides share one.
+        source_vocab_size: Size of the source vocabulary; None if source and target share a vocabulary.
         share_embeddings: If True, source and target share one embedding, which requires a shared vocabulary. With
             tie_embeddings, one matrix is used in all three places.
         logit_bias: If True, add a bias per token to the logits (Marian).
@@ -235,11 +240,14 @@ class Classifier:
     Args:
         labels: Names of the labels in the order of the scores; empty in a recipe, which takes them from the data. A
             regression model has one name, that of its number.
-        over: Whether each text has a label, or each token.
-        problem_type: Exactly one label, any number of labels, each scored independently, or a number.
-        target_mean, target_std: Mean and standard deviation of the training targets in regression. The score counts
-            standard deviations above the mean, so that in any unit the loss of a constant prediction is 1.
-        pooling: Representation of a text: the mean of its hidden states, the first one, or BERT's pooler of the first.
+        over: `texts` if each text has a label, `tokens` if each token has one.
+        problem_type: `single_label_classification` (exactly one label), `multi_label_classification` (any number of
+            labels, each scored independently) or `regression` (a number).
+        target_mean, target_std: Mean and standard deviation of the training targets in regression. The model predicts
+            by how many standard deviations a target is above the mean, so that predicting the mean for every text has
+            a loss of 1, in any unit of the targets.
+        pooling: Representation of a text: `mean` of its hidden states, its `first` hidden state, or `pooler`, which
+            applies BERT's pooler to the first hidden state.
         dropout: Dropout rate of the input of the classifier.
     """
 
@@ -264,11 +272,12 @@ class Classifier:
 
 @spec
 class EncoderOnlySpec(ModelSpec):
-    """An encoder-only model, in which each token attends to all others (BERT).
+    """An encoder-only model, in which each token attends to all tokens (BERT).
 
     Args:
         stack: Blocks of the model.
-        n_segments: Number of segments, each with a vector that is added to its tokens (BERT's token types); 0 for none.
+        n_segments: Number of segment embeddings (BERT's token types). That of its segment is added to each token; 0 for
+            a model without segments.
         masked_head: Head for masked tokens; None for none.
         pooler: If True, the model has BERT's pooler, which next_sentence and a classifier can use.
         pooler_activation: Activation of the pooler; DistilBERT uses a ReLU.
@@ -298,7 +307,7 @@ AnySpec = DecoderOnlySpec | EncoderDecoderSpec | EncoderOnlySpec
 
 
 def stack_specs(spec: AnySpec) -> tuple[StackSpec, ...]:
-    """Return the specs of all stacks: that of the decoder, the encoder, or both."""
+    """Return the specs of all stacks: one, or those of the encoder and the decoder in this order."""
     return (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec.stack,)
 
 

@@ -1,6 +1,6 @@
-"""A stack of blocks.
+"""A stack of blocks, with the position scheme and the norms around them.
 
-It builds the parts from a spec, and computes mask, rotation and bias once per forward pass.
+The stack builds these parts from a spec. It computes mask, rotation and biases once per forward pass for all blocks.
 """
 
 from functools import partial
@@ -28,8 +28,8 @@ class Stack(nn.Module):
         spec: Sizes and variants.
         causal: If True, token t attends to tokens 0..t (decoders), else to all tokens (encoders).
         cross: If True, the blocks have cross-attention to an encoder's output.
-        max_len: Maximum number of positions, which is the size of a learned table.
-        embedding_norm: If True, apply a norm to the sum of token and position before the first block.
+        max_len: Maximum number of positions. It is the default size of a table of learned positions.
+        embedding_norm: If True, apply a norm to the sum of token and position embedding before the first block.
 
     Attributes:
         activation_checkpointing: If True, training keeps only the input of each block and recomputes its activations in
@@ -99,20 +99,24 @@ class Stack(nn.Module):
         memory_token_mask: Bool[Tensor, "N M"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Run embedded tokens through all blocks.
+        """Return the hidden states after the last norm.
 
         Args:
             x: Embedded tokens without their positions.
             token_mask: True at real tokens. Padding may be at any position and does not change the result.
             documents: Document number of each position. Tokens attend only to their own document, and positions count
                 from its start.
-            memory, memory_token_mask: Output of an encoder, and True at its real tokens.
-            cache: KV cache of the previous tokens. It cannot be combined with token_mask or documents.
+            memory: Output of an encoder, for cross-attention. Rows may share a row of the memory; see
+                `Attention.forward`.
+            memory_token_mask: True at real tokens of the memory.
+            cache: KV cache of the previous tokens, to which these are added. `token_mask` and `documents` are then
+                ignored.
         """
         if cache is None:
             positions = _positions(x, token_mask, documents)  # (B or 1, T)
         else:
-            # A full row may be stepped together with others. Its output is meaningless, but indices must stay in range.
+            # A row without free columns may be stepped together with others. Its output is meaningless, but indices
+            # must stay in range.
             positions = cache.positions(x.shape[1]).clamp(max=cache.capacity - 1)  # (B, T)
         position_embedding = self.position.embed(positions)
         x = self.embedding_norm(x if position_embedding is None else x + position_embedding.to(x.dtype))
@@ -164,7 +168,7 @@ class Stack(nn.Module):
         )
 
     def _mask(self, x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Mask | BlockMask | None:
-        """Return the mask, or None if causality is the only restriction: attention then uses its fastest path."""
+        """Return the mask; None if there is neither padding nor documents, so that attention uses its fastest path."""
         if token_mask is None and documents is None:
             return None
         if documents is not None and self._masks_blocks(x):

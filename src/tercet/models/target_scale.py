@@ -1,4 +1,4 @@
-"""Change the mean and deviation of a regression head without changing its function.
+"""Change the target mean and standard deviation of a regression head without changing its predictions.
 
 mean + std (w x + b) = mean' + std' (w' x + b')      w' = w std / std',  b' = (std b + mean - mean') / std'
 """
@@ -13,7 +13,10 @@ from tercet.models.specs import Classifier
 
 
 def rescale_head(model: EncoderOnly, old: Classifier) -> None:
-    """Convert the classifier in place from the scale of `old` to the scale in the model's spec."""
+    """Convert the weights of the classifier in place from the scale of `old` to the scale in the model's spec.
+
+    Without a classifier, or if both scales are equal, nothing is changed.
+    """
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (old.target_mean, old.target_std):
         return
@@ -24,9 +27,9 @@ def rescale_head(model: EncoderOnly, old: Classifier) -> None:
 
 
 def remove_target_scale(model: EncoderOnly) -> EncoderOnly:
-    """Return the model with scores in the unit of the labels (mean 0, deviation 1).
+    """Return a copy of the model whose scores have the unit of the labels (target mean 0, standard deviation 1).
 
-    The model itself is returned if its scores already are.
+    The model itself is returned if its scores already have this unit, or if it has no classifier.
     """
     head = model.spec.classifier
     if head is None or (head.target_mean, head.target_std) == (0, 1):

@@ -25,7 +25,7 @@ class TokenEmbedding(nn.Embedding):
 class SegmentEmbedding(nn.Embedding):
     """Embedding of the segments of a pair (BERT's token types).
 
-    Without input it returns that of the first segment.
+    If the input is None, the result is the embedding of the first segment, (1, 1, D).
     """
 
     def forward(self, input: Int[Tensor, "B T"] | None) -> Float[Tensor, "#B #T D"]:
@@ -35,7 +35,7 @@ class SegmentEmbedding(nn.Embedding):
 
 
 class Unembedding(Linear):
-    """Linear layer that returns a float32 logit for each token id. Ids that pad the vocabulary get none."""
+    """Linear layer that returns a float32 logit for each token id, without those that pad the vocabulary."""
 
     bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - not optional in Linear
 

@@ -1,11 +1,12 @@
 """The building blocks of a Transformer.
 
-Each module takes plain arguments, works on its own in a notebook, and requires only torch.
+Each class and function takes plain arguments instead of a recipe, and can be called directly, for example in a
+notebook. The third-party dependencies are torch and jaxtyping.
 
 Suggested reading order: attention, positions, norm, linear, feedforward, residual, block, cache, pooling, heads, init.
 
 Letters in shapes, here and in the other packages: B batch, T queries, S keys, D d_model, H heads, G key/value heads,
-K d_head, F d_ff, V vocabulary. Masks are bool and True means "may attend".
+K d_head, F d_ff, V vocabulary. Attention masks are bool, and True means that a query may attend to a key.
 """
 
 from typing import TYPE_CHECKING

@@ -5,8 +5,8 @@
 Vaswani et al., "Attention Is All You Need" (2017), equation 1. Fewer key/value heads than query heads: Shazeer (2019,
 multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020).
 
-There is one difference from the formula: the output of a query that may not attend to any key is zero, in both
-implementations, where the formula gives 0/0.
+There is one difference from the formula: if a query may not attend to any key, the formula gives 0/0, and all
+implementations return zero.
 """
 
 import math
@@ -30,8 +30,8 @@ Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
 Note = Callable[[str, Tensor], Tensor]
 
-FOLD_DEVICES: tuple[str, ...] = ("cuda",)  # devices on which masked grouped heads are folded into queries
-QK_EPS = 1e-6  # eps of the norms on queries and keys, whatever eps the other norms have
+FOLD_DEVICES: tuple[str, ...] = ("cuda",)  # devices on which `attend_fused` calls `fold_groups` if there is a mask
+QK_EPS = 1e-6  # eps of the norms on queries and keys; `norm_eps` of the spec does not apply to them
 
 
 def attend(
@@ -47,15 +47,18 @@ def attend(
     """Compute attention with the fastest implementation available for these tensors.
 
     Args:
-        mask: True where a query may attend to a key. It must include causality if both are needed. On a GPU, documents
-            can be masked by a `BlockMask` from `document_blocks` instead, without bias and dropout.
+        q, k, v: Queries, keys and values. Each key/value head is shared by H / G consecutive query heads.
+        mask: True where a query may attend to a key (default: every query may attend to every key). If attention is
+            also causal, the mask must include that. On a GPU, the mask may be a `BlockMask` from `document_blocks`;
+            `bias`, `causal` and `dropout` are then ignored.
         bias: Numbers added to the scores (ALiBi, T5). Every implementation computes the gradient of a learned bias.
         causal: If True, query t attends to keys 0..t. Requires T = S and no mask; this is the fastest path.
-        dropout: Share of attention weights that are set to zero.
+        dropout: Share of attention weights that are set to zero (default: 0).
 
     Raises:
         ValueError: If the mask is not bool (PyTorch would silently add a float mask), if the shapes of keys and values
-            differ, if H is not a multiple of G, or if `causal` is combined with a mask or with T != S.
+            differ before the last axis, if H is not a multiple of G, or if `causal` is combined with a mask or with
+            T != S. With a `BlockMask` nothing is checked.
     """
     if isinstance(mask, BlockMask):
         return attend_blocks(q, k, v, mask)
@@ -74,7 +77,10 @@ def attend_fused(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H T K"]:
-    """Compute `attend` with PyTorch's fused kernels, which never write the (T, S) scores to memory."""
+    """Compute `attend` with PyTorch's fused kernels, which do not store the (T, S) scores.
+
+    If no fused kernel supports the tensors, `scaled_dot_product_attention` computes the formula step by step.
+    """
     _check(q, k, v, mask, causal)
     if bias is not None:
         mask = _mask_bias(bias, mask, causal, q.dtype)
@@ -102,10 +108,12 @@ def attend_by_hand(
 ) -> Float[Tensor, "B H T K"]:
     """Compute `attend` step by step.
 
-    This is the implementation to read. Tests compare it with the fused one.
+    This is the implementation to read. Tests compare it with the fused one. The arguments are those of `attend`, except
+    that the mask must be a tensor.
 
     Args:
-        note: Function called with the name and value of each tensor. Its result replaces the tensor in the computation.
+        note: Function called with the name and value of each intermediate tensor: q, k, v, scores, mask (if any),
+            weights and heads. Its result replaces the tensor in the computation.
     """
     _check(q, k, v, mask, causal)
     q, k, v = note("q", q), note("k", k), note("v", v)
@@ -140,7 +148,7 @@ def weighted_values(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B G S K
 
 
 def causal_mask(scores: Float[Tensor, "B H T S"]) -> Bool[Tensor, "1 1 T S"]:
-    """Return a mask in which query t attends to keys 0..t."""
+    """Return a mask in which query t attends to keys 0..t, with the size and device of `scores`."""
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()[None, None]
 
 
@@ -211,20 +219,22 @@ class Attention(nn.Module):
             x: Sequence that the queries are projected from.
             source: Sequence that keys and values are projected from: the encoder's output in cross-attention (default:
                 `x`). It may have fewer rows: if Q = n B, each n consecutive rows of `x` share one row of the source.
+                Ignored if the cache already contains the keys and values of cross-attention.
+            mask, bias, causal: See `attend`.
             rotation: Cosines and sines to rotate queries and keys by (Rotary).
-            cache: KV cache that keeps keys and values between calls. S is then the length of the cache.
+            cache: KV cache that keeps keys and values between calls. S is then the number of columns of the cache.
         """
         source = x if source is None else source
-        q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
+        q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (Q, H, T, K)
         q = q if rotation is None else rotate(q, rotation)
         project = partial(self.keys_values, source, rotation)
         k, v = project() if cache is None else cache.keys_values(project)  # (B, G, S, K)
         dropout = self.dropout if self.training else 0.0
         rows = len(q)
-        q = fold_beams(q, len(k))  # beams of one source are folded together: its keys and values are read once
+        q = fold_beams(q, len(k))  # the keys and values of a source are then read once for all of its beams
         heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
-        heads = unfold_beams(heads, rows)  # (B, H, T, K)
-        return self.out(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+        heads = unfold_beams(heads, rows)  # (Q, H, T, K)
+        return self.out(heads.transpose(1, 2).flatten(-2))  # (Q, T, D)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         """Call the function `attend`. A method, so that inspection tools can replace it by `attend_by_hand`."""
@@ -233,7 +243,7 @@ class Attention(nn.Module):
     def keys_values(
         self, source: Float[Tensor, "B S D"], rotation: Rotation | None = None
     ) -> tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]:
-        """Project `source` to keys and values."""
+        """Project `source` to keys and values, and rotate the keys if `rotation` is given."""
         heads = (self.n_kv_heads, self.d_head)
         k = self.key_norm(self.key(source).unflatten(-1, heads)).transpose(1, 2)
         v = self.value(source).unflatten(-1, heads).transpose(1, 2)
@@ -242,6 +252,10 @@ class Attention(nn.Module):
 
 def fold_beams(q: Float[Tensor, "Q H T K"], sources: int) -> Float[Tensor, "B H N K"]:
     """Fold rows that share a source: Q = n B rows of T queries become B rows of N = n T queries.
+
+    Args:
+        q: Queries. Each n consecutive rows share a source.
+        sources: Number B of sources.
 
     Raises:
         ValueError: If `sources` does not divide the number of rows.
@@ -265,10 +279,16 @@ def unfold_beams(heads: Float[Tensor, "B H N K"], rows: int) -> Float[Tensor, "Q
 def fold_groups(
     q: Float[Tensor, "B H T K"], mask: Shaped[Tensor, "#B #H #T S"], groups: int
 ) -> tuple[Float[Tensor, "B G N K"], Shaped[Tensor, "#B #G #N S"]]:
-    """Fold the query heads that share a key head into N = H / G T queries, and adapt their mask.
+    """Fold the query heads that share a key head: H heads of T queries become G heads of N = T H / G queries.
 
-    On a GPU, not every PyTorch kernel that accepts a mask accepts grouped heads; it depends on the version. PyTorch's
-    fallback would repeat keys and values, which in decoding means the whole cache for each token.
+    The mask is repeated or reshaped accordingly. Whether PyTorch's GPU kernels accept a mask together with grouped
+    heads depends on the version of PyTorch. Its fallback would repeat keys and values, which in decoding copies the
+    whole KV cache for each token.
+
+    Args:
+        q: Queries.
+        mask: Mask, or biases that include it.
+        groups: Number G of key/value heads.
     """
     heads_per_group = q.shape[1] // groups
     if mask.shape[1] > 1:

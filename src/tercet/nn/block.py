@@ -24,10 +24,11 @@ class Block(nn.Module):
 
     Args:
         attention, feedforward, norm: Factories that return a new module at each call, so that no weights are shared.
+        placement: Placement of the norms; see `residual.py`.
+        dropout: Dropout rate of the output of self- and cross-attention, before it is added to the residual stream.
+        feedforward_dropout: The same for the output of the feed-forward network (default: `dropout`).
         cross: If True, the layer has cross-attention.
         parallel: If True, the sublayers read the same input and their outputs are added together (GPT-J, PaLM).
-        dropout, feedforward_dropout: Dropout rates of the output of attention and of the feed-forward network, before
-            it is added to the residual stream. feedforward_dropout is `dropout` by default.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         residual = partial(Residual, norm, placement=placement)
-        ends = not parallel  # sequential sublayers have both norms of their own
+        ends = not parallel  # sequential sublayers do not share norms
         self.parallel = parallel
         self.self_attention = attention()
         self.self_residual = residual(dropout=dropout, last=ends)
@@ -67,6 +68,19 @@ class Block(nn.Module):
         memory_mask: Bool[Tensor, "N 1 1 M"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "B T D"]:
+        """Return the residual stream after this layer.
+
+        Args:
+            x: Residual stream before this layer.
+            mask, bias, causal, rotation: Arguments of self-attention; see `Attention.forward`.
+            memory: Output of an encoder, for cross-attention; may be None if the cache already contains its keys and
+                values.
+            memory_mask: True at the tokens of the memory that may be attended to (default: all).
+            cache: KV caches of this layer.
+
+        Raises:
+            ValueError: If the layer has cross-attention, and neither the memory nor a cache that contains it is given.
+        """
         self_kv, cross_kv = (None, None) if cache is None else (cache.self_kv, cache.cross_kv)
 
         def self_attend(h: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ the encoder's output and then only read. Both caches have the same interface, `k
 where `project` computes new keys and values.
 
 A column is a position: the next token of row b is written to column `lengths[b]`. Rows of unequal length therefore
-need no padding, and columns to the right of a row's length are never attended to. All sizes are static, so that a
-decode step compiles to one graph.
+need no padding, and columns after the last token of a row are never attended to. All sizes are static, so that a decode
+step compiles to one graph.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,24 @@ Pair = tuple[Float[Tensor, "B G S K"], Float[Tensor, "B G S K"]]
 
 @runtime_checkable
 class KVCache(Protocol):
+    """KV cache of one attention module.
+
+    `keys_values` returns all keys and values. It calls `project` for those that are not yet stored. `reorder` keeps the
+    given rows, in this order.
+    """
+
     def keys_values(self, project: Callable[[], Pair]) -> Pair: ...
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None: ...
 
 
 class GrowingKVCache:
-    """KV cache of self-attention: writes the new columns and returns all of them."""
+    """KV cache of self-attention: writes the columns of the new tokens and returns all columns.
+
+    Args:
+        owner: Cache of the stack, which has the lengths of the rows.
+        keys, values: (B, G, S, K) Tables to write to. S is the capacity plus one spare column.
+    """
 
     def __init__(self, owner: "StackCache", keys: Tensor, values: Tensor) -> None:
         self.owner, self.keys, self.values = owner, keys, values
@@ -43,10 +54,11 @@ class GrowingKVCache:
         return self.keys, self.values
 
     def reorder(self, rows: Int[Tensor, " R"]) -> None:
-        # `self.keys[rows]` is four times as slow on a CPU.
+        # On a CPU, `index_select` is four times as fast as `self.keys[rows]`.
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def grow(self, columns: int) -> None:
+        """Extend the tables to `columns` columns, which include the spare one."""
         old = self.keys.shape[2] - 1  # without the spare column
         self.keys, self.values = (F.pad(x[:, :, :old], (0, 0, 0, columns - old)) for x in (self.keys, self.values))
 
@@ -69,6 +81,8 @@ class StaticKVCache:
 
 @dataclass
 class LayerCache:
+    """KV caches of one layer, for self-attention and for cross-attention. The latter is empty without sources."""
+
     self_kv: GrowingKVCache
     cross_kv: StaticKVCache
 
@@ -79,12 +93,14 @@ class StackCache:
     Args:
         n_layers, n_kv_heads, d_head: Sizes of the stack.
         batch: Number of rows.
-        capacity: Number of columns, which is the maximum number of tokens per row.
+        capacity: Maximum number of tokens per row. Tables have one more column, which takes padding.
+        device, dtype: Device and type of the tables (default: those of PyTorch).
 
     Attributes:
         lengths: Number of tokens in each row.
-        memory_token_mask: True at real tokens of the sources; None without sources.
+        memory_token_mask: True at real tokens of the sources, with one row per source; None without sources.
         rows_per_source: Number of consecutive rows that share a source.
+        layers: KV caches of each layer.
     """
 
     def __init__(
@@ -112,7 +128,7 @@ class StackCache:
     def positions(self, n_tokens: int) -> Int[Tensor, "B T"]:
         """Return the columns of the next `n_tokens` tokens of each row.
 
-        Padding beyond the capacity is written to one spare column.
+        Columns beyond the capacity, which only padding can have, are replaced by the one spare column.
         """
         ahead = torch.arange(n_tokens, device=self.lengths.device)
         return (self.lengths[:, None] + ahead).clamp(max=self.capacity)
@@ -139,7 +155,12 @@ class StackCache:
         self._indices = None
 
     def read(self, hidden: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """Advance each row by its length and return the hidden state of its last real token."""
+        """Add new tokens to the length of each row, and return the hidden state of the last one.
+
+        Args:
+            hidden: Hidden states of the new tokens, padded on the right.
+            lengths: Number of real tokens in each row of `hidden`, at least one.
+        """
         self.advance(lengths)
         if hidden.shape[1] == 1:
             return hidden[:, 0]
@@ -151,15 +172,18 @@ class StackCache:
         A row may be repeated (beam search) or missing (finished).
 
         Rows that share a source must stay together: they are permuted among themselves, or removed together. This is
-        not checked, because the check would wait for the device. If the number of rows does not change, the sources are
-        kept.
+        not checked, because the check would wait for the device. If several rows share a source and the number of rows
+        does not change, the sources are not reordered.
+
+        Args:
+            rows: Indices of the rows to keep.
 
         Raises:
-            ValueError: If the number of rows is not a multiple of `rows_per_source`.
+            ValueError: If there are sources and the number of rows is not a multiple of `rows_per_source`.
         """
         if self.memory_token_mask is not None and len(rows) % self.rows_per_source:
             raise ValueError(
-                f"the number of rows must be a multiple of {self.rows_per_source}, which share a source: {len(rows)}"
+                f"the number of rows must be a multiple of {self.rows_per_source}, the rows per source: {len(rows)}"
             )
         if self.rows_per_source == 1 or len(rows) != len(self.lengths):
             sources = rows[:: self.rows_per_source] // self.rows_per_source
@@ -180,7 +204,7 @@ class StackCache:
         self.rows_per_source *= n
 
     def grow(self, capacity: int) -> None:
-        """Add columns and keep the existing ones.
+        """Extend the rows to `capacity` tokens, and keep their contents.
 
         Raises:
             ValueError: If the new capacity is less than the current one.
@@ -194,9 +218,12 @@ class StackCache:
         self.capacity, self._indices = capacity, None
 
     def allocate_sources(self, columns: int) -> None:
-        """Allocate tables of `columns` tokens for keys and values of the sources; see `write_rows`.
+        """Allocate tables of zeros for the keys and values of the sources, which `write_rows` fills.
 
         There is one source for each `rows_per_source` rows.
+
+        Args:
+            columns: Maximum number of tokens of a source.
         """
         sources = len(self.lengths) // self.rows_per_source
         for layer in self.layers:
@@ -218,7 +245,7 @@ class StackCache:
     def write_rows(self, slot: int, other_cache: "StackCache", row: int, *, rows: int = 1, columns: int) -> None:
         """Copy rows of another cache in place and fill the remaining columns with zeros.
 
-        Zeros are required because a masked NaN would still produce NaN.
+        Zeros are required because a masked NaN would still produce NaN. `lengths` is not changed.
 
         Args:
             slot: First row to write.

@@ -1,7 +1,8 @@
 """Attention within documents on a GPU with FlexAttention, which needs no (T, T) mask.
 
-Queries and keys are divided into squares of BLOCK x BLOCK pairs. A table of squares marks those that contain pairs of
-one document. The kernel skips the other squares, and compares document numbers only in squares with several documents.
+The pairs of queries and keys are divided into squares of BLOCK x BLOCK. A `BlockMask` lists the squares that contain a
+query and a key of the same document. The kernel skips all other squares. It compares the document numbers of single
+pairs only in squares in which not every pair may attend.
 
 Dong et al., "Flex Attention: A Programming Model for Generating Optimized Attention Kernels" (2024).
 """
@@ -15,29 +16,29 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 DEVICES: tuple[str, ...] = ("cuda",)
-DTYPES = (torch.bfloat16, torch.float16)  # float32 would be multiplied as TF32, or slowly
-BLOCK = 128  # the block size of the kernel; other sizes never help much
+DTYPES = (torch.bfloat16, torch.float16)  # float32 would be multiplied with the precision of TF32, or slowly
+BLOCK = 128  # side of a square, the default of FlexAttention; other sizes were not much faster
 MIN_HEAD_WIDTH = 16  # minimum width of a head that the kernel supports
 
 
 def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, has_bias: bool) -> bool:
-    """Return whether documents can be masked by a table of squares.
+    """Return whether `attend_blocks` supports this kind of attention.
 
     Args:
         device: Type of the device, such as `cuda`.
         dtype: Type in which queries and keys are multiplied.
         d_head: Width of a head.
         dropout: Share of attention weights that are set to zero.
-        has_bias: If True, numbers are added to the scores.
+        has_bias: If True, the position scheme adds a bias to the scores.
     """
     return device in DEVICES and dtype in DTYPES and d_head >= MIN_HEAD_WIDTH and not dropout and not has_bias
 
 
 def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask:
-    """Return the table of squares in which queries and keys of one document meet.
+    """Return a mask in which each token attends only to tokens of the same document.
 
-    Document numbers may be arbitrary. If they never decrease along a row, as in packed rows, the table is exact: no
-    square without a pair is listed.
+    Document numbers may be in any order. If they never decrease along a row, as in packed rows, no square without an
+    allowed pair is listed. In any other order such squares may be listed, which costs time but changes no result.
 
     Args:
         documents: Number of the document of each token.
@@ -45,7 +46,7 @@ def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask
     """
     length = documents.shape[1]
     n_blocks = -(-length // BLOCK)
-    # The last square is padded with the row's last token and never counts as full.
+    # An incomplete last square is padded with the row's last token and never counts as full.
     tokens = torch.arange(n_blocks * BLOCK, device=documents.device).clamp(max=length - 1)
     numbers = documents.index_select(1, tokens).unflatten(1, (n_blocks, BLOCK))
     lowest, highest = numbers.amin(-1), numbers.amax(-1)  # (B, N)
@@ -79,14 +80,14 @@ def attend_blocks(
 
 
 def dense_mask(mask: BlockMask) -> Bool[Tensor, "B 1 T T"]:
-    """Return the same mask with one element per pair, as `attend_by_hand` requires."""
+    """Convert a mask from `document_blocks` to one element per query and key, as `attend_by_hand` requires."""
     rows = torch.arange(len(mask.kv_num_blocks), device=mask.kv_num_blocks.device)[:, None, None, None]
     tokens = torch.arange(mask.seq_lengths[0], device=rows.device)
     return mask.mask_mod(rows, rows, tokens[:, None], tokens)
 
 
 def _list_blocks(blocks: Bool[Tensor, "B N N"]) -> tuple[Int[Tensor, "B 1 N"], Int[Tensor, "B 1 N N"]]:
-    """Return the number of True squares in each row, and the indices of all squares, True ones first."""
+    """Return, for each row of squares, the number of True ones, and the indices of all squares, True ones first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[:, None], order.int()[:, None]
 

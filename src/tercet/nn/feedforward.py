@@ -22,7 +22,8 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-# Each uses a CPU kernel if one supports the tensor. Module-level functions, so that models can be pickled.
+# Each of these functions calls a CPU kernel if one supports the tensor. They are defined at module level instead of as
+# lambdas, so that models can be pickled.
 def gelu(x: Tensor) -> Tensor:
     """Compute the exact GELU with erf: Hendrycks and Gimpel (2016), BERT."""
     y = kernels.activation(x, "gelu")
@@ -36,7 +37,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def silu(x: Tensor) -> Tensor:
-    """Compute x sigmoid(x). With a gate it is SwiGLU."""
+    """Compute x sigmoid(x). A gated feed-forward network with this activation is a SwiGLU."""
     y = kernels.activation(x, "silu")
     return F.silu(x) if y is None else y
 
@@ -57,7 +58,8 @@ class FeedForward(nn.Module):
         d_model: Width of the input and output.
         d_ff: Width of the hidden layer.
         activation: Name of the activation.
-        gated: If True, the activations are multiplied by the output of a third linear layer.
+        gated: If True, a third linear layer is added: the activation is applied to its output, which then multiplies
+            the output of `up`.
         bias: If True, the linear layers have biases.
         dropout: Dropout rate of the activations.
     """

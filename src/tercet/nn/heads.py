@@ -19,7 +19,7 @@ POOLER_ACTIVATIONS: dict[PoolerActivation, Callable[[Tensor], Tensor]] = {"tanh"
 
 
 class Transform(nn.Module):
-    """A dense layer, an activation and a norm."""
+    """A dense layer of width d_model, an activation, and the norm that the factory `norm` returns."""
 
     def __init__(
         self, d_model: int, *, norm: Callable[[], nn.Module], activation: Activation = "gelu", bias: bool = True
@@ -34,7 +34,7 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A dense layer and an activation."""
+    """A dense layer of width d_model and an activation. The caller selects the hidden states of the first tokens."""
 
     def __init__(self, d_model: int, *, activation: PoolerActivation = "tanh", bias: bool = True) -> None:
         super().__init__()

@@ -5,9 +5,10 @@
     ZeroProjections  N(0, gain / sqrt(fan in)); branch outputs and output layers zero  Zhang et al. (2019)
     PyTorch          U(+-1 / sqrt(fan in)), biases too; embeddings N(0, 1)             torch.nn
 
-Branch outputs are the matrices that write to the residual stream: `out` of attention and `down` of the
-feed-forward network. The weights of norms are initialized to one and biases to zero, except for the biases of linear
-layers with PyTorch.
+The second parameter of N is the standard deviation. Branch outputs are the matrices that write to the residual stream:
+`out` of attention and `down` of the feed-forward network. Output layers are the unembedding and the classifiers. With
+ZeroProjections, embeddings are N(0, embedding_std). The weights of norms are initialized to one and biases to zero,
+except that PyTorch also draws the biases of linear layers.
 """
 
 import math

@@ -1,9 +1,9 @@
 """The CPU kernels that replace PyTorch operations.
 
-Each returns None if it does not support the tensors.
+Each function returns None if no kernel supports the tensors. The caller then uses PyTorch.
 
 This is the only module of `nn` that imports the kernel package. If that package is not installed, every function
-returns None and PyTorch does all the work.
+returns None.
 """
 
 from typing import Any

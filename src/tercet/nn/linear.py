@@ -1,14 +1,14 @@
-"""A linear layer, x wT + b, with optional weight-only quantization of a trained model.
+"""A linear layer, x wᵀ + b, with optional weight-only quantization of a trained model.
 
-    bf16   w rounded to bfloat16: 8 bits of precision, half the memory
-    int8   w ~ q s, with q in -127..127 and one scale s per row, max |w| / 127: a quarter of the memory
+    bf16   w rounded to bfloat16: 8 bits of precision, half the memory of float32
+    int8   w ~ q s, with q in -127..127 and one scale s per row, max |w| / 127: a quarter of the memory of float32
 
-Only the weights are quantized. They are widened before the product, except in the CPU kernel for few rows, which
-multiplies int8 weights by inputs rounded to 16 bits, so that most of the work is exact integer arithmetic. Decoding
-reads every weight once per token, so smaller weights are faster.
+Only the weights are quantized. They are converted to the dtype of the input before the product. The exception is the
+CPU kernel for few rows, which multiplies int8 weights by inputs rounded to 16 bits, so that most of the work is exact
+integer arithmetic. Decoding reads every weight once per token, so smaller weights are faster.
 
-With gradients, with many rows or on a GPU, the formula is computed as written. The exceptions are kernels for training
-and for products of many rows on a CPU.
+On a CPU, kernels compute most large products, with and without gradients. All other products are computed by
+`torch.nn.functional.linear`.
 """
 
 from typing import Literal
@@ -24,9 +24,9 @@ WeightDtype = Literal["bf16", "int8"]
 
 
 def multiplied_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which `x` is multiplied.
+    """Return the dtype in which PyTorch multiplies `x`: that of autocast if it is enabled, else that of `x`.
 
-    Autocast does not apply inside a custom autograd.Function.
+    A custom autograd.Function has to convert its inputs to this dtype, because autocast does not apply inside it.
     """
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -56,7 +56,7 @@ class Linear(nn.Linear):
 
     @torch.no_grad()
     def quantize(self, dtype: WeightDtype) -> None:
-        """Quantize the weight in place. The weight becomes a buffer and cannot be trained."""
+        """Quantize the weight in place. The weight becomes a buffer, which cannot be trained."""
         weight = self.weight.float()
         if dtype == "int8":
             self.scale = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / 127
@@ -68,12 +68,14 @@ class Linear(nn.Linear):
         self.quantized = True
 
     def dequantize(self, dtype: torch.dtype) -> Float[Tensor, "N K"]:
-        """Return the weight that a quantized weight represents."""
+        """Return the weight as a matrix of this dtype, multiplied by its scales if it is int8."""
         return self.weight.to(dtype) if self.scale is None else self.weight.to(dtype) * self.scale[:, None].to(dtype)
 
 
 def quantize(model: nn.Module, dtype: WeightDtype) -> None:
-    """Quantize the matrices of all linear layers in place. Embeddings and vectors are not changed.
+    """Quantize the weights of all `Linear` layers in place.
+
+    Embeddings, vectors and plain `torch.nn.Linear` layers, such as a classifier, are not changed.
 
     Raises:
         ValueError: If the model is already quantized.

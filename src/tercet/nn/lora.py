@@ -2,8 +2,9 @@
 
     y = x Wᵀ + b + α/r (x Aᵀ) Bᵀ        A (r, K), B (N, r)
 
-Hu et al., "LoRA" (2022), equation 3. A is initialized like PyTorch's linear layers and B with zeros, so the model is
-unchanged when training starts. Merged, W + α/r B A is an ordinary linear layer without extra cost.
+Hu et al., "LoRA" (2022), equation 3. A is initialized like PyTorch's linear layers and B with zeros, so the output of
+the model is unchanged when training starts. `merge_lora` replaces W by W + α/r B A, so that the layer is an ordinary
+linear layer again, without extra cost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ class LoRALinear(Linear):
     """
 
     def __init__(self, base: Linear, adapter: LoRA) -> None:
-        """Wrap `base`, whose weights are shared."""
+        """Add an adapter to `base`. The new layer shares the weights of `base`; `add_lora` initializes lora_A."""
         nn.Module.__init__(self)  # `Linear.__init__` would draw weights
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
@@ -47,8 +48,11 @@ class LoRALinear(Linear):
 
     @torch.no_grad()
     def merge(self) -> Linear:
-        """Return a linear layer whose weight includes the product. Its output in evaluation mode is the same."""
-        with torch.random.fork_rng(devices=[]):  # a new layer draws weights
+        """Return a linear layer with the weight W + α/r B A.
+
+        Its output is that of this layer in evaluation mode, up to rounding.
+        """
+        with torch.random.fork_rng(devices=[]):  # a new layer draws weights from the global generator
             merged = Linear(self.in_features, self.out_features)
         product = self.lora_B.float() @ self.lora_A.float() * self.scaling
         merged.weight = nn.Parameter((self.weight.float() + product).to(self.weight.dtype))
@@ -57,7 +61,12 @@ class LoRALinear(Linear):
 
 
 def add_lora(model: nn.Module, adapter: LoRA, *, seed: int = 0) -> None:
-    """Add adapters to the linear layers that match `adapter.targets`, and freeze all other weights.
+    """Add adapters to the linear layers that match `adapter.targets`, and freeze all weights that the model has.
+
+    Args:
+        model: Model to change in place.
+        adapter: Rank, scale, targets and dropout of the adapters.
+        seed: Seed of the initial values of the A matrices.
 
     Raises:
         ValueError: If a target does not match any linear layer of a block.
@@ -83,7 +92,7 @@ def merge_lora(model: nn.Module) -> None:
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoRALinear]:
-    """Return the layers with adapters, by name."""
+    """Return the layers with adapters, by their names in the model."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoRALinear)}
 
 

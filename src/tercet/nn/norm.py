@@ -34,7 +34,7 @@ class StdLayerNorm(nn.Module):
     def __init__(self, width: int, *, eps: float = 1e-6, bias: bool = True) -> None:
         super().__init__()
         if width < 2:
-            raise ValueError(f"the standard deviation of a sample needs a width of at least 2, got {width}")
+            raise ValueError(f"norm=layer_std requires a width of at least 2: {width}; use norm=layer or norm=rms")
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
@@ -52,9 +52,9 @@ class StdLayerNorm(nn.Module):
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMS norm in the dtype of its input.
+    """RMS norm whose weight is converted to the dtype of the input.
 
-    PyTorch has no fused kernel for a bfloat16 input and a float32 weight, so the weight is cast.
+    PyTorch has no fused kernel for a bfloat16 input and a float32 weight.
 
     Raises:
         ValueError: If `bias` is True.

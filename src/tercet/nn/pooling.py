@@ -1,7 +1,7 @@
 """Pooling: reduce the hidden states of a sequence to one vector.
 
-mean:   the mean of the hidden states of its real tokens      Reimers and Gurevych, "Sentence-BERT" (2019), 3
-first:  the hidden state of its first real token              Devlin et al., "BERT" (2019), 3: [CLS]
+mean:   the mean of the hidden states of the real tokens      Reimers and Gurevych, "Sentence-BERT" (2019), 3
+first:  the hidden state of the first real token              Devlin et al., "BERT" (2019), 3: [CLS]
 """
 
 import torch
@@ -18,9 +18,9 @@ def pool(
 
     Args:
         hidden: Hidden states.
-        token_mask: True at real tokens, at any position. A row without real tokens gives zeros ("mean") or its first
-            hidden state ("first").
-        kind: Method of pooling.
+        token_mask: True at real tokens, at any position (default: all tokens are real). A row without real tokens gives
+            zeros ("mean") or its first hidden state ("first").
+        kind: `mean` or `first`; see the list at the top of this module.
     """
     if token_mask is None:
         return hidden.mean(1) if kind == "mean" else hidden[:, 0]

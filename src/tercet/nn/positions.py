@@ -1,13 +1,13 @@
-"""Position schemes, which add the order of tokens to attention.
+"""Position schemes, which make attention depend on the order of the tokens.
 
 A scheme acts in at most one of three places:
 
     embed      a vector added to the token embedding       Learned (GPT-2), Sinusoidal (Vaswani et al. 2017, 3.5)
-    rotation   an angle for queries and keys               Rotary (Su et al. 2021)
+    rotation   an angle that rotates queries and keys      Rotary (Su et al. 2021)
     bias       a number added to the attention scores      ALiBi (Press et al. 2021), RelativeBias (Raffel et al. 2020)
 
-Each scheme has a spec (`specs.py`), which builds its module. Positions are integers (B, T) and are passed by the
-caller, because with padding and packed documents they differ from the column.
+Each scheme has a spec (`specs.py`), which builds its module. The caller passes the positions, integers of shape (B, T),
+because a token's position differs from its column if there is padding or if rows contain several documents.
 """
 
 import math
@@ -19,11 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Positions = Int[Tensor, "#B T"]
-Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]
+Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]  # cosines and sines of the angles of R pairs
 
 
 class PositionScheme(nn.Module):
-    """Base class without an effect. Each scheme overrides one of its methods.
+    """Base class of position schemes. The base class has no effect on attention.
+
+    A scheme overrides `embed`, `rotation` or `bias`. Methods that it does not override return None.
 
     Attributes:
         has_bias: True if the scheme adds numbers to the attention scores.
@@ -43,7 +45,7 @@ class PositionScheme(nn.Module):
     def biases(
         self, queries: Positions, keys: Int[Tensor, "#B S"], n_layers: int
     ) -> Iterable[Float[Tensor, "#B H T S"] | None]:
-        """Yield the bias of each layer, which is the same for all layers unless a scheme has one per layer."""
+        """Return one bias for each of `n_layers` layers: the result of `bias`, or a table per layer (umT5)."""
         return repeat(self.bias(queries, keys), n_layers)
 
 
@@ -82,7 +84,10 @@ class RotaryPositions(PositionScheme):
 
 
 def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B H T K"]:
-    """Rotate the first 2R elements of each head. The tables are float32, the result has the dtype of `x`."""
+    """Rotate the R pairs of elements (i, i + R) of each head, with 0 <= i < R.
+
+    The remaining elements are not changed. Cosines and sines are converted from float32 to the dtype of `x`.
+    """
     cos, sin = (table[:, None].to(x.dtype) for table in rotation)  # (B, 1, T, R)
     width = cos.shape[-1]
     first, second, rest = x.split((width, width, x.shape[-1] - 2 * width), dim=-1)
@@ -103,9 +108,10 @@ class ALiBiPositions(PositionScheme):
 
 
 def alibi_slopes(n_heads: int, *, device: torch.device | None = None) -> Float[Tensor, " H"]:
-    """Return the slopes 2^(-8/n), 2^(-16/n) and so on.
+    """Return one slope for each head: 2^(-8/n), 2^(-16/n) and so on, with n = n_heads.
 
-    If n is not a power of two, the missing slopes are every other slope of the next power of two.
+    If n_heads is not a power of two, n is the next lower power of two. The missing slopes are then the first, third and
+    so on of those for 2n heads.
     """
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = torch.arange(1, power + 1, device=device) * (-8 / power)
@@ -154,7 +160,7 @@ class RelativeBiasPositions(PositionScheme):
         return repeat(next(biases), n_layers) if len(self.tables) == 1 else biases
 
     def buckets(self, distance: Int[Tensor, "#B T S"]) -> Int[Tensor, "#B T S"]:
-        """Return the bucket of each distance, query position minus key position."""
+        """Return the bucket of each distance. A distance is the position of the query minus that of the key."""
         near, d = self.n // 2, distance.clamp(min=0) if self.causal else distance.abs()
         log_ratio = (d.clamp(min=near).float() / near).log() / math.log(self.max_distance / near)
         far = (near + (log_ratio * (self.n - near)).long()).clamp(max=self.n - 1)
@@ -163,9 +169,10 @@ class RelativeBiasPositions(PositionScheme):
 
 
 def _angles(positions: Positions, width: int, base: float) -> Float[Tensor, "#B T R"]:
-    """Return the angles of these positions, which are computed in each forward pass.
+    """Return the angles of these positions, one for each of R = width / 2 frequencies.
 
-    A table in a buffer would be converted to bfloat16 with the model, and bfloat16 counts only to 256.
+    They are computed in each forward pass, because a table in a buffer would be converted to bfloat16 with the model,
+    and bfloat16 represents only the integers up to 256 exactly.
     """
     exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width
     return positions[..., None] * base**exponents

@@ -2,10 +2,10 @@
 
     y = after(x + dropout(branch(sublayer(before(x)))))
 
-    pre       a norm before the sublayer         Xiong et al. (2020), GPT-2; the residual stream is never normalized
-    post      a norm after the sum               Vaswani et al. (2017), BERT
-    sandwich  before, and on the branch          Ding et al. (2021), Gemma 2
-    branch    only on the branch                 Liu et al. (2021, Swin v2), OLMo 2
+    pre       a norm before the sublayer                             Xiong et al. (2020), GPT-2
+    post      a norm after the sum                                   Vaswani et al. (2017), BERT
+    sandwich  a norm before the sublayer, another one on its output  Ding et al. (2021), Gemma 2
+    branch    a norm on the output of the sublayer                   Liu et al. (2021, Swin v2), OLMo 2
 
 Except for `post`, the residual stream is not normalized, so a stack ends with one more norm by default.
 
@@ -35,9 +35,12 @@ class Residual(nn.Module):
 
     Args:
         norm: Factory of norms with the width of the residual stream.
-        placement: Placement of the norms.
-        dropout: Dropout rate of the branch, before it is added.
-        first, last: True for the first and for the last of parallel sublayers, which share the norms around them.
+        placement: Placement of the norms: `pre`, `post`, `sandwich` or `branch`.
+        dropout: Dropout rate of the sublayer's output, before it is added to the residual stream.
+        first: If True, the norm before the sublayer is included, if the placement has one. Parallel sublayers share the
+            norm of the first one.
+        last: If True, the norm after the sum is included, if the placement has one. Parallel sublayers share the norm
+            of the last one.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Residual(nn.Module):
         """Add the output of `sublayer` to `x`.
 
         Args:
+            x: Residual stream.
+            sublayer: Function from the normalized input to the output of the sublayer.
             read: Input of the sublayer (default: before(x)). Parallel sublayers read the normalized input of the first
                 one.
         """

@@ -2,11 +2,12 @@
 
 They are frozen, comparable and importable without torch.
 
-position   how positions are represented          `build` returns the module from `positions.py` for the sizes d_model,
-                                                  d_head, n_heads, n_layers, max_len and causal
-init       how weights are initialized            `init.py` fills a model according to it
-adapter    trainable adapters over frozen weights `lora.py` adds them to a model
-norm, placement, activation, pooling and others   names; a table in the module of that part maps each to its function
+position    how positions are represented            `build` returns a module from `positions.py`
+init        how weights are initialized              `initialize` in `init.py` fills a model
+adapter     trainable adapters on frozen weights     `add_lora` in `lora.py` adds them to a model
+activation, norm, placement, pooling                 names of the choices in `feedforward.py`, `norm.py` and so on
+
+`build` takes the sizes d_model, d_head, n_heads, n_layers and max_len of the stack, and whether it is causal.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -42,7 +43,7 @@ class Learned:
     """One learned vector for each position.
 
     Args:
-        size: Number of positions (default: max_len). A larger table allows a longer context later.
+        size: Number of positions, at least max_len (default: max_len). A larger table allows a longer context later.
     """
 
     kind: Literal["learned"] = "learned"
@@ -62,10 +63,10 @@ class Learned:
 
 @spec
 class Sinusoidal:
-    """Fixed sinusoids: sin(p / base^(2i/D)) in the even columns and the cosine in the odd ones.
+    """Fixed sinusoids of the position p: sin(p / base^(2i/D)) in column 2i and the cosine in column 2i + 1.
 
     Args:
-        base: Base of the wavelengths.
+        base: Base of the wavelengths, which are 2π base^(2i/D).
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -81,11 +82,12 @@ class Sinusoidal:
 class Rotary:
     """Rotary positions: pairs of elements of a head are rotated by an angle proportional to the position.
 
-    The product of a query and a key then depends only on their distance. Pairs are (i, i + K/2), as in Llama.
+    The product of a query and a key then depends only on their distance. Pairs are (i, i + n/2), with n the number of
+    rotated elements of the head, as in Llama.
 
     Args:
-        base: Base of the frequencies.
-        share: Share of each head that is rotated.
+        base: Base of the frequencies, which are base^(-2i/n).
+        share: Share of the elements of each head that are rotated; the first ones are.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -100,7 +102,7 @@ class Rotary:
 
 @spec
 class ALiBi:
-    """A penalty proportional to the distance, with a different slope in each head."""
+    """A penalty on the attention scores that grows linearly with the distance, with another slope in each head."""
 
     kind: Literal["alibi"] = "alibi"
 
@@ -114,7 +116,7 @@ class ALiBi:
 class RelativeBias:
     """A learned number for each head and bucket of distances, added to the scores (T5).
 
-    The length of the text is not limited.
+    The scheme itself does not limit the length of the text.
 
     Args:
         n_buckets: Number of buckets. An encoder uses half of them for keys before a token and half for keys after it.
@@ -139,10 +141,10 @@ Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
 
 @spec
 class Normal:
-    """Normal distribution with standard deviation `std`; see `init.py`.
+    """Normal distribution (GPT-2); see `init.py`.
 
     Args:
-        std: Standard deviation.
+        std: Standard deviation of the weights. Matrices that write to the residual stream have a smaller one.
     """
 
     kind: Literal["normal"] = "normal"
@@ -158,10 +160,10 @@ class Xavier:
 
 @spec
 class ZeroProjections:
-    """Zero matrices at the end of the branches, others scaled by `gain`; see `init.py`.
+    """Zeros in output layers and in the last matrix of each branch; see `init.py`.
 
     Args:
-        gain: Factor of the other matrices.
+        gain: Factor of the standard deviation of the other matrices, which is gain / sqrt(fan in).
         embedding_std: Standard deviation of the embeddings.
     """
 
@@ -188,7 +190,8 @@ class LoRA:
         rank: Rank r of the product of the two matrices.
         alpha: α; the product is multiplied by α/r.
         targets: Linear layers of the blocks to adapt: `query`, `key`, `value`, `out`, `up`, `gate`, `down`, longer
-            names and patterns ("decoder.*.value"), or "all". New heads and classifiers are always trained.
+            names ("self_attention.query"), patterns ("decoder.*.value"), or "all". New heads and classifiers are always
+            trained.
         dropout: Dropout rate of the input of the two matrices.
     """
 

@@ -139,7 +139,7 @@ def test_two_devices_interrupted_before_the_first_step_save_with_one_note(tmp_pa
     errors = training.communicate(timeout=120)[1]
     assert training.returncode == 130, errors
     for words in (
-        "is text: trained with the recipe",
+        "contains text; training with the recipe",
         "finishing this step, then saving",
         "stopped by SIGINT: saved in run",
     ):

@@ -115,7 +115,7 @@ def test_sentences_in_other_languages_have_none() -> None:
         (["demo", "--set", "data.source=facts.txt", "--set", "task.sample_prompt=Cats"], "unchanged: data.tok"),
         (["demo", "--data", "facts.txt", "--quiet"], ""),
         (["nanogpt-cpu", "--data", "facts.txt"], ""),
-        (["facts.txt"], "is text: trained with the recipe"),
+        (["facts.txt"], "contains text; training with the recipe"),
     ],
 )
 def test_one_line_reports_it(words: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,7 @@ def test_the_run_is_named_by_the_file() -> None:
 def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dna.txt", "--print-config"]) == 0
     output = capsys.readouterr()
-    assert output.err == "dna.txt is text: trained with the recipe that `tercet recipes demo` shows\n"
+    assert output.err == "dna.txt contains text; training with the recipe that `tercet recipes demo` shows\n"
     assert "kind: characters" in output.out
     assert main(["train", "dna.txt", "--print-config", "--quiet"]) == 0
     assert capsys.readouterr().err == ""

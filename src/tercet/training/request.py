@@ -1,4 +1,4 @@
-"""Requests to train: a recipe, a run folder or data, resolved to a recipe and a run folder."""
+"""Requests to train, and their resolution to a parsed recipe and a run folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A recipe and the changes to it.
+    """A recipe, changes to it, and the folder of the run.
 
     Args:
         recipe: Name of a packaged recipe, path of a YAML file, run folder to resume, or file or folder of data, for
             which a packaged recipe is chosen.
-        changes: Changed keys of the recipe, as nested mappings.
-        data: File, folder or named dataset to use instead of the recipe's, for a language model.
-        source, target: Sentence pairs to use instead of the recipe's, for a translator.
-        validation_source, validation_target: Sentence pairs to validate on.
-        pretrained: Folder of a model to start from instead of a new model.
-        out: Run folder.
+        changes: Changed settings of the recipe, as nested mappings, such as {"training": {"max_steps": 500}}.
+        data: File, folder or named dataset to use instead of the recipe's data, except for translation.
+        source, target: Sentence pairs to use instead of the recipe's, for translation: two parallel files, or a file or
+            named dataset of pairs as `source` alone. If `recipe` is a file of sentences, `target` is the file of their
+            translations.
+        validation_source, validation_target: Sentence pairs to validate on, in the same form.
+        pretrained: Folder of a run or model whose weights the new run starts from (default: that of the recipe).
+        out: Run folder (default: see `choose_folder`).
         quiet: If True, do not report on stderr which recipe was chosen for data.
     """
 
@@ -53,9 +55,10 @@ class ResolvedRecipe:
     Attributes:
         recipe: Parsed recipe.
         folder: Run folder.
-        from_run: If True, the recipe is the current one of the run in `folder`, with changes. Otherwise it is compared
-            with the recipe that the run was started with.
-        notes: Lines about the recipe, such as the settings that other data replaces.
+        from_run: If True, the request named a run folder, and `recipe` is the current recipe of that run with the
+            changes of the request. If False, `recipe` has another origin, and is compared with the initial recipe of
+            the run in `folder`, if there is one.
+        notes: Messages for the user about settings that are replaced or kept because the data is not the recipe's own.
     """
 
     recipe: "Recipe"
@@ -68,7 +71,8 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
     """Return the recipe of a request with all changes, and its run folder.
 
     Raises:
-        UserError: If there is no such recipe, a setting is invalid, or the recipe trains on another kind of data.
+        UserError: If the recipe does not exist, a setting is invalid, arguments of the request contradict each other,
+            or the recipe trains on another kind of data.
     """
     run = find_run(request.recipe)
     folder = choose_folder(request, run)
@@ -105,10 +109,11 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
 
 
 def find_run(name: str) -> Path | None:
-    """Return the run folder of this name, or None if it names a recipe or data.
+    """Return the path of a run folder, or None if `name` is a recipe or data, or is not a folder.
 
     Raises:
-        UserError: If the folder contains no run, or a link in it leads out of it.
+        UserError: If the folder contains neither a run nor data, its `recipe.yaml` is missing, or a link in it leads
+            out of it.
     """
     folder = Path(name)
     if name.endswith((".yaml", ".yml")) or not folder.is_dir() or name in recipe_names() or is_data(name):
@@ -125,16 +130,25 @@ def find_run(name: str) -> Path | None:
 
 
 def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
-    """Return the run folder: `run` if it is not None, else `request.out`, else the default of the recipe."""
+    """Return the run folder of a request.
+
+    It is `run`, the run that is resumed, or for a new run `request.out`. The default for a new run is `runs/NAME`; NAME
+    is the name of the recipe or data, without its folder and suffix.
+
+    Raises:
+        UserError: If `request.out` is another folder than `run`.
+    """
     if run is None:
         return request.out or Path("runs", Path(request.recipe.removesuffix(".gz")).stem)
     if request.out is not None and request.out.resolve() != run.resolve():
-        raise UserError(f"{run} is a run, which is resumed in its own folder; omit --out, or pass {run / RECIPE}")
+        raise UserError(
+            f"{run} is a run, which is resumed in its own folder; omit --out, or pass {run / RECIPE} to start a new run"
+        )
     return run
 
 
 def _choose_recipe(request: RunRequest) -> RunRequest:
-    """Return the request with a packaged recipe that is chosen for the data passed instead of a recipe."""
+    """Return a request whose `recipe`, the path of data, is replaced by a packaged recipe for that data."""
     name = request.recipe
     if (other_data := request.data or request.source) is not None:
         raise UserError(f"{name} and {other_data} are both data; pass only one of them, or a recipe first")
@@ -146,7 +160,9 @@ def _choose_recipe(request: RunRequest) -> RunRequest:
         pretrained=request.pretrained is not None,
     )
     if not request.quiet and is_first_process():
-        print_note(f"{name} is {choice.kind}: trained with the recipe that `tercet recipes {choice.recipe}` shows")
+        print_note(
+            f"{name} contains {choice.kind}; training with the recipe that `tercet recipes {choice.recipe}` shows"
+        )
     field_name = "source" if choice.kind == "pairs" else "data"
     return replace(request, recipe=choice.recipe, changes=merge(choice.changes, request.changes), **{field_name: name})
 
@@ -165,10 +181,19 @@ def _add_files(request: RunRequest) -> Plain:
 
 
 def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Path) -> Plain:
-    """Return the changed settings, including the pretrained model.
+    """Return the settings of the recipe with the changes and the pretrained model of the request.
 
-    If the recipe has no pretrained model, its own model section is replaced by that of the pretrained one, except for
-    keys that are compatible with it.
+    A recipe without a pretrained model describes a model to build from scratch in its `model` section. Of this section,
+    only the keys that apply to the pretrained model are kept (see `compatible_model_keys`).
+
+    Args:
+        request: Request to train.
+        base: Settings of the recipe without changes.
+        changes: Changed settings.
+        folder: Run folder, which may contain a copy of the pretrained model.
+
+    Raises:
+        UserError: If the changes select a tokenizer, although the pretrained model has its own.
     """
     from tercet.training.recipe.pretrained import compatible_model_keys
     from tercet.training.recipe.recipe import use_pretrained_copy
@@ -200,8 +225,8 @@ def _find_tokenizer_key(changes: Plain) -> str | None:
 def _read_run_recipe(run: Path) -> Plain:
     """Return the current recipe of a run.
 
-    If the record of changes is damaged, return the initial recipe. Whether the damage is an error is decided when the
-    run starts, because the user may choose to recover from it.
+    If `run.json` or `recipe.yaml` is damaged, return the initial recipe without a check. Whether the damage is an error
+    is decided when the run starts, because the user may choose to recover from it.
     """
     from tercet.training.run_folder.changes import read_initial_recipe, read_recipe
 

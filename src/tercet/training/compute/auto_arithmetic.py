@@ -1,4 +1,4 @@
-"""Choice of the precision for `auto`, from the instructions of the CPU and from times that are measured once.
+"""Choice of the arithmetic for `precision: auto`, from the hardware and from times that are measured once.
 
 The times are cached, because runs of one recipe could otherwise differ in precision: on a busy machine, the measured
 time of bf16 products varied from 0.2 to 40 times that of fp32 within a second.
@@ -16,9 +16,9 @@ from tercet.training.compute.measurement_cache import MeasurementCache, median_r
 from tercet.training.distributed.devices import accelerator
 from tercet.training.recipe.specs import TrainingSpec
 
-BF16_TIME_RATIO, ONEDNN_TIME_RATIO = 0.7, 0.8  # maximum share of the time in fp32, and of PyTorch's default library
+BF16_TIME_RATIO, ONEDNN_TIME_RATIO = 0.7, 0.8  # maximum time, relative to fp32 with PyTorch's default library
 FP32_TOLERANCE = 1e-5  # relative to the largest number; the error of fp32 is 1e-6, that of bf16 is 1e-3
-MATRIX_SIZE = 512
+MATRIX_SIZE = 512  # rows and columns of the measured matrices
 
 
 def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
@@ -27,7 +27,11 @@ def choose_arithmetic(spec: TrainingSpec) -> dict[str, Any]:
 
 
 def choose_precision(spec: TrainingSpec) -> str:
-    """Return the fastest precision that the hardware supports: fp32, bf16 or fp16."""
+    """Return the precision of a run: fp32, bf16 or fp16.
+
+    For `auto`, it is bf16 on GPUs with compute capability 8.0 or higher, fp16 on older ones, and bf16 on a CPU if its
+    matrix products take less than 0.7 of the time in fp32. Otherwise it is fp32.
+    """
     if spec.precision != "auto":
         return spec.precision
     device = accelerator(spec)
@@ -39,11 +43,12 @@ def choose_precision(spec: TrainingSpec) -> str:
 
 
 def choose_matmul(spec: TrainingSpec) -> Matmul:
-    """Return the matmul setting for fp32 on a CPU: that of the faster library, if it is as exact as fp32.
+    """Return PyTorch's setting for matrix products in fp32: "highest" or, with oneDNN on a CPU, "medium".
 
-    With mixed precision this only concerns the matrices of an optimizer. PyTorch's default library takes twice the time
-    of oneDNN on some AMD CPUs; on others there is no difference. On CPUs with AMX, oneDNN would round to bf16 and is
-    not used.
+    oneDNN is chosen if the precision is `auto`, the run uses a CPU, and oneDNN is faster than PyTorch's default library
+    and as exact. With mixed precision, the setting only affects the products in the optimizer. On some AMD CPUs the
+    default library takes twice the time of oneDNN; on others there is no difference. On CPUs with AMX, oneDNN would
+    round to bf16 and is not chosen.
     """
     if spec.precision != "auto" or accelerator(spec) != "cpu":
         return "highest"
@@ -52,7 +57,7 @@ def choose_matmul(spec: TrainingSpec) -> Matmul:
 
 @contextmanager
 def matmul_precision(matmul: Matmul) -> Generator[None]:
-    """Set PyTorch's float32 matmul precision, which is global to the process, within a context."""
+    """Set PyTorch's float32 matmul precision, which applies to the whole process, within the context."""
     previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul)
     try:
@@ -62,15 +67,16 @@ def matmul_precision(matmul: Matmul) -> Generator[None]:
 
 
 def product_times() -> dict[str, float]:
-    """Return the cached times of matrix products, relative to fp32 with PyTorch's default library.
+    """Return the times of matrix products on the CPU, relative to fp32 with PyTorch's default library.
 
-    The keys are "bf16" and "medium", which is fp32 with oneDNN. The time is infinite if oneDNN is not as exact as fp32.
+    The times are measured if they are not cached. The keys are "bf16" and "medium", which is fp32 with oneDNN. The time
+    of "medium" is infinite if oneDNN is not as exact as fp32.
     """
     return MeasurementCache("arithmetic", ("bf16", "medium")).read_or_measure(measure_products)
 
 
 def measure_products() -> dict[str, float]:
-    """Measure the values of `product_times`."""
+    """Measure the times that `product_times` returns."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(MATRIX_SIZE, MATRIX_SIZE, generator=generator) for _ in range(2))
     c, d = a.bfloat16(), b.bfloat16()

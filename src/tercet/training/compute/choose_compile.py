@@ -20,17 +20,24 @@ from tercet.training.optim.trainable import trainable_parameters
 from tercet.training.tasks.task import Task
 
 MIN_TRAINING_SECONDS = 300.0  # training time below which compiling, which takes 10 to 60 s, cannot pay off
-GRAPH_SAVING = 0.3  # estimated share of a step saved by one graph on a GPU; 0.27 and 0.41 on an H100
-MAX_TIME_RATIO = 0.9  # a measured time below this share is faster by more than the noise of the measurement
+GRAPH_SAVING = 0.3  # estimated share of a step that one graph saves on a GPU; 0.27 and 0.41 were measured on an H100
+MAX_TIME_RATIO = 0.9  # a mode is chosen if its time is below this ratio, so by more than the noise of the measurement
 LAUNCH_BOUND_SHARE = 0.8  # share of a pass above which kernel launches dominate
 MAX_BATCHES = 8  # number of timed batches if their shapes differ
 
 
 def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[CompileMode, str]:
-    """Return how to compile, and the reason as text. The model is not changed.
+    """Return how to compile the steps of a run, and the reason as text for the user.
+
+    If `training.compile` is `auto`, compiled and eager passes are timed on a copy of the model.
+
+    Args:
+        task: Data and objective.
+        model: Model to train, which is not changed.
+        precision: fp32, bf16 or fp16.
 
     Raises:
-        UserError: If CUDA graphs are requested for a step that is not one graph of equal shapes.
+        UserError: If CUDA graphs are requested for a step that is not one graph of equal shapes, or with `exact`.
     """
     spec, steps = task.recipe.training, task.plan.steps
     device = torch.device(accelerator(spec))
@@ -38,12 +45,12 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
     if spec.compile == "cuda_graphs" and (spec.exact or not (one_graph and task.static)):
         raise UserError(
             "training.compile=cuda_graphs needs one CUDA device, steps of equal shapes, and neither training.exact nor "
-            "training.activation_checkpointing; set it to always"
+            "training.activation_checkpointing; set training.compile=always"
         )
     if spec.compile != "auto":
         return spec.compile, "as requested"
     if spec.exact:
-        return "never", "exact: whether compiling pays off depends on the machine"
+        return "never", "with training.exact, the choice must not depend on measured times"
     if not (task.static or one_graph):
         return "never", "shapes change from step to step"
     trial = _TrialSteps(task, model, device, precision)
@@ -82,7 +89,7 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
 
 
 class _TrialSteps:
-    """Training passes on a copy of the model, for timing."""
+    """Training passes on a copy of the model, which are timed."""
 
     def __init__(self, task: Task, model: AnyModel, device: torch.device, precision: str) -> None:
         self.spec, self.device, self.precision = task.recipe.training, device, precision
@@ -97,17 +104,20 @@ class _TrialSteps:
         self.batches = [move_data_to_device(batch, device) for batch in batches]
 
     def seconds(self, loss: LossFunction) -> float:
-        """Measure the forward and backward passes of a step, in seconds."""
+        """Return the measured seconds of the forward and backward passes of a step."""
         batches = itertools.cycle(self.batches)
         return self.per_step * median_seconds(lambda: self._pass(loss, next(batches)), warmup=3, repeats=8)
 
     def run_all(self, loss: LossFunction) -> None:
-        """Run a pass on each batch, so that all graphs are compiled."""
+        """Run a pass on each batch, so that the graphs of all shapes are compiled."""
         for batch in self.batches:
             self._pass(loss, batch)
 
     def launch_share(self, loss: LossFunction) -> float:
-        """Measure the share of a pass in which the host launches kernels; near 1 if the device waits for it."""
+        """Return the measured share of a pass in which the host launches kernels.
+
+        It is near 1 if the device waits for the host.
+        """
         shares: list[float] = []
         for _ in range(5):
             start = clock()
@@ -117,7 +127,7 @@ class _TrialSteps:
         return statistics.median(shares)
 
     def seconds_of_update(self) -> float:
-        """Measure gradient clipping and the optimizer step, in seconds."""
+        """Return the measured seconds of gradient clipping and the optimizer step."""
         trial = copy.deepcopy(self.model)
         optimizer, parameters = build_optimizer(self.spec.optimizer, trial), trainable_parameters(trial)
         for parameter in parameters:
@@ -137,5 +147,5 @@ class _TrialSteps:
 
 
 def _compiling_seconds(model: AnyModel) -> float:
-    """Estimate how long a GPU's graph of the whole model takes to compile; an assumption, not yet measured."""
+    """Return the assumed seconds of compiling the whole model as one graph on a GPU. They are not yet measured."""
     return 10.0 + 3.0 * sum(len(stack.blocks) for stack in stacks_of(model))

@@ -1,9 +1,10 @@
 """Compilation of a training step: each block in place, or on one GPU everything from the embedding to the loss.
 
-One graph fuses norms, residuals, embedding and loss with their neighbors, and has the fewest launches. Each
-block is compiled separately if its weights are gathered as it is called, if its activations are computed twice, or if
-gradients are exchanged while earlier blocks are still in their backward pass. On a CPU the loss is a
-kernel, which is faster than a graph's.
+With one graph, the compiler fuses norms, residuals, embedding and loss with the operations next to them, and a step
+needs the fewest kernel launches. It is not used with several devices, because sharded weights are gathered block by
+block, and gradients are exchanged while the backward pass of earlier blocks continues; nor with activation
+checkpointing, which computes each block twice; nor on a CPU, where Tercet's kernel of the loss is faster than compiled
+code.
 """
 
 from collections.abc import Callable
@@ -24,19 +25,20 @@ Tensors = TypeVar("Tensors")  # one tensor, or a tuple of them
 
 
 class LossFunction(Protocol):
-    """The loss of a batch, such as `Task.loss`."""
+    """Function that returns the loss of a batch, such as `Task.loss`."""
 
     def __call__(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
 
 def compiled_loss(task: Task, model: AnyModel, device: str, mode: CompileMode) -> LossFunction:
-    """Return the task's loss, compiled: as one graph, or with a model whose blocks are compiled in place.
+    """Return the loss function of a task, compiled as one graph if possible; otherwise compile the blocks in place.
 
     Args:
-        task: Task of the loss.
-        model: Model to train; its parameter names do not change.
-        device: Type of the device, such as `cuda`.
-        mode: Whether to compile, and whether CUDA graphs replay the compiled kernels.
+        task: Task whose loss is returned.
+        model: Model to train. Compiling its blocks does not change the names of its parameters.
+        device: Type of the device, such as "cuda".
+        mode: "never" returns `task.loss` and compiles nothing. "cuda_graphs" also replays the kernels of one graph as
+            one launch; if one graph is not possible, it is the same as "always".
     """
     if mode == "never":
         return task.loss
@@ -52,7 +54,12 @@ def is_one_graph(spec: TrainingSpec, device: str) -> bool:
 
 
 def compile_loss(loss: LossFunction, *, dynamic: bool = False, cuda_graphs: bool = False) -> LossFunction:
-    """Compile a loss as one graph from the embedding on; arguments as of `one_graph`."""
+    """Compile a loss function as one graph, from the embedding to the loss.
+
+    Args:
+        loss: Loss function of a model and a batch.
+        dynamic, cuda_graphs: As in `one_graph`.
+    """
 
     def parts(model: Any, batch: Any, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
         whole = loss(model, batch, smoothing=smoothing)
@@ -68,12 +75,12 @@ def one_graph(
     """Compile a function of a model and a batch.
 
     Args:
-        function: Function of the model, the batch and any numbers.
-        dynamic: If True, one graph serves batches of all shapes.
-        cuda_graphs: If True, replay the kernels of a batch's shape as one launch. The gradients of a backward pass are
-            then overwritten by the next one unless they are copied.
+        function: Function of the model, the batch and any numbers. It returns a tensor or a tuple of tensors.
+        dynamic: If True, one graph serves batches of all shapes. If False, each shape gets a graph.
+        cuda_graphs: If True, record the kernels for each shape of a batch, and replay them as one launch. Each backward
+            pass then overwrites the gradients of the previous one, unless these are copied (see `copy_gradients`).
     """
-    # Not `dynamic=True`, which also makes the numbers of the model symbolic, such as a dropout rate.
+    # `dynamic=True` is not used, because it also makes the numbers of the model symbolic, such as a dropout rate.
     mode = "reduce-overhead" if cuda_graphs else None
     compiled_function = torch.compile(function, dynamic=None if dynamic else False, mode=mode)
 
@@ -88,7 +95,7 @@ def one_graph(
 
 
 def _mark_sizes(batch: Any) -> None:
-    """Mark the sizes of a batch, a named tuple of tensors, as dynamic."""
+    """Mark the sizes of all tensors in a batch, a named tuple of tensors and None, as dynamic."""
     for tensor in batch:
         if tensor is not None:
             for dim in range(tensor.ndim):
@@ -96,7 +103,10 @@ def _mark_sizes(batch: Any) -> None:
 
 
 def copy_gradients(model: torch.nn.Module) -> None:
-    """Copy all gradients into new memory, so that later backward passes add to them."""
+    """Move the gradients of a model to new memory.
+
+    With CUDA graphs, the next backward pass would overwrite the old memory instead of adding to it.
+    """
     parameters = [p for p in model.parameters() if p.grad is not None]
     copies = cast(Any, torch)._foreach_mul([p.grad for p in parameters], 1.0)
     for parameter, gradient in zip(parameters, copies, strict=True):
@@ -104,13 +114,15 @@ def copy_gradients(model: torch.nn.Module) -> None:
 
 
 def compile_in_place(model: AnyModel, *, sharded: bool = False) -> None:
-    """Compile each block in place, without changing parameter names.
+    """Compile each block of a model in place, without changing the names of parameters.
 
-    Blocks are alike, so the first one's graph serves all. A few small ones are compiled as one stack, because their
-    calls would take a tenth of a step (benchmarks/log/kernels.md), unless activations are computed twice.
+    The blocks of a stack are alike and share one graph. A stack of at most `MAX_STACK_BLOCKS` small blocks is compiled
+    as a whole, because steps of separately compiled blocks took 15 to 18 % longer (benchmarks/log/kernels.md). This is
+    not done for sharded models, or with activation checkpointing.
 
     Args:
-        sharded: If True, each block's weights are gathered as it is called.
+        model: Model to compile.
+        sharded: If True, the weights of each block are gathered when it is called.
     """
     for stack in stacks_of(model):
         is_small = all(sum(p.numel() for p in block.parameters()) <= SMALL_BLOCK_NUMEL for block in stack.blocks)

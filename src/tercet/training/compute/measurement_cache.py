@@ -1,4 +1,4 @@
-"""Cache of measurements of this machine, so that choices that depend on them stay the same from run to run."""
+"""Cache of measurements on this machine, so that choices that depend on them stay the same from run to run."""
 
 import hashlib
 import json
@@ -16,17 +16,17 @@ from tercet.config import UserError
 from tercet.kernel import cpu_instructions, cpu_model
 from tercet.storage import lock_file, read_sealed_json, write_sealed_json
 
-# Variables that disable instructions in PyTorch and its libraries, and so change the times of the same CPU.
+# Environment variables that disable instructions in PyTorch and its libraries, and so change the times of a CPU.
 INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-WARMUP, REPEATS = 3, 21
+WARMUP, REPEATS = 3, 21  # number of pairs of timings that are discarded, and of those that count
 
 
 class MeasurementCache:
-    """Cached numbers for this CPU, number of threads, version of PyTorch and instruction limits.
+    """Cached numbers that were measured with this CPU, number of threads, PyTorch version and instruction limits.
 
     Args:
-        kind: Folder in the cache.
-        names: Names of the numbers.
+        kind: Kind of measurement, which is also the name of its folder in Tercet's cache.
+        names: Names of the measured numbers.
     """
 
     def __init__(self, kind: str, names: tuple[str, ...]) -> None:
@@ -45,6 +45,9 @@ class MeasurementCache:
 
         If several processes start at once, one of them measures and all use its numbers, so that they do not disturb
         each other. If the cache cannot be written, the next run measures again.
+
+        Args:
+            measure: Function that measures the numbers and returns them by name.
         """
         cached = self.read()
         if cached is None:
@@ -74,9 +77,9 @@ class MeasurementCache:
 
 
 def median_ratio(work: Callable[[], object], reference: Callable[[], object]) -> float:
-    """Return the median ratio of the times of `work` and `reference`.
+    """Return the time of `work` divided by that of `reference`, as the median over pairs of calls.
 
-    The two are timed in turn, so that other load on the machine affects both.
+    The two are called alternately, so that other load on the machine affects both.
     """
     times = [(_seconds(work), _seconds(reference)) for _ in range(WARMUP + REPEATS)]
     return statistics.median(seconds / reference_seconds for seconds, reference_seconds in times[WARMUP:])

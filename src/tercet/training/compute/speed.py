@@ -18,18 +18,19 @@ from tercet.training.recipe.specs import TrainingSpec
 from tercet.training.tasks.plan import Plan
 from tercet.training.tasks.task import Task
 
-MIN_SECONDS = 5.0  # minimum time for which steps are timed
-WARMUP_PASSES = 2  # passes that are not counted
+MIN_SECONDS = 5.0  # minimum total time of the timed steps
+WARMUP_PASSES = 2  # number of first passes that are not counted
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Measured seconds.
+    """Measured durations of the parts of a run.
 
     Attributes:
-        unit_seconds: Seconds per unit of rows.
-        step_seconds: Additional seconds per step.
-        validation_seconds: Seconds per validation, without saving.
+        unit_seconds: Seconds of reading and of the forward and backward passes, per unit of rows (see `Plan`).
+        step_seconds: Additional seconds per step, for the optimizer.
+        validation_seconds: Seconds per computation of the validation loss, without scores such as BLEU and without
+            saving.
     """
 
     unit_seconds: float
@@ -37,7 +38,12 @@ class Speed:
     validation_seconds: float
 
     def plan(self, plan: Plan, spec: TrainingSpec) -> Plan:
-        """Return the longest plan that fits into the hours of the recipe."""
+        """Return the longest plan that fits into the hours of the recipe, of at least one step.
+
+        Args:
+            plan: Plan without a length.
+            spec: Training settings with `max_hours`.
+        """
         assert spec.max_hours is not None
         # One validation at the end is always needed. The time of the others is divided among the steps.
         left = 3600 * spec.max_hours - self.validation_seconds
@@ -48,6 +54,7 @@ class Speed:
         )
 
     def describe(self, plan: Plan, spec: TrainingSpec) -> str:
+        """Describe the result of `plan` and the measured times in one line, for the user."""
         full_step = self.unit_seconds * plan.units + self.step_seconds
         remark = "; waiting times between devices are not included" if spec.world_size > 1 else ""
         return (
@@ -58,9 +65,16 @@ class Speed:
 
 
 def speed(task: Task, model: AnyModel, *, precision: str, compile_mode: CompileMode) -> Speed:
-    """Measure the training speed with some steps on a copy of the model.
+    """Measure the training speed on a copy of the model, in steps of about `MIN_SECONDS` in total.
 
-    Measured are reading rows, forward and backward passes, the optimizer step, and a validation batch.
+    The times of reading rows, of the forward and backward passes, of the optimizer step and of a validation batch are
+    measured separately.
+
+    Args:
+        task: Data and objective.
+        model: Model to train, which is not changed.
+        precision: fp32, bf16 or fp16.
+        compile_mode: How the steps of the run are compiled.
     """
     spec, plan = task.recipe.training, task.plan
     world = spec.data_parallel_size
@@ -96,8 +110,8 @@ def speed(task: Task, model: AnyModel, *, precision: str, compile_mode: CompileM
         batch_seconds = min(time_call(lambda: task.validate_batch(trial, batch))[1] for _ in range(2))
     torch.compiler.reset()
     per_unit = len(task.batches(0, 0, world)) // plan.units  # micro-batches per device and unit
-    # The first passes are excluded because they compile or choose kernels. The others are averaged because shapes may
-    # differ. Reading takes the median, because a step that opens a shard for the first time also hashes it.
+    # The first passes are excluded, because they compile or choose kernels. The others are averaged, because shapes may
+    # differ. For reading, the median is used, because a step that opens a shard for the first time also hashes it.
     return Speed(
         unit_seconds=statistics.median(reading) + per_unit * statistics.fmean(passes[WARMUP_PASSES:]),
         step_seconds=statistics.fmean(updating[1:]),

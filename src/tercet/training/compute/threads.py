@@ -15,10 +15,13 @@ VARIABLE = "OMP_NUM_THREADS"
 
 @contextmanager
 def process_threads(spec: TrainingSpec) -> Generator[None]:
-    """Divide the cores of a node among its processes; with `exact`, make results on a CPU independent of their number.
+    """Set the number of PyTorch's threads within the context.
 
-    Lightning would divide them when it starts the other processes, after `run.json` is written. If the variable is set,
-    Lightning does nothing, and the processes that it starts inherit the variable.
+    If a run has several processes and OMP_NUM_THREADS is not set, the threads of a node are divided among its
+    processes. With `exact` on a CPU, results become independent of the number of threads.
+
+    Lightning would divide the threads only when it starts the other processes, which is after `run.json` is written. It
+    does nothing if OMP_NUM_THREADS is set, as it is here, and the processes that it starts inherit the variable.
     """
     threads, is_divided = torch.get_num_threads(), spec.world_size > 1 and VARIABLE not in os.environ
     with ExitStack() as stack:

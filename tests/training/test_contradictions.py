@@ -32,7 +32,7 @@ def check_rejected(recipe: Any, folder: Path, words: str) -> None:
         ({"label_smoothing": -0.1}, r"label_smoothing=-0\.1 must be at least 0 and below 1"),
         ({"ema": 0.0}, r"ema=0\.0 must be above 0 and below 1, or null"),
         ({"ema": 1.0}, r"ema=1\.0 must be above 0 and below 1"),
-        ({"strategy": "fsdp"}, "ema requires the whole model on one device, but strategy=fsdp splits it; set another"),
+        ({"strategy": "fsdp"}, "ema requires the whole model on one device, but strategy=fsdp splits it; set strategy"),
         (
             {"strategy": "fsdp", "ema": None},
             r"task\.best_by=bleu requires the whole model on one device, but training\.strategy=fsdp",

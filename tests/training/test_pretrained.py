@@ -75,7 +75,7 @@ def test_a_classifier_takes_the_encoder_and_gets_a_new_head(
     out = train(going_on(old, tiny_labels_recipe(tmp_path), still), tmp_path / "run")
     output = capsys.readouterr().err
     assert f"weights of {old}; new: classifier.weight, classifier.bias" in output
-    assert "left behind" not in output  # the unembedding is the embedding
+    assert "not used" not in output  # the unembedding is the embedding
     before, after = load_model(old), load_model(out)
     assert after.tokenizer.hash == before.tokenizer.hash
     state = before.model.state_dict()

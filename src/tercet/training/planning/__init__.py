@@ -1,4 +1,4 @@
-"""Estimate the memory, time and cost of a run on a cluster before training."""
+"""Estimate the memory, time and cost of a run before training, on this machine or on a cluster."""
 
 from typing import TYPE_CHECKING
 

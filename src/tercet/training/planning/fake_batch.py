@@ -1,4 +1,4 @@
-"""Micro-batches of each task with the right shapes and maximum lengths, for fake tensors."""
+"""Micro-batches and losses of each task, without data, to measure a training step on fake tensors."""
 
 from functools import partial
 from typing import Any
@@ -31,7 +31,9 @@ _mask = partial(torch.ones, dtype=torch.bool)
 
 
 def fake_batch(recipe: Recipe, micro: int) -> Any:
-    """Return rows of the whole context, with the masks that the recipe's data has.
+    """Return a micro-batch of the recipe's task, filled with constants.
+
+    Its rows have the maximum length, and it has the masks that the recipe's data requires.
 
     Args:
         recipe: Recipe with its vocabulary sizes.
@@ -74,7 +76,10 @@ def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
 
 
 def _masks(data: TextSpec, rows: int, length: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask of real tokens for padded rows, and the document ids if documents are masked."""
+    """Return the mask of real tokens and the document ids, both of shape (rows, length).
+
+    The mask is None for packed rows. The document ids are None unless packed rows have a document mask.
+    """
     if isinstance(data.rows, Packed):
         return None, _ids(rows, length) if data.rows.document_mask else None
     return _mask(rows, length), None

@@ -11,10 +11,11 @@ from tercet.training.recipe.recipe import Recipe
 
 
 def find_micro_batch(recipe: Recipe, precision: str) -> int:
-    """Return the micro-batch size for `auto`.
+    """Return the micro-batch size for `auto` on this machine.
 
-    A device's share of a step is split into as few equal parts as are estimated to fit into its free memory, with some
-    headroom. If a step runs out of memory nevertheless, `out_of_memory.py` reduces the size.
+    A device's share of a step is split into the smallest number of equal parts that are each estimated to fit into its
+    free memory, except for some headroom. If a step runs out of memory nevertheless, `out_of_memory.py` reduces the
+    size.
 
     Args:
         recipe: Recipe with its vocabulary sizes.
@@ -31,6 +32,6 @@ def find_micro_batch(recipe: Recipe, precision: str) -> int:
 
 
 def describe_micro_batch(recipe: Recipe, micro: int) -> str:
-    """Describe how a device splits its share of a step."""
+    """Describe the number and the size of the micro-batches per step on each device."""
     n = micro_batches(recipe, micro)
     return f"{n:,} micro-batch{'es' if n > 1 else ''} of {micro:,} {unit_of(recipe)} per step on each device"

@@ -1,13 +1,14 @@
-"""FLOPs of training per input token or token pair.
+"""FLOPs of training per input token, or per pair of a source and a target token for translation.
 
 They are those of `tercet.inspect.model_table`, with corrections for the recipe:
 
     6 N + 12 L H K T                  all weights are trained, all positions are scored
     - 6 (1 - r) N_head                a masked model scores only the fraction r of the positions
     - 2 N_frozen                      frozen matrices have no weight gradient
-    + 6 N_adapter                     for an adapter in addition
+    + 6 N_adapter                     an adapter is trained in addition
 
-Recomputation for activation checkpointing is not counted, as in MFU.
+N is the number of elements of the multiplied matrices, L the number of attentions, H of heads, K the width of a head
+and T the maximum length. Recomputation for activation checkpointing is not counted, as in MFU.
 """
 
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ class TrainingFlops:
 
     Attributes:
         per_token: FLOPs per token, or per pair of a source and a target token.
-        multiplied: Elements of the matrices that are multiplied for every token.
-        unit: token or token pair.
+        multiplied: Number of elements of the matrices that are multiplied for every token.
+        unit: "token", or "token pair" for translation.
     """
 
     per_token: int
@@ -36,7 +37,7 @@ class TrainingFlops:
     unit: Literal["token", "token pair"]
 
     def for_tokens(self, tokens: float) -> float:
-        """Return the FLOPs for a number of tokens as a run counts them, which includes both sides."""
+        """Return the FLOPs for a number of tokens, which for translation counts source and target tokens."""
         return tokens / (2 if self.unit == "token pair" else 1) * self.per_token
 
 
@@ -45,7 +46,8 @@ def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> Training
 
     Args:
         recipe: Recipe with its vocabulary sizes.
-        memory: Result of `measure_step` for the recipe, which includes the trainable weights.
+        memory: Result of `measure_step` for the recipe, with the sizes of frozen matrices and of the adapter; None to
+            measure them if the recipe has any.
 
     Raises:
         UserError: If the model's sizes do not fit together.
@@ -63,7 +65,10 @@ def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> Training
 
 
 def _unscored_flops(recipe: Recipe, table: ModelTable) -> int:
-    """Return the FLOPs of the head at positions without a loss."""
+    """Return the FLOPs per token that the head of a masked model does not need, and 0 for other recipes.
+
+    `model_table` counts the head at all positions, but training applies it only to masked ones.
+    """
     if not isinstance(recipe, MaskedRecipe):
         return 0
     length = recipe.model.max_len

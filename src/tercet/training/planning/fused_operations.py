@@ -1,9 +1,11 @@
 """Replace operations of a model by ones that keep as much for the backward pass as fused kernels.
 
+They keep:
+
     attention   queries, keys, values, output and one number per query; never the (T, S) weights (Dao et al.,
-                "FlashAttention", 2022). On a CPU without dropout and bias only. On a GPU documents are masked by a
-                small table.
-    dropout     on a GPU one byte per element, on a CPU one element of the same dtype
+                "FlashAttention", 2022). On a CPU this holds only without dropout and bias. On a GPU, a small table
+                masks documents.
+    dropout     one byte per element on a GPU, one element of the same dtype on a CPU
 
 The replacements compute nothing. They are for fake tensors, which have only shapes and for which neither Tercet's nor
 the GPU's kernels are available.
@@ -26,7 +28,12 @@ Device = Literal["cpu", "cuda"]
 
 
 def use_fused_operations(model: nn.Module, device: Device) -> None:
-    """Replace the operations of a model in place."""
+    """Replace attention and dropout of a model in place.
+
+    Args:
+        model: Model of fake tensors.
+        device: Device whose kernels are imitated.
+    """
     parts: list[Any] = list(model.modules())
     for part in parts:
         if isinstance(part, Attention):
@@ -49,7 +56,10 @@ def attend_fake(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Return a tensor of the shape of `tercet.nn.attend` with the same arguments."""
+    """Return a tensor with the shape of the output of `tercet.nn.attend` for the same arguments.
+
+    The backward pass keeps as much as that of a fused kernel on `device`.
+    """
     if device == "cpu" and (dropout or bias is not None):
         return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
     q, k, v = (x.to(multiplied_dtype(x)) for x in (q, k, v))

@@ -12,8 +12,8 @@ Manufacturers often print twice the number first, for matrices with 2:4 sparsity
     RTX 3090             NVIDIA "Ampere GA102 GPU architecture", appendix A
     RTX 4090             NVIDIA "Ada GPU architecture", appendix A
 
-Memory is the printed size; a driver reports slightly less. If a name has several sizes, the name without a size is the
-smaller V100 and the larger A100.
+Memory is the size on the datasheet; a driver reports slightly less. For GPUs with two sizes, `V100` means 16 GB and
+`A100` means 80 GB.
 """
 
 import re
@@ -33,8 +33,8 @@ class GPU:
 
     Args:
         name: Display name.
-        memory_bytes: Memory of one GPU.
-        peak_flops: Peak FLOP/s in `precision`; None if unknown.
+        memory_bytes: Memory of one GPU in bytes.
+        peak_flops: Peak FLOP/s of dense matrix products in `precision`; None if unknown.
         precision: 16-bit format of matrix products.
     """
 
@@ -92,12 +92,13 @@ class Cluster:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Parse a cluster.
+    """Parse the description of a cluster in the value of `--gpus`.
 
-    The forms are `8xH100`, `2x8xH100` for two nodes, and for other GPUs `4x48GiB@150TFLOPS` or `48GiB`.
+    The forms are `8xH100`, `2x8xH100` for two nodes of eight GPUs each, and `4x48GiB@150TFLOPS` or `48GiB` for other
+    GPUs.
 
     Raises:
-        UserError: If the text has another form, or the GPU is unknown.
+        UserError: If the text has another form, the GPU is unknown, or a number is out of range.
     """
     match = re.fullmatch(r"(?:(\d{1,9})x)?(?:(\d{1,9})x)?([^\s].*)", text.strip(), re.IGNORECASE)
     if match is None:
@@ -114,7 +115,7 @@ def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
 
     Args:
         name: Name that the driver reports.
-        memory_bytes: Memory that the driver reports, which replaces that of the table.
+        memory_bytes: Memory of the returned GPU in bytes, as the driver reports it.
     """
     words, plain = {*re.findall(r"[a-z0-9]+", name.lower())}, _plain(name)
     for key in sorted(GPUS, key=len, reverse=True):
@@ -125,7 +126,12 @@ def find_by_device_name(name: str, memory_bytes: int) -> GPU | None:
 
 
 def _find(kind: str, text: str) -> GPU:
-    """Return a GPU of the table, or one in free form."""
+    """Return the GPU of the table with the name `kind`, or the GPU that `kind` describes in free form.
+
+    Args:
+        kind: Name such as "H100", or free form such as "48GiB@150TFLOPS".
+        text: Whole value of `--gpus`, for error messages.
+    """
     custom = re.fullmatch(r"(\d+(?:\.\d+)?)\s*Gi?B(?:\s*@\s*(\d+(?:\.\d+)?)\s*TFLOPS?)?", kind, re.IGNORECASE)
     if custom is not None:
         memory, peak = float(custom[1]), None if custom[2] is None else float(custom[2])

@@ -1,7 +1,7 @@
 """Count the bytes of live tensors by their storages, at each operation that PyTorch dispatches.
 
-A storage counts from the operation that creates it until nothing refers to it, neither Python nor autograd's saved
-tensors. Fake tensors have storages of the right size without memory, so that a step of any model can be counted.
+A storage counts from the operation that creates it until neither Python nor autograd's saved tensors refer to it. Fake
+tensors have storages of the right size without memory, so that a step of a model of any size can be counted.
 """
 
 import weakref
@@ -33,7 +33,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def ignore(self, tensors: list[Tensor]) -> None:
-        """Exclude tensors that existed before this context."""
+        """Exclude the storages of tensors that were created before this context."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._storages[id(storage)] = weakref.ref(storage, self._forget(id(storage), 0))

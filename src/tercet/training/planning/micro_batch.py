@@ -1,4 +1,4 @@
-"""The micro-batch of a recipe on one device, and the largest one that fits into memory.
+"""The micro-batch size of a recipe on one device, and the largest size that fits into memory.
 
 All sizes are rows, or tokens per side for translation.
 """
@@ -14,11 +14,11 @@ from tercet.training.recipe.task_specs import RowBatchSpec
 from tercet.training.tasks.plan import Plan, plan_of
 
 SINGULAR = {"rows": "row", "tokens per side": "token per side"}
-TRIES = 8  # iterations of the search for the largest size
+TRIES = 8  # maximum iterations of the search for the largest size
 
 
 def micro_batch(recipe: Recipe) -> int:
-    """Return the micro-batch size of a recipe; for `auto` the device's whole share."""
+    """Return the micro-batch size that a recipe sets, or the device's whole share for `auto` and null."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return min(recipe.task.bucket_tokens(world), device_share(recipe))
@@ -35,7 +35,7 @@ def format_with_unit(number: int, unit: str) -> str:
 
 
 def device_share(recipe: Recipe) -> int:
-    """Return one device's share of a step."""
+    """Return one device's share of the batch of a step."""
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.batch_tokens // world
@@ -50,13 +50,14 @@ def micro_batches(recipe: Recipe, micro: int) -> int:
 def largest_micro_batch(
     recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int
 ) -> int | None:
-    """Return the largest micro-batch that fits into a device, or None if none fits.
+    """Return the largest micro-batch size with which a step fits into a device, or None if none fits.
 
     Args:
-        recipe: Recipe.
-        count: Function from micro-batch size and checkpointing to the memory of a step of the recipe's `rank_part`.
-        checkpointing: If True, activations are recomputed.
-        available_bytes: Memory of the device.
+        recipe: Recipe with its vocabulary sizes.
+        count: Function from a micro-batch size and a value of `checkpointing` to the memory of a step of the recipe's
+            `rank_part`.
+        checkpointing: If True, activations are recomputed in the backward pass.
+        available_bytes: Memory of the device that a run may use, in bytes.
     """
 
     def needed_bytes(micro: int) -> int:
@@ -72,10 +73,13 @@ def largest_micro_batch(
 def auto_micro_batch(
     recipe: Recipe, count: Callable[[int, bool], StepMemory], *, checkpointing: bool, available_bytes: int | None
 ) -> int:
-    """Return the micro-batch size for `auto`: the device's share in as few equal parts as fit.
+    """Return the micro-batch size of a recipe on a device with some memory.
 
-    If none fits, this is the smallest size. If the recipe sets a size or the memory is unknown, this is `micro_batch`.
-    The arguments are those of `largest_micro_batch`.
+    For `auto` this splits the device's share into the smallest number of equal parts that each fit into the memory. If
+    no size fits, it is the smallest one. If the recipe does not set `auto`, or the memory is unknown, the result is
+    that of `micro_batch`.
+
+    The arguments are those of `largest_micro_batch`; `available_bytes` is None if the memory is unknown.
     """
     if available_bytes is None or not recipe.task.finds_micro_batch:
         return micro_batch(recipe)
@@ -84,19 +88,25 @@ def auto_micro_batch(
 
 
 def smallest_micro_batch(recipe: Recipe) -> int:
-    """Return the smallest size: one row, or the tokens of the longest sentence for translation."""
+    """Return the smallest possible size: one row, or for translation the tokens of the longest sentence.
+
+    The latter is at most the device's share of a step.
+    """
     return min(recipe.model.max_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
 
 
 def tokens_of_row(recipe: Recipe) -> int:
-    """Return the maximum tokens per row of a plan; for translation the tokens per side of a bucket."""
+    """Return the maximum tokens per row of a `Plan`; for translation, whose rows are buckets, those per side."""
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
     return recipe.model.max_len
 
 
 def plan_without_data(recipe: Recipe) -> Plan:
-    """Return the plan of a run whose data is not read: epochs and orders are meaningless."""
+    """Return the plan of a run whose data is not read.
+
+    Its steps and the sizes of their batches are valid, its epochs and the order of its rows are not.
+    """
     world = recipe.training.data_parallel_size
     if isinstance(recipe, TranslationRecipe):
         return plan_of(recipe.training, 1, batch=recipe.task.buckets_per_step(world), micro=1)
@@ -107,15 +117,15 @@ def plan_without_data(recipe: Recipe) -> Plan:
 def largest_that_fits(
     needed_bytes: Callable[[int], int], available_bytes: int, *, maximum: int, minimum: int = 1
 ) -> int | None:
-    """Return the largest micro-batch whose memory fits, or None if none fits.
+    """Return the largest micro-batch size whose memory fits, or None if none fits.
 
-    The search interpolates linearly between the two nearest known sizes and takes at most `TRIES` steps. If these do
-    not suffice, the result is the largest size that was found to fit.
+    The search interpolates linearly between the largest size known to fit and the smallest known not to fit, and takes
+    at most `TRIES` steps. If these do not suffice, the result is the largest size that was found to fit.
 
     Args:
-        needed_bytes: Function from micro-batch size to bytes, which must be increasing.
-        available_bytes: Memory of the device.
-        maximum, minimum: Range of sizes.
+        needed_bytes: Increasing function from micro-batch size to bytes.
+        available_bytes: Memory of the device that a run may use, in bytes.
+        maximum, minimum: Largest and smallest possible size.
     """
     low, high = minimum, maximum
     if (high_bytes := needed_bytes(high)) <= available_bytes:

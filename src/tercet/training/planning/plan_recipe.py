@@ -24,7 +24,9 @@ def plan_recipe(
     price: float | None = None,
     progress: bool = False,
 ) -> "RunPlan":
-    """Return the requirements of a run; the arguments are those of `tercet.plan`.
+    """Return the memory, time and cost that a run requires.
+
+    The arguments after `request` are those of `tercet.plan`.
 
     Raises:
         UserError: If the recipe or GPU does not exist, a number is out of range, or arguments do not fit together.

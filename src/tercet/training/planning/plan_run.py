@@ -1,4 +1,4 @@
-"""Plan a run before training: parameters, FLOPs, memory per device, steps, time, cost."""
+"""Estimate the requirements of a run before training: parameters, FLOPs, memory per device, steps, time, cost."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,15 +48,18 @@ def plan_run(
     price: float | None = None,
     progress: bool = False,
 ) -> RunPlan:
-    """Plan a run.
+    """Return the memory, steps, time and cost that a run requires.
+
+    The time is only known if one of `mfu`, `measured` and `here` is given.
 
     Args:
-        name, recipe: Recipe and its name.
-        cluster: Cluster that replaces the recipe's devices.
-        mfu: Assumed model FLOPs utilization.
-        measured: Folder of a run whose speed is used.
+        name: Name of the recipe.
+        recipe: Recipe.
+        cluster: Cluster that replaces the recipe's devices; None for the recipe's devices.
+        mfu: Assumed model FLOPs utilization, from 0 to 1; requires `cluster`.
+        measured: Folder of an earlier run whose speed is used.
         here: If True, measure the speed on this machine.
-        price: Price per device and hour.
+        price: Price per device and hour; None for no cost.
         progress: If True, report progress on stderr if the data has to be read.
 
     Raises:
@@ -100,10 +103,11 @@ def plan_run(
 
 
 def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
-    """Return the recipe with the devices of the cluster.
+    """Return the recipe with the devices and nodes of a cluster.
 
     Raises:
-        UserError: If they cannot share its batch.
+        UserError: If the recipe does not allow this number of devices or nodes, for example because its batch cannot be
+            divided among them.
     """
     devices = cluster.count // cluster.nodes
     try:
@@ -113,7 +117,7 @@ def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
 
 
 def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
-    """Return the recipe with its sizes, and its task if the length of the run depends on the data."""
+    """Return the recipe with its vocabulary sizes, and its task if sizes or length depend on the data."""
     sized_recipe = size_recipe(recipe, progress=progress)
     if recipe.training.max_epochs is not None and sized_recipe.task is None:
         task = read_task(recipe, progress=progress)
@@ -124,9 +128,9 @@ def _size(recipe: Recipe, *, progress: bool) -> SizedRecipe:
 def _count_memory(
     recipe: Recipe, device: Device, precision: str, available_bytes: int | None
 ) -> tuple[int, StepMemory, tuple[RankMemory, RankMemory]]:
-    """Return the micro-batch, the memory of its step and the memory of each rank.
+    """Return the micro-batch size, the memory of a step of the whole model, and the memory of each rank.
 
-    The last is a pair: with activations as in the recipe, and with the opposite setting of checkpointing.
+    The last is a pair: with activation checkpointing as in the recipe, and with the opposite setting.
     """
     count = cache(partial(count_step, recipe, device, precision))
     part, checkpointing = rank_part(recipe), recipe.training.activation_checkpointing
@@ -157,7 +161,10 @@ def _rank_memory(
 
 
 def count_step(recipe: Recipe, device: Device, precision: str, micro: int, checkpointing: bool) -> StepMemory:
-    """Return `measure_step` of a recipe, including the heads that are new in a model with an adapter."""
+    """Return the result of `measure_step` for a recipe.
+
+    With an adapter, heads that the pretrained model lacks are trained as well.
+    """
     return measure_step(
         recipe, micro=micro, device=device, precision=precision, checkpointing=checkpointing,
         new=_new_weights(recipe),
@@ -165,7 +172,10 @@ def count_step(recipe: Recipe, device: Device, precision: str, micro: int, check
 
 
 def _new_weights(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of head weights that the pretrained model lacks, trained along with an adapter."""
+    """Return the names of weights that the pretrained model lacks; empty without an adapter.
+
+    These weights are trained along with the adapter.
+    """
     if recipe.adapter is None or recipe.pretrained is None:
         return ()
 
@@ -180,7 +190,7 @@ def _new_weights(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _device_and_precision(recipe: Recipe, cluster: Cluster | None, here: bool) -> tuple[Device, str]:
-    """Return the device whose operations are counted, and the training precision."""
+    """Return the device whose operations are counted, and the training precision: fp32, bf16 or fp16."""
     training = recipe.training
     if cluster is not None:
         return "cuda", cluster.gpu.precision if training.precision == "auto" else training.precision
@@ -196,7 +206,7 @@ def _device_and_precision(recipe: Recipe, cluster: Cluster | None, here: bool) -
 
 
 def _available_bytes(cluster: Cluster | None, here: bool) -> int | None:
-    """Return the bytes of a device that are available to a run."""
+    """Return the bytes of a device that are available to a run; None if the device is unknown."""
     memory = None if cluster is None else cluster.gpu.memory_bytes
     if here and cluster is None:
         memory = device_memory()
@@ -213,7 +223,10 @@ def _schedule(
     here: bool,
     price: float | None,
 ) -> tuple[Plan, RunTime | None]:
-    """Return the plan, with steps converted from hours, and its time if the speed is known."""
+    """Return the plan of the steps, and their time and cost.
+
+    If the speed is unknown, the time is None, and a length in hours is not converted to steps.
+    """
     recipe = sized_recipe.recipe
     plan = plan_without_data(recipe) if sized_recipe.task is None else sized_recipe.task.plan
     throughput, speed = _throughput(sized_recipe, cluster, mfu=mfu, measured=measured, here=here)

@@ -13,19 +13,20 @@ Strategy = Literal["single", "ddp", "fsdp", "tp"]
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """Bytes of one device, with activations kept or recomputed.
+    """Memory of one device in bytes, with activations kept or recomputed.
 
     Attributes:
-        checkpointing: If True, activations are recomputed.
-        weights, gradients, optimizer, average: Bytes on the device: with ddp of the whole model, with fsdp and tp of
-            the rank's part.
-        host: Bytes of weights, gradients and optimizer in host memory with cpu_offload; not in the total.
-        communication: Gradients in the buckets of ddp, or weights and gradients that fsdp has gathered.
-        activations, workspace: Bytes of a micro-batch.
-        total: Sum of all except `host`.
-        fits: True if the total fits into the device's memory except for HEADROOM; None if the memory is unknown.
-        largest_micro_batch: Largest size that fits, at most the device's share of a step; None if none fits or the
-            memory is unknown.
+        checkpointing: If True, activations are recomputed in the backward pass.
+        weights, gradients, optimizer, average: Bytes of weights, gradients, optimizer state and moving average on the
+            device: of the rank's part with fsdp and tp, of the whole model otherwise.
+        host: Bytes of weights, gradients and optimizer state in host memory with `cpu_offload`; 0 otherwise.
+        communication: Bytes of the gradients in the buckets of ddp, or of the weights and gradients that fsdp has
+            gathered; 0 otherwise.
+        activations, workspace: Bytes of a micro-batch, as in `StepMemory`.
+        total: Sum of all bytes except `host`.
+        fits: True if `total` is at most the memory of the device that a run may use; None if the memory is unknown.
+        largest_micro_batch: Largest micro-batch size that fits, at most the device's share of a step; None if none
+            fits, or the memory is unknown or was not searched.
     """
 
     checkpointing: bool
@@ -43,7 +44,7 @@ class RankMemory:
 
 
 def strategy_of(recipe: Recipe) -> Strategy:
-    """Return the strategy of a recipe: ddp for several devices, unless the recipe sets fsdp or tp."""
+    """Return the strategy of a recipe, with `auto` resolved: single for one device, else ddp."""
     if recipe.training.world_size == 1:
         return "single"
     strategy = recipe.training.strategy
@@ -51,9 +52,10 @@ def strategy_of(recipe: Recipe) -> Strategy:
 
 
 def rank_part(recipe: Recipe) -> Recipe:
-    """Return the recipe of the model part on one device.
+    """Return the recipe of the part of the model that one device computes.
 
-    With tp this is a model of the same width with the device's share of heads and inner width, otherwise the recipe.
+    With tp, this model has the same width, but only the device's share of the heads and of the inner width. With other
+    strategies, the recipe is returned unchanged.
     """
     devices = recipe.training.tensor_parallel_size
     if devices == 1:
@@ -74,13 +76,13 @@ def rank_part(recipe: Recipe) -> Recipe:
 
 
 def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, available_bytes: int | None) -> RankMemory:
-    """Return the memory of one device.
+    """Return the memory of one device, without the largest micro-batch size.
 
     Args:
-        recipe: Recipe.
-        step: Memory of a step of its `rank_part`.
-        checkpointing: If True, activations are recomputed.
-        available_bytes: Memory of the device; None if unknown.
+        recipe: Recipe with its vocabulary sizes.
+        step: Memory of a step of the recipe's `rank_part`.
+        checkpointing: If True, activations are recomputed in the backward pass.
+        available_bytes: Memory of the device that a run may use, in bytes; None if unknown.
     """
     world, strategy = recipe.training.world_size, strategy_of(recipe)
     shards = world if strategy == "fsdp" else 1
@@ -115,12 +117,12 @@ def estimate_rank(recipe: Recipe, step: StepMemory, *, checkpointing: bool, avai
 
 
 def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, share: int, passes: int) -> int:
-    """Return the bytes that each device sends per step, and also receives, with ring algorithms.
+    """Return the bytes that each device sends per step with ring algorithms; it receives as many.
 
-    With ddp, whole gradients are all-reduced once per step. With fsdp, all blocks except the last are gathered for each
-    forward and backward pass and other weights once per micro-batch, and gradients are reduced to each rank's shard for
-    each micro-batch, with `exact` once per step. Without `reshard_after_forward`, all of this happens once per step.
-    With tp, hidden states and their gradients are all-reduced.
+    With ddp, whole gradients are all-reduced once per step. With fsdp, all weights are gathered for the forward pass of
+    each micro-batch, and those of all blocks except the last again for its backward pass. Gradients are reduced to each
+    rank's shard once per micro-batch, or with `exact` once per step. With fsdp without `reshard_after_forward`, weights
+    are gathered and gradients reduced once per step. With tp, hidden states and their gradients are all-reduced.
 
     Args:
         recipe: Recipe.
@@ -147,10 +149,10 @@ def communicated_bytes(recipe: Recipe, step: StepMemory, precision: str, *, shar
 
 
 def _summed_up(recipe: Recipe, share: int) -> int:
-    """Return how many numbers tp all-reduces per step.
+    """Return the number of elements that tp all-reduces per step.
 
-    These are the output of each sublayer, twice if activations are recomputed, and the gradient of each sublayer's
-    input, including the encoder's output in cross-attention.
+    These are the outputs of each sublayer, twice if activations are recomputed, and the gradients of each sublayer's
+    inputs. Cross-attention has two inputs, since it also reads the encoder's output.
     """
     model, recomputes = recipe.model, recipe.training.activation_checkpointing
     tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)

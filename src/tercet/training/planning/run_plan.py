@@ -1,4 +1,4 @@
-"""Requirements of a run: parameters, FLOPs, memory per device, steps, time, cost."""
+"""Result of planning a run: parameters, FLOPs, memory per device, steps, time, cost."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,8 +20,9 @@ class RunTime:
 
     Attributes:
         throughput: Speed of a device, and its source.
-        seconds_per_step, seconds: Duration of a full step, and of the whole run.
-        gpu_hours: Hours of all devices together.
+        seconds_per_step: Seconds per step with the full batch.
+        seconds: Seconds of the whole run.
+        gpu_hours: Hours of the run times the number of devices.
         cost: Cost in the currency of the price; None without a price.
     """
 
@@ -34,28 +35,32 @@ class RunTime:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunPlan(Summary):
-    """Requirements of a run.
+    """Memory, steps, time and cost that a run requires.
 
     Attributes:
         recipe: Name of the recipe.
-        cluster: Cluster; None for the recipe's devices.
+        cluster: Cluster that is planned for; None for the recipe's devices.
         devices: Number of devices over all nodes.
         strategy: single, ddp, fsdp or tp.
         precision: fp32, bf16 or fp16.
         optimizer: Kind of the optimizer.
-        parameters, trainable: Numbers of parameters, tied ones once.
-        vocabulary_at_most: Assumed sizes of vocabularies that are not yet trained, by side.
-        length: Tokens per row, or maximum tokens per sentence for translation.
-        rows, unit: Unit of batch sizes, and of FLOPs.
-        batch, micro_batch: Rows per step over all devices, and per device and forward pass; tokens per side for
-            translation.
+        parameters, trainable: Numbers of all and of trainable parameters; tied ones count once.
+        vocabulary_at_most: Assumed sizes of vocabularies that are not yet trained, by `vocab_size` and
+            `source_vocab_size`; None if all sizes are known.
+        length: Maximum tokens per row, or per sentence for translation.
+        rows: Unit of `batch` and `micro_batch`: "rows", or "tokens per side" for translation.
+        unit: Unit of `flops_per_token`: "token", or "token pair" for translation.
+        batch: Size of the batch of a step over all devices.
+        micro_batch: Size of a micro-batch on one device.
         micro_batches: Micro-batches per device and step.
-        tokens_per_step: Maximum tokens over all devices; tokens per side for translation, padding included.
-        steps, tokens: Length of the run; None if it is in hours and the speed is unknown.
-        length_from: Setting that determines the length.
-        flops_per_token, flops_per_step, flops: FLOPs of forward and backward passes; per token pair for translation.
-        communicated_bytes: Bytes that each device sends per step, and also receives.
-        memory: Memory of a device with activations as in the recipe, and with the opposite setting.
+        tokens_per_step: Maximum tokens over all devices, padding included; for translation, per side.
+        steps: Length of the run in steps; None if it is in hours and the speed is unknown.
+        tokens: Maximum tokens of the whole run, counted as in `tokens_per_step`; None like `steps`.
+        length_from: Key that sets the length: max_steps, max_epochs or max_hours.
+        flops_per_token, flops_per_step, flops: FLOPs of forward and backward passes, per token or token pair, per step
+            and of the whole run; the last is None like `steps`.
+        communicated_bytes: Bytes that each device sends per step; it receives as many.
+        memory: Memory of a device with activation checkpointing as in the recipe, and with the opposite setting.
         time: Time and cost; None if the speed is unknown.
     """
 
@@ -91,11 +96,11 @@ class RunPlan(Summary):
         return 1 if self.strategy == "tp" else self.devices
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
+        """Return the attributes as nested dicts for JSON."""
         return asdict(self)
 
     def view(self) -> View:
-        """Return the work of a run, the memory per device, and the time as a table."""
+        """Return tables of the work of the run, of the memory per device, and of time and cost."""
         facts = Table(rows=list(_facts(self)), left=(0, 1))
         return View((facts, "", _memory(self), "", Table(rows=list(_ends(self)), left=(0, 1))))
 

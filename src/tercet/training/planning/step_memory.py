@@ -31,15 +31,18 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """Memory of a device that has the whole model; all except the numbers of parameters in bytes.
+    """Memory of a training step on a device that has the whole model.
 
     Attributes:
-        parameters, trainable: Numbers of parameters, tied ones once.
-        frozen_multiplied, adapter: Numbers of elements of frozen matrices that are multiplied, and of an adapter.
-        weights, gradients, optimizer, average: Bytes that are allocated for the whole run.
+        parameters, trainable: Numbers of all and of trainable parameters; tied ones count once.
+        frozen_multiplied: Number of elements of the frozen matrices that are multiplied.
+        adapter: Number of parameters of the adapter; 0 without one.
+        weights, gradients, optimizer, average: Bytes of weights, gradients, optimizer state and moving average, which
+            are allocated for the whole run.
         activations: Bytes of a micro-batch that are live when its loss is known.
-        workspace: Maximum bytes in addition to all of these.
-        largest_block, outside_blocks: Bytes of the largest block's weights, and of weights outside blocks.
+        workspace: Maximum bytes during the step in addition to all of these.
+        largest_block: Bytes of the weights of the largest block.
+        outside_blocks: Bytes of the weights outside blocks.
     """
 
     parameters: int
@@ -59,15 +62,17 @@ class StepMemory:
 def measure_step(
     recipe: Recipe, *, micro: int, device: Device, precision: str, checkpointing: bool, new: tuple[str, ...] = ()
 ) -> StepMemory:
-    """Measure a step of a micro-batch, with gradients of earlier micro-batches already allocated.
+    """Measure the memory of a step with one micro-batch, on fake tensors.
+
+    Gradients are allocated before the step, as if earlier micro-batches had been accumulated.
 
     Args:
         recipe: Recipe with its vocabulary sizes.
-        micro: Rows, or tokens per side for translation.
+        micro: Rows of the micro-batch, or tokens per side for translation.
         device: Device whose operations are assumed.
         precision: fp32, bf16 or fp16.
-        checkpointing: If True, keep only the input of each block.
-        new: Names of weights that the pretrained model lacks.
+        checkpointing: If True, keep only the input of each block for the backward pass.
+        new: Names of weights that the pretrained model lacks, which are trained along with an adapter.
 
     Raises:
         UserError: If the model's sizes do not fit together.
@@ -123,7 +128,7 @@ def _run_step(
     batch: Any,
     dtype: torch.dtype | None,
 ) -> tuple[int, int]:
-    """Return the activation bytes when the loss is known, and the maximum in addition during the step."""
+    """Return the bytes of activations when the loss is known, and the maximum bytes in addition during the step."""
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         loss = fake_loss(recipe, model, batch)
     activations = live.current
@@ -139,7 +144,7 @@ def _run_step(
 
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
-    """Return the bytes of the logits and their gradient, if the step is compiled as one graph."""
+    """Return the bytes of the logits and their gradient in a step that is compiled as one graph."""
     if isinstance(batch, LabeledBatch):
         return 0
     return likelihood.bytes_of_graph(batch.targets.numel(), len(model.unembedding.weight), dtype)
@@ -151,7 +156,7 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 @contextmanager
 def _fake_tensors_on(device: Device) -> Generator[None]:
-    """Use the chunk sizes and document masks of `device` for fake tensors, which are on a CPU."""
+    """Use the chunk sizes and document masks of `device` within a context, although fake tensors are on a CPU."""
     cpu_rows, block_mask_devices = likelihood.CHUNK_ELEMENTS["cpu"], document_mask.DEVICES
     likelihood.CHUNK_ELEMENTS["cpu"] = likelihood.CHUNK_ELEMENTS[device]
     document_mask.DEVICES = ("cpu",) if device in block_mask_devices else ()

@@ -9,12 +9,16 @@ HEADROOM = 0.1  # assumed fraction of memory for the CUDA context and fragmentat
 
 
 def usable_memory(memory: int | None) -> int | None:
-    """Return the bytes of a memory that a run may use; None if the size is unknown."""
+    """Return the part of a memory that a run may use, without headroom; None if the size is unknown.
+
+    Args:
+        memory: Size of the memory in bytes; None if unknown.
+    """
     return None if memory is None else int((1 - HEADROOM) * memory)
 
 
 def device_memory() -> int | None:
-    """Return the bytes of the first GPU, or else of the machine; None if unknown."""
+    """Return the memory in bytes of the first GPU, or of the machine if there is no GPU; None if unknown."""
     import torch
 
     if torch.cuda.is_available():
@@ -23,9 +27,14 @@ def device_memory() -> int | None:
 
 
 def free_memory(accelerator: str, devices: int) -> int | None:
-    """Return the bytes that are still free for one of `devices`; None if unknown.
+    """Return the free memory in bytes for one device of a run; None if unknown.
 
-    For a GPU this is its free memory, for a CPU an equal share of the memory available to this process.
+    For a GPU, this is the free memory of the current one. For a CPU, it is an equal share of the memory that is
+    available to this process.
+
+    Args:
+        accelerator: Device type: cpu, cuda or mps.
+        devices: Number of devices of the run on this machine.
     """
     import torch
 
@@ -43,7 +52,13 @@ def machine_memory() -> int | None:
 
 
 def free_of_linux(root: Path) -> Iterator[int]:
-    """Yield the available memory of Linux, and the memory left by a container's limit (cgroup v2)."""
+    """Yield the available memory of Linux and the memory left within a container's limit (cgroup v2), in bytes.
+
+    A value that cannot be read is omitted.
+
+    Args:
+        root: Root of the file system.
+    """
     try:
         if match := re.search(r"^MemAvailable: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE):
             yield 1024 * int(match[1])

@@ -1,4 +1,4 @@
-"""Training speed of a device in model FLOP/s: assumed, of an earlier run, or of this machine.
+"""Training speed of a device in model FLOP/s: assumed, from an earlier run, or measured on this machine.
 
     FLOP/s of a device = MFU · peak = tokens per second · FLOPs per token / devices
 
@@ -30,9 +30,9 @@ class Throughput:
 
     Attributes:
         flops_per_second: FLOP/s of one device.
-        mfu: Fraction of the peak; None if the peak is unknown.
-        basis: assumed, run or here.
-        described: Short description of the source.
+        mfu: Fraction of the device's peak; None if the peak is unknown.
+        basis: Source of the speed: "assumed" (`--mfu`), "run" (`--measured`) or "here" (`--here`).
+        described: Description of the speed and its source for users.
     """
 
     flops_per_second: float
@@ -43,6 +43,10 @@ class Throughput:
 
 def assume(mfu: float, gpu: GPU) -> Throughput:
     """Return the throughput for an assumed MFU.
+
+    Args:
+        mfu: Fraction of the GPU's peak, from 0 to 1.
+        gpu: GPU to plan for.
 
     Raises:
         UserError: If the peak of the GPU is unknown.
@@ -64,7 +68,8 @@ def measure_run(run: Path, gpu: GPU | None) -> Throughput:
         gpu: GPU to plan for; None for the device of the run.
 
     Raises:
-        UserError: If the folder contains no run, the run is too short, or it was trained on another kind of device.
+        UserError: If the folder contains no run, the run is too short, or its speed cannot be converted to `gpu`:
+            it was not trained on a GPU, or a peak is unknown.
     """
     if find_run(str(run)) is None:
         raise UserError(f"--measured {run}: not a run folder; pass one such as runs/mine")
@@ -97,11 +102,15 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
     """Measure the throughput of some steps on this machine.
 
     Args:
-        sized_recipe: Recipe with its sizes. If there is a `gpu`, one device does the work of one device of the cluster.
+        sized_recipe: Recipe with its vocabulary sizes. With a `gpu`, one device of this machine computes the share of
+            one device of the cluster.
         gpu: GPU to plan for; None for this machine.
 
     Returns:
-        Throughput, and the measured times of steps and validations if the plan is for this machine.
+        Throughput, and the measured times of steps and validations; the latter is None with a `gpu`.
+
+    Raises:
+        UserError: If the speed cannot be converted to `gpu`: this machine has no GPU, or a peak is unknown.
     """
     import torch
 
@@ -143,7 +152,7 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
 
 
 def single_device_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe for one device that does the work of each of several devices."""
+    """Return the recipe for a single device with the share of one device of the original recipe."""
     training, task = recipe.training, recipe.task
     world = training.world_size
     if isinstance(recipe, TranslationRecipe):
@@ -156,17 +165,21 @@ def single_device_recipe(recipe: Recipe) -> Recipe:
 def _scale_to_gpu(
     gpu: GPU | None, device_flops: float, device: str | None, *, basis: str, described: str, flag: str
 ) -> Throughput:
-    """Convert a measured speed to the speed of a GPU.
+    """Return the throughput of a GPU, given the measured speed of a device.
 
-    The speed is used unchanged if device and GPU are the same. Otherwise the same fraction of the peak is assumed.
+    The speed is used unchanged if both are the same, or one of them is None. Otherwise the GPU is assumed to reach the
+    same fraction of its peak.
 
     Args:
-        gpu: GPU to plan for.
-        device_flops: Measured FLOP/s.
-        device: Device that was measured.
-        basis: Kind of measurement.
+        gpu: GPU to plan for; None for the measured device.
+        device_flops: Measured FLOP/s of the device.
+        device: Name of the measured device; None if unknown.
+        basis: Source of the speed, as in `Throughput`.
         described: Description of the measurement.
         flag: Command-line flag, for error messages.
+
+    Raises:
+        UserError: If the device is not a GPU, or one of the peaks is unknown.
     """
     measured_gpu = None if device is None or device == CPU else find_by_device_name(device, 0)
     peak = None if measured_gpu is None else measured_gpu.peak_flops
@@ -183,10 +196,10 @@ def _scale_to_gpu(
 
 
 def _check_kind(device: str, gpu: GPU | None, flag: str) -> None:
-    """Check that a GPU is not planned from a measurement on another kind of device.
+    """Check that the speed of a device can be converted to a GPU; any device will do if `gpu` is None.
 
     Raises:
-        UserError: If the measured device is not a GPU.
+        UserError: If there is a `gpu`, and `device` is cpu or mps.
     """
     if gpu is not None and device in (CPU, "mps"):
         raise UserError(

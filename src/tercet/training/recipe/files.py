@@ -17,6 +17,10 @@ LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run; exactly one of t
 def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
     """Return the unparsed settings of a packaged recipe or a YAML file, merged with `changes`.
 
+    Args:
+        name: Name of a packaged recipe, or path of a YAML file.
+        changes: Changed keys, as nested mappings; None for none.
+
     Raises:
         UserError: If the recipe does not exist, or is not valid YAML.
     """
@@ -34,9 +38,9 @@ def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
 def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
     """Return the settings of a recipe, merged with `changes`.
 
-    A run length in `changes` replaces the length of the recipe even if it is another key: `training.max_steps=500`
-    replaces `max_epochs`. If `changes` name another source of data, settings that belong to the recipe's own data are
-    removed (see `other_data`).
+    A run length in `changes` replaces the length of the recipe even if its key differs: `training.max_steps=500`
+    replaces `training.max_epochs`. If `changes` set another source of data, settings that only fit the recipe's own
+    data are removed (see `other_data.replace_data`).
     """
     new_training, training = changes.get("training"), settings.get("training")
     if (
@@ -49,7 +53,7 @@ def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def recipe_names() -> dict[str, str]:
-    """Return the names of the packaged recipes, each with the comment of its first line."""
+    """Return the names of the packaged recipes, each with the comment on the first line of its file."""
     files = (file for file in _recipe_folder().iterdir() if file.name.endswith(".yaml"))
     texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
     return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
@@ -61,7 +65,11 @@ def recipes_from_scratch() -> list[str]:
 
 
 def recipe_text(name: str) -> str:
-    """Return the YAML text of a packaged recipe, with its comments."""
+    """Return the YAML text of a packaged recipe, with its comments.
+
+    Raises:
+        UserError: If there is no such recipe.
+    """
     if name not in recipe_names():
         if Path(name).name != name or Path(name).suffix:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Choose a packaged recipe for data that is passed as a recipe, as in `tercet train mytext.txt`.
+"""Choose a packaged recipe if data is passed in the place of a recipe, as in `tercet train mytext.txt`.
 
 The choice depends on the format of the data and on its first characters.
 """
@@ -15,8 +15,8 @@ from tercet.training.recipe.files import recipe_names
 RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is not training text
     RECORD, RECIPE, "metrics.csv", "checkpoints", "best", "last", "config.json", "model.safetensors",
 )  # fmt: skip
-SAMPLE_CHARACTERS = 1 << 16  # characters
-SMALL_ALPHABET = 64  # characters
+SAMPLE_CHARACTERS = 1 << 16  # of the data, read to choose the tokenizer
+SMALL_ALPHABET = 64  # maximum number of distinct characters for a tokenizer of characters
 READING_KEYS = ("encoding", "text_field", "label_field", "over", "problem_type", "messages_field", "prompt_field",
            "response_field")  # keys of `data` that determine how a file is read  # fmt: skip
 FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labeled texts": "classify", "conversations": "chat"}
@@ -28,12 +28,12 @@ LABEL_RECIPES = {
 
 
 class RecipeChoice(NamedTuple):
-    """The recognized format of data, and the recipe that trains on it.
+    """A packaged recipe for data of a recognized format.
 
     Args:
-        kind: Format: text, pairs, labeled texts or conversations.
-        recipe: Name of a packaged recipe.
-        changes: Settings of the recipe that are changed for the data.
+        kind: Format of the data: "text", "pairs", "labeled texts" or "conversations".
+        recipe: Name of the packaged recipe.
+        changes: Changes to the recipe that suit the data, as nested mappings.
     """
 
     kind: str
@@ -64,9 +64,9 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     """Return the packaged recipe for data, by the format that `recognize` detects.
 
     Args:
-        source: File, folder or dataset.
-        target: File of translations, parallel to `source` line by line.
-        data_keys: Settings of `data` that the caller chose.
+        source: File, folder or named dataset.
+        target: File of translations, parallel to `source` line by line; None if there is none.
+        data_keys: Keys of `data` that the caller set, such as `text_field`, with their values.
         pretrained: If True, choose a fine-tuning recipe.
 
     Raises:
@@ -78,7 +78,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
     match spec:
         case PairsSpec():
-            # The numbers recipe has a small vocabulary, and no BLEU, which needs sequences of four words.
+            # The recipe for number words has only 350 tokens, and no BLEU, which needs sequences of four words.
             changes: Plain = {"data": {"tokenizer": {"vocab_size": 4000}}, "task": {"validation_sentences": 200}}
             choice = RecipeChoice("pairs", "numbers", changes)
         case LabelsSpec():
@@ -101,9 +101,9 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
 
 
 def _tokenizer_keys(texts: Iterable[str]) -> Plain:
-    """Return the settings of a character tokenizer for texts such as DNA; empty for other texts.
+    """Return the settings of a character tokenizer if texts are sequences such as DNA; empty for other texts.
 
-    Such texts have a small alphabet and no spaces.
+    Sequences are recognized by their small alphabet and the absence of spaces and tabs.
     """
     characters, length = set[str](), 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""Keys of recipes, with the values of those that accept only certain values."""
+"""Keys of all recipes, with the possible values of keys that accept only certain values."""
 
 import dataclasses
 import types
@@ -11,12 +11,15 @@ WORDS = {True: "true", False: "false", None: "null"}
 
 
 def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Return all recipe keys in the form of `--set`, such as "model.stack.position", with their choices.
-
-    A key that accepts one of several specs has their kinds as choices.
+    """Return all recipe keys with their choices.
 
     Args:
-        task: Task whose recipes are listed; all tasks by default.
+        task: Task whose keys are returned; None for the keys of all tasks.
+
+    Returns:
+        Possible values of each key as words, by the name of the key as in `--set`, such as "model.stack.position". For
+        a key that accepts one of several specs, these are the kinds of the specs. A key that accepts other values, such
+        as any number, may have no choices.
     """
     from tercet.models import PRESETS
 

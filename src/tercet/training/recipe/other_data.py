@@ -1,6 +1,6 @@
-"""Settings of a recipe that depend on its data, and what happens to them if other data is used.
+"""Settings of a recipe that depend on its data, and their treatment if the caller passes other data.
 
-Each key of `data` and of a task is in one of three tables; a test checks all specs and all packaged recipes.
+Each key of `data` and of `task` is in one of three tables; a test checks this for all specs and all packaged recipes.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from tercet.config import Plain, find_differences
 from tercet.messages import show
 
 REQUIRED = "???"  # the value of a setting that the caller must set; the marker that OmegaConf uses
-REPLACED_KEYS = {  # by the caller's value, or by the default, which works for any data
+REPLACED_KEYS = {  # replaced by the caller's value, or by the default, which works for any data
     "data.target": "the translations of the source",
     "data.source_language": "a column of the recipe's data, and the language of its sentences",
     "data.target_language": "as source_language",
@@ -61,9 +61,15 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
 
 
 def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """Return a recipe's settings without `REPLACED_KEYS`, if `changes` name another source of data.
+    """Return a recipe's settings without those that only fit its own data, if `changes` set another `data.source`.
 
-    A recipe that validates on its training data then validates on the other data.
+    These are `REPLACED_KEYS`, with two exceptions: validation rules that apply to any data are kept, and so are the
+    languages if they are needed to read the other data. A recipe that validates on its training data then validates on
+    the other data. With the same source, the settings are returned unchanged.
+
+    Args:
+        settings: Unparsed settings of the recipe.
+        changes: Changes of the caller, as nested mappings.
     """
     recipe_data, new_data = _data_settings(settings), _data_settings(changes)
     if recipe_data.get("source") in (None, REQUIRED) or new_data.get("source") in (None, recipe_data["source"]):
@@ -88,15 +94,18 @@ def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Pla
 
 
 def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenizer: bool = True) -> str | None:
-    """Describe the settings that other data in `changes` replaces, and those that stay.
+    """Describe the effects of other data in `changes` on the settings of a recipe.
 
-    The latter were chosen for the recipe's own data.
+    The description lists the settings that are replaced, and those that are kept although they were chosen for the
+    recipe's own data.
 
     Args:
-        tokenizer: If False, the tokenizer of the recipe is not used.
+        settings: Unparsed settings of the recipe.
+        changes: Changes of the caller, as nested mappings.
+        tokenizer: If False, omit kept tokenizer settings, because the recipe's tokenizer is not used.
 
     Returns:
-        A sentence, or None if nothing is replaced and nothing stays.
+        One line, or None if the data is not replaced or neither list has an entry.
     """
     recipe_source, new_source = _data_settings(settings).get("source"), _data_settings(changes).get("source")
     if recipe_source in (None, REQUIRED) or new_source in (None, recipe_source):
@@ -124,10 +133,10 @@ def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_columns(data: Mapping[str, Any]) -> bool:
-    """Return whether the languages are needed to read pairs.
+    """Return whether the settings for the languages are needed to read sentence pairs.
 
-    They are the keys of JSONL, or the direction of a named dataset. Two parallel files may be in any languages, and the
-    columns of a table are source and target by default.
+    They are the keys in a JSONL file, and the direction of a named dataset. Two parallel files and the columns of a
+    table, which are source and target by default, can be read without them.
     """
     from tercet.data.sources.tables import TABLE_SUFFIXES, uncompressed_suffix
 

@@ -24,10 +24,10 @@ HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.
 
 
 def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
-    """Return the keys of a recipe's `model` that apply to the pretrained model in `folder`.
+    """Return the keys of a recipe's `model` section that also apply to the pretrained model in `folder`.
 
-    These are `max_len`, limited to the context of that model, `dropout` and `classifier`. The other keys describe
-    the model that the recipe would build from scratch.
+    These are `max_len`, limited to the context of that model, `classifier` and the dropout of each stack. The other
+    keys describe the model that the recipe would build from scratch.
 
     Raises:
         UserError: If `folder` contains no model.
@@ -48,10 +48,15 @@ def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
 
 
 def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:
-    """Return the spec of the model in `folder`, merged with `changes`; a preset in `changes` is ignored.
+    """Return the spec of the model in `folder`, merged with `changes`.
+
+    Args:
+        folder: Folder of the model, or a GGUF file.
+        changes: Keys of a recipe's `model` section. A preset is ignored.
+        name: Name of the section in error messages.
 
     Raises:
-        UserError: If `folder` contains no model, or a key or its value is not valid.
+        UserError: If `folder` contains no model, or one of another family, or a key or its value is not valid.
     """
     find_model(folder)  # rejected before torch is imported
 
@@ -66,7 +71,10 @@ def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> A
 
 
 def _keep_table(base: AnySpec, spec: AnySpec) -> AnySpec:
-    """Keep the size of tables of learned positions if `max_len` becomes smaller."""
+    """Return `spec` with tables of learned positions as large as in `base`, even if `max_len` is smaller.
+
+    The pretrained tables would otherwise not fit.
+    """
     if spec.max_len >= base.max_len:
         return spec
     stacks = {
@@ -81,10 +89,10 @@ def _keep_table(base: AnySpec, spec: AnySpec) -> AnySpec:
 
 @dataclass(frozen=True)
 class PretrainedWeights:
-    """The weights that a model took from a pretrained one.
+    """Differences between the weights of a model and those of the pretrained model that it starts from.
 
     Attributes:
-        new: Names of weights that the pretrained model lacks.
+        new: Names of weights that the pretrained model lacks; they keep their initial values.
         left_behind: Names of weights of the pretrained model that are not used.
     """
 
@@ -92,21 +100,34 @@ class PretrainedWeights:
     left_behind: tuple[str, ...]
 
     def describe(self, folder: str) -> str:
-        """Describe the result in one line; `folder` is that of the pretrained model."""
+        """Describe the differences in one line.
+
+        Args:
+            folder: Folder of the pretrained model.
+        """
         parts = [f"weights of {folder}"]
         parts += [f"new: {', '.join(self.new)}"] if self.new else []
-        parts += [f"left behind: {', '.join(self.left_behind)}"] if self.left_behind else []
+        parts += [f"not used: {', '.join(self.left_behind)}"] if self.left_behind else []
         return "; ".join(parts)
 
 
 def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> PretrainedWeights:
-    """Copy the weights of `old` into `model`, except for heads that differ.
+    """Copy the weights of the pretrained model `old` into `model`, except for heads that differ.
 
-    Heads are skipped if `model` lacks them, or if their labels or the kind of their labels differ. The head of a
-    regression is rescaled to the standard deviation of the new data, so that its predictions do not change.
+    A head is not copied if one of the models lacks it, and a classifier is not copied if its labels or its problem type
+    differ. The head of a regression is converted from the mean and standard deviation of the old data to those of the
+    new data, so that its predictions do not change.
+
+    Args:
+        model: Model that is trained, changed in place.
+        old: Pretrained model.
+        folder: Folder of the pretrained model, for error messages.
+
+    Returns:
+        Names of the weights that only one of the models has.
 
     Raises:
-        UserError: If other weights are missing or have another shape.
+        UserError: If weights other than those of heads are missing in one of the models, or have another shape.
     """
     import torch
 
@@ -125,9 +146,8 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
                 "leave out the model keys that set its size"
             )
     all_weights = old.state_dict()
-    shared_storage = {
-        all_weights[name].data_ptr() for name in shared_names
-    }  # tied weights share storage under several names
+    # Tied weights have several names but one storage, and are used if one of the names is.
+    shared_storage = {all_weights[name].data_ptr() for name in shared_names}
     new_names = [name for name in new_state if name not in shared_names]
     unused_names = [
         name for name in all_weights if name not in shared_names and all_weights[name].data_ptr() not in shared_storage
@@ -149,16 +169,16 @@ def load_pretrained_weights(model: "AnyModel", old: "AnyModel", folder: str) -> 
 
 
 def save_copy(trained_model: "TrainedModel", out: Path) -> None:
-    """Save the pretrained model in the folder of the run."""
+    """Save the pretrained model as `pretrained/` in the run folder `out`."""
     from tercet.checkpoint import save_trained
 
     save_trained(trained_model, out / PRETRAINED_COPY)
 
 
 def pretrained_folder(recipe_path: str, out: Path) -> Path:
-    """Return the folder of the pretrained model: the copy in the run's folder once the run has started.
+    """Return the folder from which a run reads its pretrained model.
 
-    Before that it is the folder in the recipe.
+    This is the copy in the run folder `out` if the run has started, and `recipe_path` before.
     """
     copy = out / PRETRAINED_COPY
     has_started = (out / RECIPE).exists() and (copy / "model.safetensors").exists()

@@ -41,13 +41,16 @@ class Recipe:
     The recipe of each task has the data and model specs of that task.
 
     Args:
-        pretrained: Folder of a pretrained run or model, folder of the transformers library, or GGUF file; `???` in a
-            packaged recipe means that it must be set. Its sizes, tokenizer and weights are used, except for heads that
-            the run does not have. A recipe with its own model keeps `model.max_len` (at most the pretrained model's),
-            dropout and `model.classifier`. Keys that are set explicitly are merged into the pretrained spec, and
-            rejected if the weights do not fit. The run copies the model to `pretrained/` and then no longer needs the
-            folder.
-        adapter: Adapter that is trained instead of the pretrained weights, which are frozen; null trains the weights.
+        pretrained: Pretrained model to start from: the folder of a run, of a Tercet model or of a model of the
+            transformers library, or a GGUF file. `???` in a packaged recipe means that the caller must set it. The run
+            uses the sizes, tokenizer and weights of the pretrained model, except for heads that the task does not
+            train. If the caller passes a pretrained model to a recipe without one, only `max_len` (at most that of the
+            pretrained model), dropout and `classifier` of the recipe's `model` section apply. Other model keys, of the
+            caller or of a recipe with a pretrained model, replace those of the pretrained model, and are rejected if
+            its weights do not fit. The run copies the model to `pretrained/` in its folder and then no longer needs the
+            original.
+        adapter: Adapter that is trained instead of the pretrained weights, which are then frozen; null trains the
+            weights themselves.
         freeze: Names of modules or parameters that are not trained, such as "embedding", "stack.blocks.0" or
             "*.bias"; `tercet inspect` lists them.
         task: Objective and batch size.
@@ -92,15 +95,16 @@ class Recipe:
             _check_tensor_parallel(self.model, training.tensor_parallel_size)
 
     def with_heads(self) -> Self:
-        """Return the recipe with exactly the heads that the task trains; other heads would never be trained."""
+        """Return the recipe whose model has the heads that the task trains, and no others."""
         return self
 
     def with_vocabulary(self, size: int, *, source_size: int | None = None) -> Self:
-        """Return the recipe with the vocabulary size of the tokenizer.
+        """Return the recipe whose model has the given vocabulary size.
 
         Args:
-            size: Vocabulary size; of the target if the source has its own tokenizer.
-            source_size: Vocabulary size of a separate source tokenizer.
+            size: Vocabulary size in tokens; for translation with two tokenizers, that of the target.
+            source_size: Vocabulary size of a separate source tokenizer; None if both sides share one. Only translation
+                uses it.
         """
         model = replace(self.model, vocab_size=size)
         if isinstance(model, EncoderDecoderSpec):
@@ -167,7 +171,12 @@ class LabelsRecipe(Recipe):
         return replace(self, model=model)
 
     def with_labels(self, labels: tuple[str, ...], *, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Return the recipe with the labels of the data, or the mean and standard deviation of its numbers."""
+        """Return the recipe whose classifier has the labels of the data, or for regression the scale of its numbers.
+
+        Args:
+            labels: Names of the labels; empty for regression.
+            mean, std: Mean and standard deviation of the numbers to predict.
+        """
         head = replace(self.classifier, labels=labels, target_mean=mean, target_std=std)
         return replace(self, model=replace(self.model, classifier=head))
 
@@ -196,7 +205,11 @@ FAMILIES = {
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Return a packaged recipe by name, or the recipe in a YAML file, merged with `changes`.
+    """Return a packaged recipe, or the recipe in a YAML file, merged with `changes`.
+
+    Args:
+        name: Name of a packaged recipe, or path of a YAML file.
+        changes: Changed keys, as nested mappings; None for none.
 
     Raises:
         UserError: If the recipe does not exist, a key is unknown or a value is invalid.
@@ -205,7 +218,11 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def task_kind(settings: Mapping[str, Any], *, name: str) -> str:
-    """Return the task of a recipe that is not yet parsed.
+    """Return the kind of the task, such as "language", in the unparsed settings of a recipe.
+
+    Args:
+        settings: Settings, as read from YAML.
+        name: Name of the recipe in error messages.
 
     Raises:
         UserError: If the task is missing or unknown.
@@ -225,10 +242,12 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
     Args:
         data: Settings, as read from YAML.
         name: Name of the recipe in error messages.
-        run: Folder of the recipe's run. If it has a copy of the pretrained model, this is used.
+        run: Folder of the recipe's run. If it contains a copy of the pretrained model, the copy is read instead of the
+            original. None for a recipe without a run.
 
     Raises:
-        UserError: If a key is unknown, a value is invalid, or the pretrained model does not match the task.
+        UserError: If a key is unknown, a value is invalid, a required setting is not set, or the model does not match
+            the task.
     """
     settings, kind = dict(data), task_kind(data, name=name)
     model = settings.pop("model", {})
@@ -258,7 +277,9 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
 
 
 def use_pretrained_copy(settings: Mapping[str, Any], out: Path, *, name: str = "recipe") -> Plain:
-    """Return `settings` with the run's copy of the pretrained model if the original no longer exists.
+    """Return `settings` with the run's copy as the pretrained model if the original no longer exists.
+
+    The settings are returned unchanged if they have no pretrained model or the run has no copy.
 
     Args:
         settings: Settings of a recipe.
@@ -291,15 +312,19 @@ def _pretrained_path(settings: Mapping[str, Any], *, name: str) -> str | None:
 
 
 def _check_tensor_parallel(model: AnySpec, devices: int) -> None:
-    """Check that each block can be split over `devices`.
+    """Check that tensor parallelism can split each block over `devices`.
 
     Raises:
-        ValueError: If a size is not divisible by `devices`, or dropout would differ between them.
+        ValueError: If a number of heads or the inner width is not divisible by `devices`, or the model drops attention
+            weights or activations.
     """
     for stack in stack_specs(model):
         for name, size in {"n_heads": stack.n_heads, "n_kv_heads": stack.kv_heads, "d_ff": stack.inner_width}.items():
             if size % devices:
-                raise ValueError(f"strategy=tp: {name}={size} is not divisible by {devices} devices")
-        for name in ("attention", "activation"):  # one seed would give each device the same dropout mask
+                raise ValueError(
+                    f"strategy=tp: {name}={size} is not divisible by {devices} devices; change one of the two numbers"
+                )
+        # Each device has other heads and other columns, but the same seed, which would give all the same dropout mask.
+        for name in ("attention", "activation"):
             if getattr(stack.dropout, name):
                 raise ValueError(f"strategy=tp would drop the same elements on all devices; set dropout.{name} to 0")

@@ -24,51 +24,58 @@ class TrainingSpec:
     """Length, optimizer, schedule, precision and devices of a run.
 
     Args:
-        max_steps, max_epochs, max_hours: Length of the run; exactly one of them. One that is set by `--set` replaces
-            the recipe's. Hours are converted to steps when the run starts, by the speed that is measured then, so the
-            run ends earlier or later if the speed changes.
+        max_steps, max_epochs, max_hours: Length of the run; exactly one of the three is set. A length in `--set`
+            replaces that of the recipe, even if it is another of the three. Hours are converted to a number of steps
+            when the run starts, by the speed measured at that time, so the run ends earlier or later if the speed
+            changes.
         batch_ramp: Fraction of the run's steps over which the batch grows by whole micro-batches, starting at one
-            micro-batch per device; null for none. No row is skipped. Requires a fixed micro-batch.
-        label_smoothing: Fraction of each target's probability that is spread over the whole vocabulary, or over
-            all labels. `train/nll` and validation do not use it. Not for several labels per text or for numbers.
-        ema: Decay of a moving average of the weights, such as 0.999, which is validated and exported; null for none.
+            micro-batch per device; null for a constant batch. No row is skipped. Requires a micro-batch size that is a
+            number.
+        label_smoothing: Fraction of each target's probability that is spread over the whole vocabulary, or over all
+            labels. The metric `train/nll` and validation do not use it. Not supported for several labels per text or
+            for regression.
+        ema: Decay per step of an exponential moving average of the weights, such as 0.999; null for none. The average
+            is validated and exported instead of the weights.
         seed: Seed of the weights, data order and dropout.
         optimizer: Optimizer and its learning rates.
         schedule: Learning-rate schedule.
         warmup_steps: Steps over which the learning rate rises linearly from near zero.
-        clip_norm: Maximum gradient norm; null disables clipping.
-        precision: bf16 and fp16 keep the weights in fp32 (mixed precision). auto follows from the device's
-            instructions and, on a CPU, from times of bf16 and of oneDNN that are measured once per machine and cached.
-        compile: auto measures compiled and eager steps if the run is long enough to pay for compiling, and uses the
-            faster. On one GPU the model and its loss are one graph, also for batches of changing shapes, and
-            cuda_graphs replays the kernels of a step as one launch (equal shapes only); auto tries that if launches
-            dominate a step. Not yet run on a GPU.
+        clip_norm: Maximum L2 norm of all gradients together; null disables clipping.
+        precision: Number format of matrix products. bf16 and fp16 keep the weights in fp32 (mixed precision). auto
+            chooses by the device's instructions and, on a CPU, by the times of bf16 and of oneDNN, which are measured
+            once per machine and cached.
+        compile: Use of torch.compile. auto measures compiled and eager steps if the run is long enough to pay for
+            compiling, and uses the faster. On one GPU the model and its loss are compiled as one graph, also for
+            batches of changing shapes. cuda_graphs also replays the kernels of a step as one launch, which requires
+            batches of equal shape; auto tries it if kernel launches dominate a step. Not yet run on a GPU.
         activation_checkpointing: If True, keep only the input of each block and recompute its activations in the
-            backward pass: less memory, a longer step (a fifth longer for GPT-2 124M on a CPU), the same weights. May
-            change when a run is resumed.
+            backward pass. A step needs less memory and more time (a fifth more for GPT-2 124M on a CPU), and computes
+            the same weights. May change when a run is resumed.
         validate_every, save_every, log_every: Intervals in steps. May change when a run is resumed.
         keep: Number of the newest checkpoints that are kept. May change when a run is resumed.
-        patience: Stop after this number of validations without improvement; null for never. May change when a run is
-            resumed.
+        patience: Number of consecutive validations without improvement after which the run stops; null for never. May
+            change when a run is resumed.
         accelerator: Kind of device; auto uses a GPU if there is one.
-        devices: Devices per machine, also by `--devices`, torchrun or srun. May change when a run is resumed.
-        nodes: Machines, also by `--nodes`, torchrun or srun. May change when a run is resumed.
-        strategy: single is one device. ddp copies the model to each device. fsdp shards it, and tp splits each block
-            across the devices of a node; both without `ema`, BLEU and F1. auto is ddp for several devices. May change
-            when a run is resumed.
+        devices: Number of devices per machine; `--devices`, torchrun or srun can also set it. May change when a run is
+            resumed.
+        nodes: Number of machines; `--nodes`, torchrun or srun can also set it. May change when a run is resumed.
+        strategy: single trains on one device. ddp copies the model to each device. fsdp shards the weights, and tp
+            splits each block across the devices of one machine. Neither of these two supports `ema` or `adapter`, or
+            computes BLEU, F1 or correlations during training, so these cannot be `task.best_by`. auto is ddp for
+            several devices, and single for one. May change when a run is resumed.
         rank_timeout: Seconds without a heartbeat after which a process is considered lost and the others end. May
             change when a run is resumed.
-        reshard_after_forward: With fsdp, free the weights of a block after its forward pass, and gather them again in
-            the backward pass and for each micro-batch. false keeps the weights and whole gradients until the end of
-            the step: they are communicated once, as with ddp, and only the state between steps is sharded. May change
-            when a run is resumed.
-        cpu_offload: With fsdp on GPUs, keep each device's shard of weights, gradients and optimizer state in host
-            memory, and compute the optimizer step there. Not with `exact`. May change when a run is resumed. Not yet
+        reshard_after_forward: If True, fsdp frees the weights of a block after its forward pass, and gathers them again
+            in the backward pass and for each micro-batch. If False, it keeps the weights and whole gradients until the
+            end of the step: they are communicated once, as with ddp, and only the state between steps is sharded. May
+            change when a run is resumed.
+        cpu_offload: If True, fsdp on GPUs keeps each device's shard of weights, gradients and optimizer state in host
+            memory, and computes the optimizer step there. Excludes `exact`. May change when a run is resumed. Not yet
             run on a GPU.
-        exact: If True, the weights are bitwise identical for any power of two of devices, any `strategy` except tp and,
-            on a CPU, any number of threads, even if these change: gradients of micro-batches are summed in a fixed
-            order.
-            Slower. Requires a fixed micro-batch, and neither `batch_ramp` nor fp16.
+        exact: If True, the weights are bitwise identical for any number of devices that is a power of two, any
+            `strategy` except tp and, on a CPU, any number of threads, even if these change during the run. Gradients
+            of micro-batches are summed in a fixed order for this, which is slower. Requires a micro-batch size that is
+            a number. Excludes `batch_ramp`, `cpu_offload` and fp16.
     """
 
     max_steps: Steps | None = None
@@ -110,7 +117,8 @@ class TrainingSpec:
             )
         if self.shares_model and self.ema is not None:
             raise ValueError(
-                f"ema requires the whole model on one device, but strategy={self.strategy} splits it; set another"
+                f"ema requires the whole model on one device, but strategy={self.strategy} splits it; set strategy to "
+                "ddp, or ema to null"
             )
         if self.strategy == "tp" and self.nodes > 1:
             raise ValueError(f"strategy=tp: expected one node, got {self.nodes}; set strategy to fsdp")
@@ -158,7 +166,7 @@ class TrainingSpec:
         return self.world_size // self.tensor_parallel_size
 
     def data_parallel_rank(self, rank: int) -> int:
-        """Return the share of process `rank`."""
+        """Return the index of the share of the batch that process `rank` trains on."""
         return rank // self.tensor_parallel_size
 
     @property
@@ -173,8 +181,9 @@ class LoggingSpec:
 
     Args:
         tensorboard: If True, write TensorBoard events; requires `tercet[tensorboard]`.
-        wandb: Requires `tercet[wandb]`. `offline` needs no account; `wandb sync` uploads the run later. If W&B or
-            TensorBoard fails later, its metrics are lost and training continues.
+        wandb: Mode of W&B (Weights & Biases). none disables it. offline needs no account; `wandb sync` uploads the run
+            later. online uploads metrics during training. offline and online require `tercet[wandb]`. If W&B or
+            TensorBoard fails during training, its metrics are lost and training continues.
         wandb_project: Project name at W&B.
     """
 

@@ -18,8 +18,9 @@ class RowBatchSpec:
 
     Args:
         batch_size: Rows per optimizer step over all devices, independent of the number of devices.
-        micro_batch_size: Rows per forward pass on one device; by default the device's whole share. `auto` chooses
-            the largest size that is estimated to fit into the device's memory when the run starts.
+        micro_batch_size: Rows per forward pass on one device; null for the device's whole share of the batch. When the
+            run starts, `auto` splits this share into as few equal parts as are estimated to fit into the device's free
+            memory.
     """
 
     kind: str = ""
@@ -33,7 +34,7 @@ class RowBatchSpec:
     def micro_batch(self, devices: int) -> int:
         """Return the rows per forward pass on each of `devices` devices.
 
-        This is `micro_batch_size`, or the device's whole share of the batch if that is `auto` or not set.
+        This is `micro_batch_size` if it is a number, and the device's whole share of the batch otherwise.
         """
         return self.micro_batch_size if isinstance(self.micro_batch_size, int) else self.batch_size // devices
 
@@ -42,7 +43,7 @@ class RowBatchSpec:
 
         Args:
             devices: Number of data-parallel devices.
-            ramp: If True, the batch grows, starting at one micro-batch.
+            ramp: If True, the batch grows from one micro-batch per device.
 
         Raises:
             ValueError: If the batch size is not divisible by `devices`, or, with `ramp`, the micro-batch size is not a
@@ -54,7 +55,10 @@ class RowBatchSpec:
             _check_ramp("micro_batch_size", self.batch_size // devices, self.micro_batch_size)
 
     def check_exact(self, devices: int) -> None:
-        """Check that gradients can be summed in a fixed order.
+        """Check that gradients can be summed in the same order for any number of devices, as `exact` requires.
+
+        Args:
+            devices: Number of data-parallel devices.
 
         Raises:
             ValueError: If the micro-batch size is not a number, does not divide the batch size, or `devices` is not a
@@ -68,8 +72,9 @@ class TextBatchSpec(RowBatchSpec):
     """Batches of rows of running text.
 
     Args:
-        validation_tokens: Number of validation tokens, spread evenly over the validation part; all by default.
-        sample_tokens: Length of the sample that is saved at each validation; 0 for none.
+        validation_tokens: Number of tokens that are scored at each validation, in windows spread evenly over the
+            validation part; null for all.
+        sample_tokens: Tokens per text sample that is saved at each validation; 0 for no samples.
     """
 
     validation_tokens: Tokens | None = None
@@ -85,8 +90,8 @@ class LanguageTaskSpec(TextBatchSpec):
     """Predict each token of a text from the preceding tokens, with a decoder-only model.
 
     Args:
-        best_by: Metric of the best model.
-        sample_prompt: Prompt of the samples; by default the first tokens of the validation text.
+        best_by: Validation metric by which the best model is chosen.
+        sample_prompt: Prompt of the samples; null for the first eight tokens of the validation text.
     """
 
     kind: Literal["language"] = "language"
@@ -96,11 +101,11 @@ class LanguageTaskSpec(TextBatchSpec):
 
 @spec
 class MaskedTaskSpec(TextBatchSpec):
-    """Predict masked tokens from both sides, with an encoder.
+    """Predict masked tokens from the tokens on both sides, with an encoder.
 
     Args:
         masking: Rate and unit of masking.
-        best_by: Metric of the best model.
+        best_by: Validation metric by which the best model is chosen; accuracy is that of the masked tokens.
     """
 
     kind: Literal["masked"] = "masked"
@@ -115,8 +120,9 @@ class ChatTaskSpec(RowBatchSpec):
     Each token is predicted from all preceding tokens.
 
     Args:
-        best_by: Metric of the best model.
-        sample_conversations: Validation conversations whose first answer is generated as a sample; 0 for none.
+        best_by: Validation metric by which the best model is chosen.
+        sample_conversations: Number of validation conversations whose first answer is generated as a sample; 0 for
+            none.
     """
 
     kind: Literal["chat"] = "chat"
@@ -133,10 +139,10 @@ class LabelsTaskSpec(RowBatchSpec):
     """Predict labels of texts or words, or a number for each text, with an encoder and a classifier.
 
     Args:
-        best_by: Metric of the best model: the loss, accuracy (with several labels per text, the share of texts with all
-            labels correct) or macro F1; for regression the correlation with the true values (Pearson) or of the ranks
-            (Spearman).
-        sample_texts: Validation texts whose predictions are saved as samples; 0 for none.
+        best_by: Validation metric by which the best model is chosen: loss for all problem types; accuracy or f1 (macro
+            F1) for labels; pearson or spearman (correlation of the values or of their ranks) for regression. With
+            several labels per text, accuracy is the share of texts with all labels correct.
+        sample_texts: Number of validation texts whose predictions are saved as samples; 0 for none.
     """
 
     kind: Literal["labels"] = "labels"
@@ -155,14 +161,14 @@ class TranslationTaskSpec:
     Each token is predicted from the source sentence and the preceding tokens.
 
     Args:
-        batch_tokens: Tokens per optimizer step over all devices: rows times the longest row, padding included. Sentence
-            pairs are grouped into buckets of similar length.
-        micro_batch_tokens: Tokens per bucket, which is one forward pass; by default a device's whole share. `auto`
-            makes buckets of a device's share, and splits them into as few parts as fit into its estimated memory; not
-            with fsdp. `batch_tokens` must be a multiple.
-        validation_sentences: Validation sentences that are translated for BLEU; all by default, 0 for none.
-        best_by: Metric of the best model: the loss, or BLEU of greedy translations.
-        sample_sentences: Translations that are saved as samples; 0 for none.
+        batch_tokens: Maximum tokens per side and optimizer step over all devices: sentence pairs times the longest
+            source or target, padding included. Sentence pairs are grouped into buckets of similar length.
+        micro_batch_tokens: Maximum tokens per side of a bucket, which is one forward pass, and a divisor of
+            `batch_tokens`; null for a device's whole share. `auto` makes buckets of a device's share, and splits each
+            into as few forward passes as are estimated to fit into the device's memory; fsdp does not support `auto`.
+        validation_sentences: Number of validation sentences that are translated for BLEU; null for all, 0 for none.
+        best_by: Validation metric by which the best model is chosen: loss, or bleu (BLEU of greedy translations).
+        sample_sentences: Number of validation sentences whose translations are saved as samples; 0 for none.
     """
 
     kind: Literal["translation"] = "translation"
@@ -189,9 +195,9 @@ class TranslationTaskSpec:
         return self.micro_batch_tokens == "auto"
 
     def bucket_tokens(self, devices: int) -> int:
-        """Return the tokens per bucket on each of `devices` devices.
+        """Return the tokens per side of a bucket on each of `devices` devices.
 
-        This is `micro_batch_tokens`, or the device's whole share of the batch if that is `auto` or not set.
+        This is `micro_batch_tokens` if it is a number, and the device's whole share of the batch otherwise.
         """
         return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else self.batch_tokens // devices
 
@@ -203,11 +209,11 @@ class TranslationTaskSpec:
 
         Args:
             devices: Number of data-parallel devices.
-            ramp: If True, the batch grows, starting at one micro-batch.
+            ramp: If True, the batch grows from one micro-batch per device.
 
         Raises:
-            ValueError: If the micro-batches cannot be divided evenly over `devices`, or, with `ramp`, the micro-batch
-                size is not a proper divisor of the device's share.
+            ValueError: If there are fewer tokens than devices, the micro-batches cannot be divided evenly over
+                `devices`, or, with `ramp`, the micro-batch size is not a proper divisor of the device's share.
         """
         if self.batch_tokens < devices:
             raise ValueError(f"task.batch_tokens={self.batch_tokens} must be at least the number of devices: {devices}")
@@ -221,7 +227,10 @@ class TranslationTaskSpec:
             )
 
     def check_exact(self, devices: int) -> None:
-        """Check that gradients can be summed in a fixed order, as `RowBatchSpec.check_exact`."""
+        """Check that gradients can be summed in the same order for any number of devices, as `exact` requires.
+
+        The argument and the errors are those of `RowBatchSpec.check_exact`.
+        """
         _check_exact("batch_tokens", self.batch_tokens, "micro_batch_tokens", self.micro_batch_tokens, devices)
 
 

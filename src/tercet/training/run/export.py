@@ -1,4 +1,4 @@
-"""Export of the models that a run keeps, as folders that can be loaded on their own."""
+"""Export of the best and the last model of a run, as folders from which they can be loaded."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def export_to(task: "Task", out: Path, changes: Sequence[Change]) -> "Export":
-    """Return the function that writes `best` and `last` into a run folder."""
+    """Return a function that saves the current model as the folder `best` or `last` in a run folder.
+
+    Args:
+        task: Task of the run.
+        out: Run folder.
+        changes: All changes of the recipe, for the model card.
+    """
     from tercet.checkpoint import Card, current_versions, git_commit
 
     commit, versions = git_commit(), current_versions()
@@ -29,13 +35,17 @@ def export_to(task: "Task", out: Path, changes: Sequence[Change]) -> "Export":
             data_hash=task.data_hash, tokenizer_hash=task.tokenizer_hash, versions=versions, git_commit=commit,
             recipe=to_plain(task.recipe), kept_as=folder, changes=[change.to_plain() for change in changes],
         )  # fmt: skip
-        task.save(out / folder, module.model, card, state)  # the model has `requires_grad` flags, its average does not
+        # `state` may be that of the moving average. Only the weights of `module.model` have `requires_grad` flags.
+        task.save(out / folder, module.model, card, state)
 
     return export
 
 
 def gathered_state(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
-    """Return the state dict on the CPU; of sharded weights, only rank 0 gets the values."""
+    """Return the state dict of a model, with whole tensors on the CPU.
+
+    All ranks must call this. Only the result on rank 0 contains the weights that are sharded.
+    """
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 

@@ -1,4 +1,4 @@
-"""Last stage of a run: plot the loss, and verify the saved files."""
+"""Last stage of a run: plot the loss, write the final record, and verify the saved files."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +11,11 @@ from tercet.training.run_folder.folder import check_finished
 
 
 class Interrupted(Exception):
-    """The run was saved and then stopped by a signal."""
+    """The run was saved, and then stopped because the process received a signal.
+
+    Attributes:
+        signal: Number of the signal.
+    """
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -19,10 +23,10 @@ class Interrupted(Exception):
 
 
 def finish_run(trained_run: TrainedRun) -> FinishedRun:
-    """Finish a run after its last step.
+    """Plot the loss, write the record, and verify the files of a run whose training has ended.
 
     Raises:
-        Interrupted: If a signal stopped the run.
+        Interrupted: If a signal stopped the run; its loss is plotted and its record is written before.
         UserError: If a saved file is damaged.
     """
     opened_run = trained_run.started_run.locked_run.opened_run
@@ -40,7 +44,7 @@ def finish_run(trained_run: TrainedRun) -> FinishedRun:
 
 
 def describe_finished(started_run: StartedRun) -> FinishedRun:
-    """Report that a run was already finished.
+    """Verify a run that was already finished, record its changes, and report how to train it further.
 
     Raises:
         UserError: If a saved file is damaged.

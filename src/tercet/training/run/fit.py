@@ -1,4 +1,4 @@
-"""Training stage of a run: until its last step, a signal, or the end of patience."""
+"""Fourth stage of a run: train until its last step, a signal, or the end of patience."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tercet.training.run_folder.folder import check_checkpoint, restore_metrics
 
 
 class RecordWriter:
-    """Updates the record of a run, `run.json`, while the run trains."""
+    """Keeps the record of a run, `run.json`, up to date while the run trains."""
 
     def __init__(self, started_run: StartedRun) -> None:
         self.record, self._started_run, self._folder = (
@@ -25,7 +25,7 @@ class RecordWriter:
         )
 
     def begin(self) -> None:
-        """Update the record and the metrics in the run folder to the point where training starts."""
+        """Set the record and the metrics in the run folder to the step at which training starts."""
         from tercet.kernel import kernel_threads
 
         point = self._started_run.locked_run.point
@@ -40,7 +40,12 @@ class RecordWriter:
         self._started_run.locked_run.checkpoints.remove_old()
 
     def save_micro_batch(self, step: int, micro: int) -> None:
-        """Record that micro-batches have `micro` rows from `step` on, counted from 0."""
+        """Record a smaller micro-batch size, unless the record already has one as small.
+
+        Args:
+            step: First step with this size, counted from 0.
+            micro: Rows per micro-batch, or tokens per side for translation.
+        """
         self.record = read_record(self._folder) or self.record  # another process may have written it
         if self.record.micro_batch is None or self.record.micro_batch > micro:
             self._write(replace(self.record, micro_batches=(*self.record.micro_batches, (step, micro))))
@@ -55,7 +60,7 @@ class RunDiverged(UserError):
 
 
 def train_run(started_run: StartedRun) -> TrainedRun:
-    """Train a run that is not finished.
+    """Train a run that is not finished, from its start point.
 
     Raises:
         RunDiverged: If the loss or a gradient is not finite.
@@ -121,7 +126,7 @@ def _describe_arithmetic(started_run: StartedRun) -> Mapping[str, str]:
 
 
 def _report(started_run: StartedRun, arithmetic: Mapping[str, str], *, exact: bool) -> None:
-    """Report how the run starts.
+    """Report on stderr the start point of the run, and changes of its settings and numerical environment.
 
     Raises:
         UserError: If an exact resume is requested and is not possible.

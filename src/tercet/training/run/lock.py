@@ -1,4 +1,4 @@
-"""Second stage of a run: lock its folder, and find its current recipe and starting point."""
+"""Second stage of a run: lock its folder, and find its current recipe and start point."""
 
 from dataclasses import replace
 
@@ -12,9 +12,10 @@ from tercet.training.run_folder.folder import find_recipes, find_start, remove_r
 
 
 def lock_run(opened_run: OpenedRun) -> LockedRun:
-    """Lock the folder of an existing run, and find the starting point.
+    """Lock the folder of an existing run, and find its record, its recipe and its start point.
 
-    The folder of a new run is locked later, when it is created.
+    Only rank 0 locks the folder. With `Restart`, it also deletes the existing run. The folder of a new run is locked
+    later, when it is created.
 
     Raises:
         FolderInUse: If another process trains in the folder.
@@ -33,7 +34,7 @@ def lock_run(opened_run: OpenedRun) -> LockedRun:
     is_extended = record is not None and record.finished and can_resume(record, former, recipe)
     point = find_start(folder, checkpoints, from_weights=isinstance(start, FromWeights), is_extended=is_extended)
     if opened_run.primary and point.weights is not None and record is None:
-        (folder / RECORD).unlink(missing_ok=True)  # it is damaged, and is written again from the recipe
+        (folder / RECORD).unlink(missing_ok=True)  # a damaged record, which is written again from the recipe
     return LockedRun(
         opened_run=replace(opened_run, recipe=recipe),
         former=former,

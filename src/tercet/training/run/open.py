@@ -1,4 +1,4 @@
-"""First stage of a run: find its processes, and report all errors that can be found without torch."""
+"""First stage of a run: adapt its recipe to the processes, and report all errors that can be found without torch."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,7 +24,14 @@ def open_run(
     arithmetic: Mapping[str, Any] | None,
     resources: ExitStack,
 ) -> OpenedRun:
-    """Open a run without writing anything.
+    """Check a requested run and adapt its recipe to the processes, without writing anything.
+
+    Args:
+        resolved_recipe: Recipe and run folder.
+        start: Requested start point.
+        quiet: If True, do not show progress on stderr.
+        arithmetic: `precision` and `matmul` of a new run; None to choose them when the run starts.
+        resources: Stack on which later stages put resources, such as the lock of the folder. The caller closes it.
 
     Raises:
         UserError: If data or loggers are not available, or the recipe does not fit the processes of the launcher.
@@ -49,12 +56,12 @@ def open_run(
 
 
 def is_first(recipe: Recipe) -> bool:
-    """Return whether this is rank 0 of the processes that a launcher has started for a recipe."""
+    """Return whether this process is rank 0 among those that a launcher has started for a recipe."""
     return is_primary(adapt_to_launch(recipe).training)
 
 
 def is_primary(spec: TrainingSpec) -> bool:
-    """Return whether this is rank 0, or the only process of the run."""
+    """Return whether this process is rank 0 or the only process of the run."""
     if spec.world_size == 1:
         return True
     from tercet.training.distributed.devices import rank  # imports torch

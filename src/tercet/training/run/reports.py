@@ -1,4 +1,4 @@
-"""Reports on stderr about how a run is resumed, and the errors of an exact resume."""
+"""Reports on stderr about the start of a run, and the errors of an exact resume."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 
 def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
-    """Report the first step of a resumed run, and, even if quiet, damaged checkpoints."""
+    """Report the first step of a resumed run, damaged checkpoints, and a start from weights only.
+
+    The last two are reported even if `quiet`.
+
+    Args:
+        out: Run folder.
+        start: Start point.
+        checkpoints: Checkpoints of the run, with the errors of damaged ones.
+        steps: Length of the run in steps.
+        quiet: If True, do not report the first step.
+    """
     for damage in checkpoints.damaged.values():
         resumption = (
             f"resuming from the checkpoint of step {start.step}" if start.checkpoint else "starting again at step 1"
@@ -58,13 +68,13 @@ def explain_length(out: Path, task: "Task", changes: Sequence[Change], *, exact:
 
 
 def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], *, exact: bool) -> None:
-    """Report on stderr how the numerical environment differs from that of the steps so far, if it does.
+    """Report on stderr the differences between the numerical environment and that of the steps so far.
 
     The environment consists of libraries, device, threads and precision, among others; see `arithmetic.py`.
 
     Args:
         out: Run folder.
-        start: Starting point.
+        start: Start point.
         current: Environment of the remaining steps.
         exact: If True, reject a difference.
 
@@ -82,7 +92,12 @@ def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], 
 
 
 def describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
-    """Describe the sizes of a model that starts from a pretrained one."""
+    """Describe layers, width and context of a model; the context of the pretrained model only if it differs.
+
+    Args:
+        spec: Model that is trained.
+        pretrained: Pretrained model that it starts from.
+    """
     sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
     shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
     return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"

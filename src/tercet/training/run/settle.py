@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> RunRecord:
-    """Return the record of the run; if the run is new, choose the values of `auto` and write the record.
+    """Return the record of a run.
+
+    If the run is new, choose the values of `auto`, and write the recipe, the copy of the pretrained model and the
+    record. Only rank 0 writes; other ranks wait for its record.
 
     Raises:
         UserError: If the data has changed since the run started.
@@ -54,7 +57,10 @@ def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> Run
 
 
 def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, quiet: bool) -> "CompileMode":
-    """Choose how to compile and, for a budget of hours, the number of steps; report the run."""
+    """Return the way to compile, and report the run on stderr.
+
+    A length in hours is converted to steps in the task's plan.
+    """
     from tercet.training.compute.auto_arithmetic import matmul_precision
     from tercet.training.compute.choose_compile import choose_compile
     from tercet.training.compute.speed import speed

@@ -73,7 +73,11 @@ def _build(locked_run: LockedRun) -> BuiltModel:
 
 
 def _make_folder(locked_run: LockedRun) -> StartPoint:
-    """Create and lock the folder of a new run; return the starting point."""
+    """Create and lock the folder of a new run, and return the start point.
+
+    Raises:
+        UserError: If the folder cannot be created, or another process has created a different run in it.
+    """
     opened_run, folder = locked_run.opened_run, locked_run.opened_run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The states of a run, one per stage. Each contains what the later stages need."""
+"""The states of a run, one per stage. Each contains the values that later stages need."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -25,12 +25,13 @@ class OpenedRun:
     Attributes:
         folder: Run folder.
         recipe: Recipe, adapted to the number of processes.
-        from_run: If True, the recipe is the current one of the run in the folder, with changes.
-        start: Requested starting point.
+        from_run: If True, the recipe is the current one of the run in the folder, with changes. Otherwise it is
+            compared with the recipe with which the run was started.
+        start: Requested start point.
         exists: If True, the folder contains a run.
         primary: If True, this is rank 0 or the only process, which writes files for all.
         quiet: If True, do not show progress on stderr.
-        arithmetic: Precision and matmul of a new run, if they were chosen for several runs together.
+        arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; else None.
         notes: Lines about the recipe, reported when a new run starts.
         resources: Resources that are released when the run ends, such as the lock of the folder.
     """
@@ -49,15 +50,15 @@ class OpenedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedRun:
-    """A run whose folder is locked by this process.
+    """A run whose start point is known. If the folder contains a run, rank 0 has locked it.
 
     Attributes:
         opened_run: Opened run, with the recipe of the remaining steps.
         former: Recipe of the steps so far; the same recipe if there is no run yet.
         record: Record of the run, or None if there is no run or its record is lost.
         checkpoints: Checkpoints of the run.
-        point: Starting point.
-        is_extended: If True, the run is finished and is made longer.
+        point: Start point.
+        is_extended: If True, the run had finished, and resumes with another length or more patience.
     """
 
     opened_run: OpenedRun
@@ -77,7 +78,7 @@ class StartedRun:
         task: Data and objective, with the plan of all steps.
         model: Model with its initial weights.
         record: Record of the run.
-        changes: Changes in the record that are not yet written to the file.
+        changes: Changes in `record` that are not yet written to `run.json`.
     """
 
     locked_run: LockedRun
@@ -89,12 +90,12 @@ class StartedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A run after its last step.
+    """A run whose training has ended, or was stopped by a signal.
 
     Attributes:
         started_run: Started run.
         record: Current record of the run.
-        signal: Number of the signal that stopped the run, or None.
+        signal: Number of the signal that stopped the run; None if it has ended.
     """
 
     started_run: StartedRun

@@ -30,10 +30,10 @@ def train_resolved(
 
     Args:
         resolved_recipe: Recipe and run folder.
-        start: Starting point; `Resume()` by default.
+        start: Start point and length; None for `Resume()`.
         quiet: If True, do not show progress on stderr.
-        arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; measured by
-            default.
+        arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; None to choose
+            them for this run.
 
     Raises:
         UserError: If data or settings do not fit, the folder contains a run with other settings or is in use by
@@ -61,5 +61,8 @@ def train(
     quiet: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Train a recipe in the folder `out`; the other arguments are those of `train_resolved`."""
+    """Train a recipe in the folder `out`, and return this folder.
+
+    The other arguments and the errors are those of `train_resolved`.
+    """
     return train_resolved(ResolvedRecipe(recipe=recipe, folder=Path(out)), start, quiet=quiet, arithmetic=arithmetic)

@@ -1,7 +1,8 @@
-"""The numerical environment of a run: whether steps computed at two times can be bitwise identical.
+"""The numerical environment of a run, which determines whether resumed steps can be bitwise identical.
 
 A step is a function of (seed, step) and of the rounding of sums, which depends on the libraries, the instruction set
-and the number of threads. Each checkpoint records this environment, and resuming compares it.
+and the number of threads. Each checkpoint records the environments of its steps. When a run is resumed, they are
+compared with the current one.
 """
 
 import os
@@ -21,14 +22,15 @@ MICRO_BATCH = "micro_batch"
 def describe_arithmetic(
     *, accelerator: str, precision: str, matmul: str, compiled: bool, ranks: int = 1, micro: int | None = None
 ) -> dict[str, str]:
-    """Return everything that determines how this process rounds.
+    """Return everything that determines how this process rounds, as text by name.
 
     Args:
         accelerator: Device type: cpu, cuda or mps.
-        precision, matmul: Precision and matrix-product setting that were chosen for the run.
+        precision: Precision that was chosen for the run: fp32, bf16 or fp16.
+        matmul: PyTorch's float32 matmul precision that was chosen for the run: highest or medium.
         compiled: If True, steps are compiled.
         ranks: Number of ranks whose gradients are summed; 1 if the result does not depend on it.
-        micro: Size of a micro-batch, if it differs from the recipe.
+        micro: Size of a micro-batch if it differs from the recipe, else None.
     """
     device = torch.cuda.get_device_name() if accelerator == "cuda" else accelerator
     return {
@@ -48,9 +50,14 @@ def describe_arithmetic(
 
 
 def find_changes(earlier: Sequence[Mapping[str, str]], current: Mapping[str, str]) -> list[str]:
-    """Return the differences from an earlier environment, such as `threads 2, now 4`.
+    """Return the differences between the current environment and an earlier one, such as `threads 2, now 4`.
 
-    The list is empty if all earlier steps were computed in the current environment.
+    Args:
+        earlier: Environments of the steps so far, the oldest first.
+        current: Environment of the remaining steps.
+
+    Returns:
+        Differences from the most recent environment that differs; empty if all are equal to the current one.
     """
     for previous in reversed(earlier):
         names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]

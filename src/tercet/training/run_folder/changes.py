@@ -1,9 +1,10 @@
-"""Settings of a run that may change after its start: length, intervals, patience, hardware, logging.
+"""Settings of a run that may change after its start, and the record of their changes.
 
-`recipe.yaml` keeps the initial settings. Each change is an entry of `run.json`, which is replaced atomically: if a
-process is killed, the run is in the state before or after the change. A change applies from the step at which it was
-made, so a step is a function of (seed, step, changes). A run that resumes from an older checkpoint computes the steps
-before a change with the earlier settings.
+These are the length, intervals, `keep`, patience, activation checkpointing, hardware and logging. `recipe.yaml` keeps
+the initial settings. Each change is an entry of `run.json`, which is replaced atomically: if a process is killed, the
+run is in the state before or after the change. A change applies from the step at which it was made, so a step is a
+function of (seed, step, changes). A run that resumes from an older checkpoint computes the steps before a change of the
+length with the earlier length.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,9 @@ from tercet.training.run_folder.choices import More, Until
 if TYPE_CHECKING:
     from tercet.training.tasks.plan import Plan
 
-# Keys of `training`, in addition to its length.
+# Keys of `training` that may change, in addition to those of the length.
 KEYS = ("validate_every", "save_every", "log_every", "keep", "patience", "activation_checkpointing")
-# Keys of `training` that each start sets again.
+# Keys of `training` for the hardware. Unlike other changes, their values are always those of the newest command.
 MACHINES = ("devices", "nodes", "strategy", "rank_timeout", "reshard_after_forward", "cpu_offload")
 MAY_CHANGE = tuple(f"training.{key}" for key in (*LENGTHS[:2], *KEYS, *MACHINES))
 
@@ -37,7 +38,7 @@ def read_recipe(run: Path | str) -> Recipe:
     """Return the current recipe of a run, with all changes since its start.
 
     Raises:
-        UserError: If the folder contains no run, or its recipe is damaged.
+        UserError: If the folder contains no run, or its recipe or record is damaged.
     """
     record = read_record(Path(run))
     return apply_changes(read_initial_recipe(Path(run), record), record, Path(run))
@@ -46,8 +47,12 @@ def read_recipe(run: Path | str) -> Recipe:
 def read_initial_recipe(run: Path, record: RunRecord | None) -> Recipe:
     """Return the recipe with which a run was started.
 
+    Args:
+        run: Folder of the run.
+        record: Record of the run, against whose hash the recipe is checked; None for no check.
+
     Raises:
-        UserError: If the folder contains no recipe, or it is damaged.
+        UserError: If the folder contains no recipe, or the recipe is damaged.
     """
     path = run / RECIPE
     if record is not None:
@@ -59,7 +64,7 @@ def apply_changes(initial: Recipe, record: RunRecord | None, run: Path) -> Recip
     """Return the initial recipe of a run with the changes of its record.
 
     Raises:
-        UserError: If the record contains unknown changes.
+        UserError: If the record contains a change of a setting that may not change, or an invalid value.
     """
     changes, allowed = () if record is None else record.changes, _values(initial)
     settings = to_plain(initial)
@@ -74,8 +79,9 @@ def apply_changes(initial: Recipe, record: RunRecord | None, run: Path) -> Recip
 def merge_changes(requested: Recipe, initial: Recipe, current: Recipe) -> Recipe:
     """Return the recipe with which a run resumes, given the recipe of the new command.
 
-    A setting that equals the initial recipe is not a change: repeating the original command keeps later changes. A
-    setting that differs from the initial recipe is applied. Hardware settings are always those of the new command.
+    A setting of the new command that equals the initial recipe is not a change, so that repeating the original command
+    keeps later changes. A setting that differs from the initial recipe is applied. Hardware settings are always those
+    of the new command.
 
     Args:
         requested: Recipe of the new command.
@@ -97,19 +103,20 @@ def merge_changes(requested: Recipe, initial: Recipe, current: Recipe) -> Recipe
 
 
 def set_length(current: Recipe, recipe: Recipe, record: RunRecord | None, out: Path, length: More | Until) -> Recipe:
-    """Return `recipe` with another length.
+    """Return `recipe` with another length in steps.
 
-    If an unfinished run was already extended by the same `More`, its length is kept, because the command was repeated.
+    If the last extension of an unfinished run was the same `More`, the length is kept, because the command was
+    repeated.
 
     Args:
         current: Current recipe of the run.
         recipe: Recipe with which the run resumes.
-        record: Record of the run.
+        record: Record of the run; None if it has not started.
         out: Folder of the run.
         length: New length.
 
     Raises:
-        UserError: If there is no run, the number of steps is invalid, or the recipe also changes the length.
+        UserError: If there is no run to extend, the number of steps is invalid, or `recipe` also changes the length.
     """
     flag = "--more" if isinstance(length, More) else "--until"
     steps: Any = length.steps  # may be any type if called from Python
@@ -148,10 +155,10 @@ def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, 
         old: Current recipe.
         new: New recipe.
         record: Record of the run; None if it has not started.
-        steps: New number of steps, if it is known.
+        steps: New number of steps; None if it is not yet known.
 
     Raises:
-        UserError: If the length is in hours, or the run already has as many steps.
+        UserError: If the length changes, and is in hours or at most the number of saved steps.
     """
     if record is None or _length(old) == _length(new):
         return
@@ -167,7 +174,7 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
     """Check that a run can use the number of devices of a new recipe.
 
     Raises:
-        UserError: If the number of devices changes and the order of the data depends on it.
+        UserError: If the number of data-parallel devices changes and the batches depend on it.
     """
     if old.training.data_parallel_size == new.training.data_parallel_size:
         return
@@ -183,11 +190,11 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
 
 
 def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Change, ...]:
-    """Return the changes from `old` to `new`.
+    """Return the changes from `old` to `new` among the settings that may change.
 
     Args:
-        old: Current recipe.
-        new: New recipe.
+        old: Current recipe of the run.
+        new: Recipe with which the run resumes.
         step: Number of completed steps, after which the changes apply.
         steps: New length of the run in steps, recorded with a change of the length.
     """
@@ -202,7 +209,7 @@ def list_changes(old: Recipe, new: Recipe, *, step: int, steps: int) -> tuple[Ch
 
 
 def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
-    """Describe at which step a finished run ended, and the reason if it stopped early."""
+    """Describe the step at which a finished run ended, and the reason if it stopped early."""
     total = record.total_steps
     if record.saved >= total:
         return f"it ended at step {record.saved:,}"
@@ -210,7 +217,15 @@ def describe_end(record: RunRecord, spec: TrainingSpec) -> str:
 
 
 def can_resume(record: RunRecord, old: Recipe, new: Recipe) -> bool:
-    """Return whether a finished run resumes: it was extended, or stopped early and has more patience now."""
+    """Return whether a finished run resumes with a new recipe.
+
+    It does if its length changes, or if it stopped early and the new recipe has more patience.
+
+    Args:
+        record: Record of the finished run.
+        old: Current recipe.
+        new: New recipe.
+    """
     old_patience, new_patience = old.training.patience, new.training.patience
     stopped_early = record.saved < record.total_steps
     has_more_patience = old_patience is not None and (new_patience is None or new_patience > old_patience)
@@ -218,7 +233,7 @@ def can_resume(record: RunRecord, old: Recipe, new: Recipe) -> bool:
 
 
 def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
-    """Return the plan of a run with all changes of its length."""
+    """Return a plan with the initial length of the run and all later changes of the length."""
     plan = replace(plan, steps=record.steps)
     for change in record.changes:
         if change.steps is not None:
@@ -227,7 +242,13 @@ def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
 
 
 def equals_planned_run(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
-    """Return whether a run that is extended at step `at` equals one planned with the new length."""
+    """Return whether the steps before `at` are those of a run that was planned with the new length from its start.
+
+    Args:
+        spec: Training settings.
+        plan: Plan with all lengths of the run.
+        at: Step from which the newest length applies, counted from 0.
+    """
     last_steps = {first - 1 for first, _ in plan.lengths if 0 < first < at} | ({at - 1} if at else set[int]())
     # If the last step under each earlier length has the same rate under the new length, the decay had not started.
     same_rates = all(

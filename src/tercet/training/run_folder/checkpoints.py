@@ -1,12 +1,12 @@
 """Checkpoints from which a run can resume: `checkpoints/step-000250/`, each written atomically.
 
     state.ckpt     Lightning's checkpoint: weights, optimizer, counters; loads with weights_only
-    shard-*        weights and optimizer, if they are sharded (`sharded_checkpoint.py`)
+    shard-*        weights and optimizer, if they are sharded (see `sharded_state.py`)
     metrics.csv    the run's metrics up to this step
     manifest.json  the hashes of all files
 
 Only the newest checkpoints are kept. A damaged checkpoint is reported and skipped, and the run resumes from the
-preceding one. The result is the same, since a step depends only on (seed, step) and the state.
+preceding one. The final weights are the same, since a step depends only on (seed, step) and the state.
 """
 
 import re
@@ -26,12 +26,12 @@ FOLDER, STATE = "checkpoints", "state.ckpt"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint.
+    """A complete and undamaged checkpoint.
 
     Args:
         folder: Folder of the checkpoint.
         step: Number of steps that were trained.
-        arithmetic: Environments in which these steps were computed (see `arithmetic.py`).
+        arithmetic: Numerical environments in which these steps were computed, the oldest first (see `arithmetic.py`).
     """
 
     folder: Path
@@ -64,7 +64,10 @@ class Checkpoints:
     damaged: dict[Path, str] = field(default_factory=dict[Path, str])
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint, or None if there is none."""
+        """Return the newest undamaged checkpoint, or None if there is none.
+
+        Newer damaged checkpoints are added to `damaged`.
+        """
         for step, folder in sorted(self._folders().items(), reverse=True):
             try:
                 return _read(folder, step, self.recipe_hash())
@@ -73,7 +76,7 @@ class Checkpoints:
         return None
 
     def state_path(self, step: int) -> Path:
-        """Return the path of the state after `step` steps."""
+        """Return the path of the state file after `step` steps, which need not exist."""
         return self.out / FOLDER / f"step-{step:06d}" / STATE
 
     def recipe_hash(self) -> str:
@@ -81,7 +84,7 @@ class Checkpoints:
         return FileHash.from_path(self.out / RECIPE).xxh3
 
     def remove_old(self) -> None:
-        """Remove all checkpoints except for the newest `keep` undamaged ones."""
+        """Remove all checkpoints except for the newest `keep` that are not in `damaged`."""
         folders = sorted(self._folders().items())
         whole = [folder for _, folder in folders if folder not in self.damaged]
         for _, folder in folders:

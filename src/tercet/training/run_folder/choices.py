@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecipeLength:
-    """The length in the recipe: steps, epochs or hours."""
+    """The length that the recipe sets, in steps, epochs or hours."""
 
 
 @dataclass(frozen=True)
 class More:
-    """Additional steps after the currently planned end.
+    """A length that exceeds the planned length of the run.
 
     Args:
-        steps: Number of additional steps.
+        steps: Number of steps after the planned end.
     """
 
     steps: int
@@ -21,7 +21,7 @@ class More:
 
 @dataclass(frozen=True)
 class Until:
-    """A total number of steps.
+    """A length in steps that replaces the planned length of the run.
 
     Args:
         steps: Number of steps of the whole run.
@@ -35,11 +35,12 @@ Length = RecipeLength | More | Until
 
 @dataclass(frozen=True)
 class Resume:
-    """Start a run, or resume the run in the folder from its newest checkpoint.
+    """Start a run, or resume the run in the folder from its newest undamaged checkpoint.
 
     Args:
         length: Length of the run.
-        exact: If True, resume only if the result is bitwise identical to that of an uninterrupted run.
+        exact: If True, reject a resume after which the weights would not be bitwise identical to those of an
+            uninterrupted run.
     """
 
     length: Length = RecipeLength()
@@ -55,7 +56,7 @@ class Restart:
 class FromWeights:
     """Continue from the weights of the last saved model, with a new optimizer.
 
-    This is for a run whose checkpoints are all lost.
+    This is for a run whose checkpoints are all damaged or missing.
 
     Args:
         length: Length of the run.

@@ -1,5 +1,7 @@
 """Check the folder of a run before training, and choose the start point.
 
+A run folder contains:
+
 recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoints/  (pretrained/)
 """
 
@@ -45,8 +47,8 @@ class StartPoint:
 
     Args:
         step: Number of steps that are already trained.
-        checkpoint: Checkpoint from which the run resumes.
-        weights: Saved model whose weights are used with a new optimizer.
+        checkpoint: Checkpoint from which the run resumes; None if it starts from `weights` or at step 0.
+        weights: Saved model whose weights are used with a new optimizer; None otherwise.
     """
 
     step: int = 0
@@ -57,16 +59,16 @@ class StartPoint:
 def check_recipe(
     out: Path, recipe: Recipe, record: RunRecord | None, *, is_current: bool = False
 ) -> tuple[Recipe, Recipe]:
-    """Check that the run in a folder can use a recipe.
+    """Check that the run in a folder can be resumed with a recipe.
 
-    A folder contains one run. Its length, intervals, hardware and logging may change, but nothing else that affects the
-    model.
+    A folder contains one run. Only the settings in `MAY_CHANGE` and `logging` may change when it is resumed.
 
     Args:
         out: Folder of the run.
         recipe: Recipe of the command.
-        record: Record of the run.
-        is_current: If True, `recipe` is the current recipe of the run with changes, and not its initial recipe.
+        record: Record of the run; None if it has not started.
+        is_current: If True, `recipe` is the current recipe of the run with the changes of the command. If False, it is
+            compared with the initial recipe of the run, and only its differences from that are changes.
 
     Returns:
         The current recipe of the run and the recipe with which it resumes. Without a run, both are `recipe`.
@@ -76,14 +78,14 @@ def check_recipe(
     """
     if out.is_file():
         raise UserError(f"--out {out} is a file; pass a folder")
-    # Listed before the check for the recipe, which is the first file that another process of the run writes.
+    # Listed before the check for the recipe: another process of the same run may write the recipe, its first file, now.
     names = os.listdir(out) if out.is_dir() else []
     if not (out / RECIPE).exists():
         if RECORD in names:
             raise UserError(
                 f"{out / RECIPE} is missing; restore it, or pass --restart to delete the run and start again"
             )
-        # Hidden files may remain of a run that was killed at its start.
+        # A run that was killed at its start may have left hidden files.
         if any(not name.startswith(".") for name in names):
             raise UserError(f"{out} is not empty and contains no run; pass another --out")
         return recipe, recipe
@@ -115,7 +117,18 @@ def find_recipes(
 ) -> tuple[RunRecord | None, Recipe, Recipe]:
     """Return the record of the run in `out`, its current recipe and the recipe with which it resumes.
 
-    Without a run, the record is None and both recipes are `recipe`.
+    Without a run, the record is None and both recipes are `recipe`. A damaged record counts as None if the run starts
+    from weights.
+
+    Args:
+        out: Folder of the run.
+        recipe: Recipe of the command.
+        start: Requested start point and length.
+        is_current: As in `check_recipe`.
+
+    Raises:
+        UserError: If the folder contains another run or other files, the record is damaged or missing, or the requested
+            length is not possible.
     """
     record = find_record(out, from_weights=isinstance(start, FromWeights))
     current, recipe = check_recipe(out, recipe, record, is_current=is_current)
@@ -138,10 +151,14 @@ def check_finished(out: Path, record: RunRecord) -> None:
 
 
 def remove_run(out: Path, recipe: Recipe) -> None:
-    """Delete a run; other files in its folder are kept.
+    """Delete the run in a folder, but no other files in it.
+
+    Args:
+        out: Folder of the run; need not exist.
+        recipe: Recipe of the run that will be started there.
 
     Raises:
-        UserError: If `out` contains other files but no run, or the recipe needs a model in it.
+        UserError: If `out` contains other files but no run, or the pretrained model of `recipe` is in `out`.
     """
     if not any((out / name).exists() for name in (RECIPE, RECORD)):
         if out.exists():
@@ -158,14 +175,14 @@ def remove_run(out: Path, recipe: Recipe) -> None:
 
 
 def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
-    """Return the record of a run; None before it has started.
+    """Return the record of a run; None if the run has not started.
 
     Args:
         out: Folder of the run.
-        from_weights: If True, a damaged record is ignored.
+        from_weights: If True, return None for a damaged or missing record.
 
     Raises:
-        UserError: If the record is damaged or missing.
+        UserError: If the record is damaged, or it is missing although the folder contains models or checkpoints.
     """
     if from_weights:
         try:
@@ -184,18 +201,19 @@ def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:
 
 
 def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_extended: bool = False) -> StartPoint:
-    """Return the start point of a run, by default its newest undamaged checkpoint.
+    """Return the start point of a run: its newest undamaged checkpoint, or step 0 if no step was saved.
 
-    For a finished run that is not extended, the result is an empty start point.
+    For a finished run that is not resumed, the result is `StartPoint()`.
 
     Args:
         out: Folder of the run.
         checkpoints: Checkpoints of the run.
-        from_weights: If True, start from the weights of the last saved model.
-        is_extended: If True, a finished run resumes.
+        from_weights: If True, start from the weights of the newest undamaged model instead.
+        is_extended: If True, resume the run even if it is finished.
 
     Raises:
-        UserError: If a run with trained steps has no usable checkpoint or model.
+        UserError: If a run with saved steps has no undamaged checkpoint; with `from_weights`, if it has one, or has no
+            undamaged model.
     """
     record = find_record(out, from_weights=from_weights)
     if record is not None and record.finished and not is_extended:
@@ -217,8 +235,14 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_ex
 def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, *, fp16: bool) -> None:
     """Compare a checkpoint with the model and optimizer of the run, before anything is written.
 
+    Args:
+        checkpoint: Checkpoint from which the run resumes.
+        model: Whole model that is trained.
+        recipe: Recipe of the run.
+        fp16: If True, accept an optimizer without state, as in `check_state`.
+
     Raises:
-        UserError: If it belongs to another model or is damaged.
+        UserError: If the checkpoint belongs to another model or is damaged.
     """
     from tercet.training.run_folder.saved_state import check_state, read_state
 
@@ -229,10 +253,10 @@ def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, 
 
 
 def _newest_model(out: Path) -> "TrainedModel":
-    """Return the newest undamaged model of a run.
+    """Return the last model of a run, or the best model if the last is damaged or missing.
 
     Raises:
-        UserError: If there is none.
+        UserError: If neither can be loaded.
     """
     from tercet.checkpoint import load_model
 
@@ -250,7 +274,11 @@ def _newest_model(out: Path) -> "TrainedModel":
 
 
 def restore_metrics(out: Path, start: StartPoint) -> None:
-    """Restore `metrics.csv` to exactly the steps before the start point."""
+    """Restore `metrics.csv` to the metrics of the steps before training starts.
+
+    These are the lines saved with the checkpoint, or else the lines up to `start.step`. A file without such lines is
+    removed.
+    """
     path = out / METRICS
     current = path.read_bytes() if path.is_file() else b""
     if start.checkpoint is None:
@@ -266,9 +294,10 @@ def restore_metrics(out: Path, start: StartPoint) -> None:
 
 
 def _cut_lines(metrics: bytes, step: int) -> bytes:
-    """Remove the lines after `step`, and a partial last line that a killed process left.
+    """Return the content of `metrics.csv` without the lines after `step`.
 
-    The result is empty if only the header remains.
+    A partial last line, which a killed process may have left, is removed too. The result is empty if only the header
+    would remain.
     """
     head, *lines = metrics.splitlines(keepends=True) or [b""]
     steps = (re.match(rb"(\d{1,18}),.*\n$", line) for line in lines)

@@ -1,8 +1,9 @@
 """The state from which a run resumes, checked and reduced to the necessary parts.
 
-The file may come from someone else. Of Lightning's checkpoint a run uses the weights, the optimizer state, the state of
-validation, the scaler of fp16 and the step. Loop counters follow from the step and learning rates from the recipe, so
-neither is read from the file. `read_state` checks the form; `check_state` compares the state with model and optimizer.
+A run uses the following parts of Lightning's checkpoint: the weights, the optimizer state, the state of validation, the
+gradient scaler of fp16 and the step. Loop counters follow from the step and learning rates from the recipe, so neither
+is read from the file. The file may be from an untrusted source. `read_state` checks its form, and `check_state`
+compares its content with model and optimizer.
 """
 
 import math
@@ -23,17 +24,17 @@ State = dict[str, Any]
 ARITHMETIC, RECIPE_HASH = "arithmetic", "recipe_hash"  # keys in addition to Lightning's
 ACTIONS, SCALER = "StepActions", "MixedPrecision"  # keys of Lightning: callback and precision plugin of fp16
 MAX_STEPS = 10**18
-MAX_ARITHMETIC = 10_000  # environments of one run
-MAX_CHARACTERS = 200  # of a device name
-# Options of an optimizer that PyTorch fills in if an older version did not save them.
+MAX_ARITHMETIC = 10_000  # numerical environments of one run
+MAX_CHARACTERS = 200  # per name or value in an environment, such as the name of a device
+# Options of an optimizer that PyTorch adds if the version that saved the state did not have them.
 OPTIONAL = {"amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 
 
 def read_state(path: Path) -> State:
-    """Return the state in a `state.ckpt`, with memory-mapped tensors.
+    """Return the state in a file `state.ckpt`, with memory-mapped tensors.
 
     Raises:
-        UserError: If the file is damaged, or is not such a state.
+        UserError: If the file is damaged, or does not contain the state of a run.
     """
     from tercet.checkpoint.safe_pickle import load_safely
 
@@ -47,7 +48,7 @@ def parse_state(data: Any) -> State:
     """Return the parts of Lightning's checkpoint from which a run resumes.
 
     Raises:
-        ValueError: If a part is missing or has another type.
+        ValueError: If a part is missing, has another type or contains an invalid value.
     """
     from torch import Tensor
 
@@ -58,7 +59,7 @@ def parse_state(data: Any) -> State:
         _reject("state_dict", "not only tensors")
     arithmetic, recipe_hash = _get(data, ARITHMETIC), _get(data, RECIPE_HASH)
     if not isinstance(arithmetic, list) or not 0 < len(cast("list[Any]", arithmetic)) <= MAX_ARITHMETIC:
-        _reject(ARITHMETIC, "not a list")
+        _reject(ARITHMETIC, f"not a list of 1 to {MAX_ARITHMETIC:,} environments")
     if not isinstance(recipe_hash, str):
         _reject(RECIPE_HASH, "not a string")
     state: State = {
@@ -113,15 +114,16 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
     """Compare a state, or the shards in its folder, with the model and optimizer of the run.
 
     Args:
-        folder: Checkpoint.
+        folder: Folder of the checkpoint.
         state: Result of `read_state` for the checkpoint.
         model: Whole model that is trained.
         recipe: Recipe of the run.
-        fp16: If True, accept an optimizer without state: the scaler may have skipped all steps.
+        fp16: If True, accept an optimizer without state, because the gradient scaler may have skipped all steps.
 
     Raises:
-        UserError: If names, shapes or dtypes of tensors, the optimizer's hyperparameters or tied weights differ, a
-            number is not finite, or there are tensors in both the state and shards.
+        UserError: If names, shapes or dtypes of tensors or the optimizer's hyperparameters differ from those of the
+            run, or there are tensors in both the state and shards. For a state without shards also if a number is not
+            finite or is impossible after this number of steps, or tied weights differ from each other.
     """
     from tercet.training.optim.optimizers import build_optimizer
     from tercet.training.run_folder.sharded_state import flatten_checkpoint, has_shards, read_shard_shapes
@@ -147,7 +149,7 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
 
 
 def own_tensors(state: State) -> State:
-    """Return a state with contiguous copies of the optimizer's tensors, which are not memory-mapped."""
+    """Return a state whose optimizer tensors are contiguous copies in memory instead of memory-mapped."""
     [optimizer] = state["optimizer_states"]
     copies = {
         parameter: {name: tensor.detach().clone().contiguous() for name, tensor in values.items()}
@@ -157,7 +159,10 @@ def own_tensors(state: State) -> State:
 
 
 def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Size, torch.dtype]]":
-    """Return shape and dtype of each weight that the module of the run saves."""
+    """Return shape and dtype of each weight that a run saves, by its name in the flattened checkpoint.
+
+    With an adapter, frozen weights are not saved. A moving average is saved in addition.
+    """
     import torch
 
     frozen_names = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
@@ -174,7 +179,11 @@ def _weights(model: "nn.Module", recipe: "Recipe") -> "dict[str, tuple[torch.Siz
 def _optimizer_tensors(
     model: "nn.Module", optimizer: "torch.optim.Optimizer", *, by_name: bool
 ) -> "dict[str, tuple[torch.Size, torch.dtype]]":
-    """Return shape and dtype of each tensor in the optimizer state after a step."""
+    """Return shape and dtype of each tensor in the optimizer state after a step.
+
+    The keys are the names in the flattened checkpoint, which contain the name of the parameter if `by_name`, else its
+    number.
+    """
     import torch
 
     keys = _parameter_keys(model, by_name=by_name)
@@ -191,9 +200,9 @@ def _optimizer_tensors(
 
 
 def _parameter_keys(model: "nn.Module", *, by_name: bool) -> dict[int, int | str]:
-    """Return the key of each parameter in a checkpoint, by id of the parameter.
+    """Return the key of each parameter in the optimizer state of a checkpoint, by `id` of the parameter.
 
-    The key is the parameter's number in the model, or its name in a sharded checkpoint.
+    The key is the parameter's number in the model, or its name if `by_name`, as in a sharded checkpoint.
     """
     return {id(p): f"model.{name}" if by_name else n for n, (name, p) in enumerate(model.named_parameters())}
 
@@ -215,7 +224,13 @@ def _compare(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 
 def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "torch.optim.Optimizer") -> None:
-    """Compare the hyperparameters with those of the recipe, except for the rate, which each step sets."""
+    """Compare the optimizer's parameter groups and hyperparameters with those of the recipe.
+
+    Each step sets the learning rate, so for this only the type is checked.
+
+    Raises:
+        ValueError: If they differ.
+    """
     if len(groups) != len(optimizer.param_groups):
         raise ValueError(f"its optimizer has {len(groups)} parameter groups instead of {len(optimizer.param_groups)}")
     key_maps = [_parameter_keys(model, by_name=by_name) for by_name in (False, True)]
@@ -232,10 +247,10 @@ def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "
 
 
 def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> None:
-    """Check that tied weights are equal under all names, since loading would silently use the last one.
+    """Check that tied weights are equal under all their names, since loading would silently use the last one.
 
     Raises:
-        ValueError: If they differ.
+        ValueError: If two tied weights differ.
     """
     import torch
 

@@ -12,13 +12,16 @@ from tercet.messages import shorten
 from tercet.reading.bounded_json import check_header
 from tercet.reading.files import check_regular_file
 
-Checkpoint = dict[str, Any]  # of Lightning
+Checkpoint = dict[str, Any]  # in Lightning's format
 MAX_SHARDS = 1 << 16  # one per rank
 WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # prefixes of tensor names
 
 
 def flatten_checkpoint(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-    """Return the tensors of weights and optimizer by name, and the rest of the checkpoint."""
+    """Return the tensors of weights and optimizer by unique names, and the checkpoint without these tensors.
+
+    The names are `weights.NAME` and `optimizer.PARAMETER.KEY`.
+    """
     (optimizer,) = checkpoint["optimizer_states"]
     tensors = {WEIGHTS + name: x for name, x in checkpoint["state_dict"].items()}
     for name, state in optimizer["state"].items():
@@ -28,7 +31,7 @@ def flatten_checkpoint(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Check
 
 
 def unflatten_checkpoint(tensors: dict[str, Tensor], rest: Checkpoint) -> Checkpoint:
-    """The inverse of `flatten_checkpoint`."""
+    """Return the checkpoint that `flatten_checkpoint` separates into `tensors` and `rest`."""
     weights = {name.removeprefix(WEIGHTS): x for name, x in tensors.items() if name.startswith(WEIGHTS)}
     state: dict[str, dict[str, Tensor]] = {}
     for name, x in tensors.items():
@@ -44,16 +47,22 @@ def has_shards(folder: Path) -> bool:
 
 
 def load_full_checkpoint(folder: Path, rest: Checkpoint) -> Checkpoint:
-    """Read a sharded checkpoint for a whole model."""
+    """Read a sharded checkpoint, and return it with all weights and optimizer tensors unsharded, on the CPU.
+
+    Args:
+        folder: Folder of the checkpoint.
+        rest: Checkpoint without tensors, from `state.ckpt`.
+    """
     tensors = load_sharded_tensors(folder, lambda name, size, dtype: torch.empty(size, dtype=dtype))
     return unflatten_checkpoint(tensors, rest)
 
 
 def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of all tensors in the shards of a checkpoint.
+    """Return shape and dtype of each whole tensor in the shards of a checkpoint, by name.
 
     Raises:
-        ValueError: If a shard is not a complete safetensors file, or the shards of a tensor do not cover it.
+        ValueError: If there are too many shards, a shard is not a complete safetensors file, or the shards of a tensor
+            do not cover it exactly once.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -80,7 +89,10 @@ def read_shard_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]
 
 
 def _cover(size: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Return whether boxes, each an offset and an extent, form a grid that covers a tensor exactly once."""
+    """Return whether boxes form a grid that covers a tensor of the given size exactly once.
+
+    Each box is a pair of an offset and an extent, both with one number per dimension.
+    """
     boxes = [box for box in boxes if 0 not in box[1]]
     if any(len(offset) != len(size) for offset, _ in boxes):
         return False
@@ -94,11 +106,16 @@ def _cover(size: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, 
 
 
 def load_sharded_tensors(folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
-    """Read all tensors, and of each `DTensor` the part of this rank, for any sharding of the files.
+    """Read the tensors of a sharded checkpoint, whatever the sharding of its files.
+
+    For a `DTensor`, only the part of this rank is read.
 
     Args:
-        folder: Checkpoint.
-        place: Function from name, shape and dtype to the tensor that receives the data.
+        folder: Folder of the checkpoint.
+        place: Function from name, shape and dtype of a whole tensor to the tensor that receives the data.
+
+    Returns:
+        Tensors from `place` with the data, by name.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

@@ -1,5 +1,7 @@
 """`compare`: train the variants that are not trained yet, score all in the same way, and write a table and a plot.
 
+It writes into the folder of the comparison:
+
 comparison.json   the table with all metrics of all runs       comparison.csv   one line per variant
 comparison.png    validation loss against steps and time       settings.json    the requested settings
 """
@@ -42,8 +44,8 @@ class ComparedRuns(Summary):
     """The result of a comparison.
 
     Attributes:
-        leaderboard: Rows, ranking metric and notes.
-        folder: Folder of the runs, the table and the plot.
+        leaderboard: Rows of the table with one variant each, ranking metric and notes.
+        folder: Folder of the comparison, with its runs, the table and the plot.
     """
 
     leaderboard: Leaderboard
@@ -58,7 +60,7 @@ class ComparedRuns(Summary):
 
     @property
     def rows(self) -> tuple[LeaderboardRow, ...]:
-        """Variants, best first."""
+        """Rows of the table with one variant each, best first."""
         return self.leaderboard.rows
 
     @property
@@ -125,10 +127,10 @@ def compare_runs(
     Args:
         names: Recipes, and folders of finished runs, which are not trained again.
         varied_keys: Keys of the recipes to vary, in all combinations of their values.
-        seeds: Seeds with which each variant is trained; by default the seed of the first recipe.
+        seeds: Seeds with which each variant is trained; None for the seed of `changes` or else of the first recipe.
         changes: Changes to all recipes, as nested mappings.
         out: Folder of the comparison.
-        device: Device to score on.
+        device: PyTorch device on which all runs are scored.
         quiet: If True, do not show progress on stderr.
 
     Raises:
@@ -141,7 +143,7 @@ def compare_runs(
 
 
 def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
-    """Train and compare a planned sweep, like `compare_runs`."""
+    """Train and compare the runs of a planned sweep; other arguments, result and errors as in `compare_runs`."""
     check_sweep(sweep, quiet=quiet)
     trained_runs = list(train_sweep(sweep, quiet=quiet))
     folders = [run.folder for run, error in trained_runs if error is None]
@@ -168,16 +170,18 @@ def compare(
     Args:
         names: Packaged recipes, paths of YAML files, and folders of finished runs, which are not trained again.
         vary: Keys to vary, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
-        seeds: List of seeds, or their number, counted from 1; by default the seed of the first recipe.
-        data: File, folder or named dataset to use instead of that of the recipes.
+        seeds: List of seeds, or a number n for the seeds from 1 to n; None for the seed of `changes` or else of the
+            first recipe.
+        data: File, folder or named dataset to use instead of the data of the recipes.
         changes: Changed keys of all recipes, such as {"training.max_steps": 500}.
         out: Folder of runs, table and plot; by default `compared/` and the names. Runs in it are resumed, or reused if
             they are finished.
-        device: Device to score on.
+        device: PyTorch device on which all runs are scored.
         quiet: If True, do not show progress on stderr.
 
     Raises:
         UserError: If a recipe or setting is invalid. Everything is checked before training starts.
+        Interrupted: If a signal stopped training, after the run was saved.
     """
     name_list = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
     nested_changes: Plain = {} if data is None else nest("data.source", str(data))
@@ -216,6 +220,9 @@ def _metrics(folder: Path) -> Path:
 
 
 def _panel(row: LeaderboardRow) -> str:
-    """Return the panel of a row: only losses of the same task, text and tokenizer share an axis."""
+    """Return a key for the panel in which a row is plotted; empty if no run of the row was scored.
+
+    Losses share a panel only if task, text and tokenizer are the same.
+    """
     scores = next((run.scores for run in row.runs if run.scores), None)
     return "" if scores is None else f"{scores.kind}|{scores.text}|{scores.tokenizer}"

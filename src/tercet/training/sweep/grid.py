@@ -1,7 +1,8 @@
-"""Parsing of `--vary key=v1,v2` and `--seeds`, their grid, and the names of its points.
+"""Parsing of `--vary key=v1,v2` and `--seeds`, and all combinations of their values, with names.
 
-A name such as `placement=pre,position=rotary,seed=1` is shown to users and is also the name of a folder. Characters
-that are unsafe in file names become dashes. A name that was changed or shortened ends in a hash of the full name.
+The name of a combination, such as `placement=pre,position=rotary,seed=1`, is shown to users and is also the name of a
+folder. There, characters that are unsafe in file names become dashes, and a name that was changed or shortened ends in
+a hash of the full name.
 """
 
 import hashlib
@@ -25,11 +26,11 @@ SEED = "training.seed"
 
 @dataclass(frozen=True, kw_only=True)
 class VariedKey:
-    """A key of the recipe, such as model.stack.placement, and its values.
+    """A key of the recipe, and the values that it takes in a sweep.
 
     Attributes:
-        key: Key with dots.
-        values: Values to train with.
+        key: Full key with dots, such as model.stack.placement.
+        values: Values of the key.
         labels: Text of each value, for tables and folder names.
     """
 
@@ -39,7 +40,7 @@ class VariedKey:
 
     @classmethod
     def of(cls, key: str, values: Sequence[Any]) -> "VariedKey":
-        """Create from Python values.
+        """Return a varied key with Python values.
 
         Raises:
             UserError: If there are no values, or one is repeated.
@@ -48,10 +49,10 @@ class VariedKey:
 
     @classmethod
     def read(cls, text: str) -> "VariedKey":
-        """Parse `key=v1,v2` from the command line; each value is YAML.
+        """Parse `key=v1,v2` from the command line. Each value is YAML.
 
         Raises:
-            UserError: If the text is not such a list.
+            UserError: If the text has another form, or a value is invalid, empty or repeated.
         """
         key, equals, values = text.partition("=")
         key = key.strip()
@@ -81,11 +82,11 @@ class VariedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class GridPoint:
-    """One combination of values.
+    """One combination of the values of all varied keys.
 
     Attributes:
-        settings: Labels of the values by short key, for tables and folder names.
-        changes: Values as changes to a recipe, as nested mappings.
+        settings: Label of each value by short key, for tables and folder names.
+        changes: Changes to a recipe, with the values and the fixed changes, as nested mappings.
     """
 
     settings: dict[str, str]
@@ -93,16 +94,17 @@ class GridPoint:
 
 
 def grid_points(varied_keys: Sequence[VariedKey], *, fixed_changes: Mapping[str, Any] | None = None) -> list[GridPoint]:
-    """Return the product of all values, with the last key changing fastest.
+    """Return all combinations of values, with the last key changing fastest.
 
-    Without keys, return a single point without settings.
+    Without keys, the result is a single point without settings.
 
     Args:
         varied_keys: Keys and their values.
-        fixed_changes: Changes of all points, as nested mappings.
+        fixed_changes: Changes that all points share, as nested mappings.
 
     Raises:
-        UserError: If two keys conflict, or one is the seed.
+        UserError: If two keys conflict with each other or with a fixed change, one is the seed, or there are too many
+            combinations.
     """
     fixed_changes, keys = fixed_changes or {}, [choice.key for choice in varied_keys]
     for number, key in enumerate(keys):
@@ -135,7 +137,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
     """Parse `1,2,3` as a list of seeds, or `3` as a number of seeds counted from 1.
 
     Raises:
-        UserError: If the text is neither, there are no seeds, or one is repeated.
+        UserError: If the text has another form, there are no seeds or too many, or one is repeated.
     """
     pieces = [piece.strip() for piece in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,9}", piece) for piece in pieces):
@@ -144,10 +146,10 @@ def read_seeds(text: str) -> tuple[int, ...]:
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds of a list, or as many seeds as a count, from 1 on.
+    """Return the seeds of a list, or for a number n the seeds from 1 to n.
 
     Raises:
-        UserError: If there are no seeds, or one is negative or repeated.
+        UserError: If there are no seeds or too many, or one is negative or repeated.
     """
     count = seeds if isinstance(seeds, int) else len(seeds)
     if count > MAX_RUNS:
@@ -164,10 +166,10 @@ def split_values(text: str) -> list[str]:
     """Split `text` at the commas outside brackets and quotes, and strip each piece.
 
     Raises:
-        UserError: If a bracket or a quote is not closed.
+        UserError: If a bracket or a quote is not closed, or a closing bracket does not match.
     """
     pieces, start, quote, is_escaped, open_brackets = list[str](), 0, "", False, list[str]()
-    previous = ","  # last character that was not blank; a quote in the middle of a word is an apostrophe
+    previous = ","  # last non-blank character; it shows whether a quote starts a value or is an apostrophe in a word
     for place, character in enumerate(text):
         if quote:
             if is_escaped:
@@ -193,7 +195,7 @@ def split_values(text: str) -> list[str]:
 
 
 def format_label(value: Any) -> str:
-    """Return the label of a value: `{kind: rotary, base: 5000}` becomes `rotary+base=5000`."""
+    """Return the label of a value, such as `rotary+base=5000` for `{kind: rotary, base: 5000}`."""
     if isinstance(value, Mapping):
         kind = [format_label(value["kind"])] if "kind" in value else []
         return (
@@ -207,7 +209,10 @@ def format_label(value: Any) -> str:
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
-    """Return the last words of each key, as few as make it unique and different from `seed` and `recipe`."""
+    """Return a short name for each key: its last words, as few as make the name unique.
+
+    A key with more words is not shortened to `seed` or `recipe`, which name the seed and the recipe of a run.
+    """
     reserved = ("seed", "recipe")
     words, max_words = 1, max((key.count(".") + 1 for key in keys), default=1)
     names = [_last_words(key, 1) for key in keys]
@@ -222,7 +227,7 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 
 
 def folder_names(labels: Sequence[str]) -> list[str]:
-    """Return a unique folder name for each label that is safe on every file system."""
+    """Return a folder name for each label, unique and safe on every file system."""
     safe = [UNSAFE.sub("-", label) for label in labels]
     counts = Counter(name.casefold() for name in safe)
     return [

@@ -1,9 +1,10 @@
 """Sweeps: training of several variants of recipes, which are all checked before the first is trained.
 
-Each variant is an ordinary run with its own folder. A sweep that was killed resumes with its current run.
+Each variant is trained as one ordinary run per seed. A sweep that was killed resumes with the run that it was training.
+The folder of a sweep contains:
 
-    settings.json     the requested settings, and `precision` and `matmul` chosen for `auto`, which all runs share
-    placement=pre,seed=1/  ...     the runs
+    settings.json              the requested settings, and `precision` and `matmul` chosen for `auto` for all runs
+    placement=pre,seed=1/ ...  the runs
 """
 
 import json
@@ -34,14 +35,15 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """A run of a sweep, or an existing run.
+    """A run that a sweep trains, or a finished run that it is compared with.
 
     Attributes:
-        variant: Name without the seed.
-        folder: Run folder.
-        settings: Varied keys and the values of this variant.
-        recipe: Recipe, or None for an existing run.
-        seed: Seed, or None for an existing run.
+        variant: Name of the variant, without the seed.
+        folder: Run folder, or folder of a model.
+        settings: Label of each varied value by short key, for tables. The key "recipe" is the name of the recipe or
+            run.
+        recipe: Recipe with the seed; None for a finished run.
+        seed: Seed; None for a finished run.
     """
 
     variant: str
@@ -61,9 +63,9 @@ class Sweep:
 
     Attributes:
         out: Folder of the sweep.
-        runs: Runs, with the seeds of a variant next to each other.
+        runs: Runs to train and finished runs, with the seeds of a variant next to each other.
         requested: Requested settings, for `settings.json`.
-        notes: Settings of recipes that other data replaces, as text.
+        notes: Lines about settings of recipes that other data replaces.
     """
 
     out: Path
@@ -80,18 +82,18 @@ def plan_sweep(
     changes: Mapping[str, Any] | None = None,
     out: Path,
 ) -> Sweep:
-    """Return the runs of a sweep. Only recipes are read, nothing is written, and torch is not needed.
+    """Plan a sweep from its recipes, without reading data or writing anything.
 
     Args:
-        names: Recipes, and folders of finished runs.
+        names: Recipes, and folders of finished runs or models.
         varied_keys: Keys to vary, and their values.
-        seeds: Seeds of each variant; by default that of `changes` or of the first recipe.
+        seeds: Seeds of each variant; None for the seed of `changes` or else of the first recipe.
         changes: Changes to all recipes, as nested mappings.
         out: Folder of the sweep.
 
     Raises:
-        UserError: If a name is neither a recipe nor a run, a key or value is invalid, data is missing, two variants are
-            the same, there is only one variant, or `out` contains something else.
+        UserError: If a name is neither a recipe nor a finished run, a key or value is invalid, data is missing, two
+            variants are the same, there is only one run, or `out` contains something else.
     """
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
@@ -135,10 +137,16 @@ def plan_sweep(
 
 
 def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
-    """Check every variant before the first is trained: read its data, and build its model without weights.
+    """Check every variant before the first is trained, and report the sweep's notes on stderr.
+
+    The data of each variant is read, and its model is built without weights. Finished variants are skipped.
+
+    Args:
+        sweep: Planned sweep.
+        quiet: If True, report nothing on stderr.
 
     Raises:
-        UserError: If a variant cannot be trained.
+        UserError: If a variant cannot be trained, or a finished run cannot be scored.
     """
     from tercet.checkpoint import load_model
     from tercet.evaluate.held_out import check_scorable
@@ -165,7 +173,10 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
 
 
 def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun, RunDiverged | None]]:
-    """Train the runs that are not trained yet; yield each run with its error if it diverged, else None.
+    """Yield each run of a sweep after training it, unless it is finished already.
+
+    Yields:
+        Run, and the error if training diverged, else None.
 
     Raises:
         UserError: If a run cannot be resumed.
@@ -194,7 +205,7 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
 
 
 def default_comparison_folder(names: Sequence[str]) -> Path:
-    """Return the default folder of a comparison: `compared/` and the names that are compared."""
+    """Return the default folder of a comparison: `compared/` and the joined names of recipes and runs."""
     words = (Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name for name in names)
     return Path("compared", folder_names(["-".join(words)])[0])
 
@@ -230,19 +241,26 @@ def _open_finished(folder: Path, name: str) -> SweepRun:
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return the last part of each path, without suffix unless a run; the full name if two are equal."""
+    """Return a short name for each recipe or run: the last part of its path, or the full name if two would be equal.
+
+    Names of recipes have no suffix.
+    """
     ends = [Path(name).resolve().name if is_run(name) else Path(name).stem for name in names]
     return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]
 
 
 def _assign_folders(runs: Sequence[SweepRun], out: Path) -> list[SweepRun]:
-    """Return the runs; those to be trained get their own folders in `out`."""
+    """Return the runs with a separate folder in `out` for each run that will be trained."""
     places = iter(folder_names([run.name.replace(", ", ",") for run in runs if run.recipe]))
     return [replace(run, folder=out / next(places)) if run.recipe else run for run in runs]
 
 
 def _check_distinct(runs: Sequence[SweepRun]) -> None:
-    """Check that there are at least two variants, and that no two are the same."""
+    """Check that there are at least two runs, and that no two variants or runs are the same.
+
+    Raises:
+        UserError: If there are fewer than two runs, or two are the same.
+    """
     variants = dict[str, str]()
     for run in runs:
         if run.recipe is None:
@@ -268,7 +286,11 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_out(out: Path, requested: Plain) -> None:
-    """Check that the folder is empty or contains the same comparison."""
+    """Check that `out` does not exist, is empty or contains the same comparison.
+
+    Raises:
+        UserError: If `out` contains something else.
+    """
     if out.is_file():
         raise UserError(f"--out {out} is a file; pass a folder")
     if not (out / SETTINGS).exists():
@@ -283,10 +305,10 @@ def _check_out(out: Path, requested: Plain) -> None:
 
 
 def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
-    """Return `precision` and `matmul` for all recipes whose precision is `auto`.
+    """Return `precision` and `matmul` for all recipes whose precision is `auto`; empty if there are none.
 
-    The settings file is written if it does not exist.
-    They are measured once, because variants could otherwise also differ in rounding.
+    Both are chosen once per sweep and kept in `settings.json`, because variants could otherwise also differ in
+    rounding.
     """
     from tercet.training.compute.auto_arithmetic import choose_arithmetic
 

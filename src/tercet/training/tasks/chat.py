@@ -101,9 +101,9 @@ class ChatTask:
         return {}
 
     def sample(self, model: DecoderOnly) -> str:
-        """Return the first answers of some validation conversations, and the greedy answers of the model.
+        """Return the start of some validation conversations, with their first answer and that of the model.
 
-        Both are limited to `SAMPLE_TOKENS` tokens.
+        The model decodes greedily. Both answers are limited to `SAMPLE_TOKENS` tokens.
         """
         held_out, tokenizer = self.corpus.validation, self.corpus.tokenizer
         numbers = self.held_out[: self.recipe.task.sample_conversations]
@@ -118,9 +118,8 @@ class ChatTask:
         blocks = list[str]()
         for number, prompt, answer in zip(numbers, prompts, answers, strict=True):
             first, end = held_out.starts[number] + len(prompt), held_out.starts[number + 1]
-            length = np.argmin(
-                np.append(held_out.answers[first:end], False)
-            )  # up to the first token outside the answer
+            # Number of tokens up to the first token outside the answer.
+            length = np.argmin(np.append(held_out.answers[first:end], False))
             reference = held_out.ids[first : first + min(length, SAMPLE_TOKENS)]
             lines = {"prompt": prompt, "answer": reference.tolist(), "written": answer}
             blocks.append(

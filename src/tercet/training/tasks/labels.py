@@ -107,7 +107,7 @@ class LabelsTask:
                 return loss, {}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
-        """Return macro F1, or for regression the RMSE in the unit of the data and the correlations."""
+        """Return the macro F1 of labels, or for regression the RMSE in the unit of the data and the correlations."""
         match score_classifier(model, self.corpus.tokenizer, self.corpus.validation):
             case LabelScores(f1=f1) | MultiLabelScores(f1=f1):
                 return {"val/f1": f1}
@@ -137,13 +137,14 @@ class LabelsTask:
         return "\n\n".join(blocks)
 
     def _predict(self, logits: Tensor) -> Tensor:
-        """Return predictions in the form of a batch's targets.
+        """Return predictions in the same form as the targets of a batch.
 
         Args:
             logits: Logits, shape (N, L).
 
         Returns:
-            Label indices (N,), 0 and 1 of shape (N, L), or numbers (N,), depending on the problem type.
+            Depending on the problem type: label indices of shape (N,); for each label 0 or 1, of shape (N, L); or
+            standardized numbers of shape (N,).
         """
         match self.head.problem_type:
             case "single_label_classification":

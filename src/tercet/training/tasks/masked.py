@@ -1,8 +1,8 @@
-"""Training task of encoders on running text: predict masked tokens from both sides.
+"""Training task of encoders on running text: predict masked tokens from the tokens on both sides.
 
-Masks are drawn for blocks of a step's rows, each from (seed, step, block). A row is therefore masked in the same way
-for any number of devices, any micro-batch size and after resuming, and differently in every epoch. Validation uses the
-fixed masks of `tercet evaluate`.
+The rows of a step are masked in blocks of `BLOCK` rows. The masks of a block are drawn from (seed, step, block). A row
+is therefore masked in the same way for any number of devices, any micro-batch size and after resuming, and differently
+in every epoch. Validation uses the fixed masks of `tercet evaluate`.
 """
 
 from collections.abc import Mapping
@@ -61,9 +61,8 @@ class MaskedTask:
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)
         self.validation_windows = spread(len(self.windows), self.length, spec.validation_tokens)
-        self.validation_batch(
-            self.validation_windows[:1]
-        )  # rejects a tokenizer without a mask token before training starts
+        # This rejects a tokenizer without a mask token before training starts.
+        self.validation_batch(self.validation_windows[:1])
         self.unigram = self._unigram_entropy()
 
     def describe(self) -> str:
@@ -90,7 +89,7 @@ class MaskedTask:
         return group_windows(self.validation_windows, self.length)
 
     def validation_batch(self, group: np.ndarray) -> MaskedBatch:
-        """Return windows of the validation text, each masked by its number."""
+        """Return windows of the validation text with fixed masks, which depend only on the number of the window."""
         return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED_MASKING)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
@@ -106,7 +105,7 @@ class MaskedTask:
         return {"val/unigram_entropy": self.unigram}
 
     def sample(self, model: EncoderOnly) -> str:
-        """Return windows of the validation text: masked, filled in by the model, and original."""
+        """Return windows of the validation text in three versions: masked, filled in by the model, and original."""
         batch = self.validation_batch(self.validation_windows[:SAMPLES])
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
@@ -133,7 +132,7 @@ class MaskedTask:
         return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _unigram_entropy(self) -> float:
-        """Return the nats per token of the add-one unigram model on all masked validation tokens."""
+        """Return the nats per token of a unigram model with add-one counts on all masked validation tokens."""
         counts = token_counts(self.corpus)
         nats = np.log(counts.sum()) - np.log(np.maximum(counts, 1))
         batches = map(self.validation_batch, self.validation_groups())
@@ -152,7 +151,7 @@ class MaskedTask:
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
-    """Return the rows from `first` to `end`; each row has the same number of masked positions."""
+    """Return the rows from `first` to `end` (exclusive) of a batch with equally many masked positions per row."""
     n_rows, length = batch.inputs.shape
     share = len(batch.positions) // n_rows
     positions, targets = (part[first * share : end * share] for part in (batch.positions, batch.targets))

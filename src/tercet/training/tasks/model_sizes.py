@@ -16,12 +16,13 @@ GPT2_VOCABULARY_SIZE = 50_257  # tokens
 
 @dataclass(frozen=True)
 class SizedRecipe:
-    """A recipe with vocabulary sizes.
+    """A recipe with its vocabulary sizes.
 
     Args:
-        recipe: Recipe with the sizes of its vocabularies, if they are known.
-        vocabulary_limits: Maximum sizes of vocabularies that are not yet trained, by side.
-        task: Task of the recipe, if its data was read.
+        recipe: Recipe with the sizes of its vocabularies; 0 if they are unknown.
+        vocabulary_limits: Maximum sizes of vocabularies that are not yet trained, by `vocab_size` and
+            `source_vocab_size`; None if there are none.
+        task: Task of the recipe if its data was read, else None.
     """
 
     recipe: Recipe
@@ -34,8 +35,8 @@ def size_recipe(recipe: Recipe, *, read_data: bool = True, progress: bool = Fals
 
     Args:
         recipe: Recipe.
-        read_data: If True, prepare the data if the vocabulary size or the labels depend on it. Otherwise these remain
-            unknown: 0, and no labels.
+        read_data: If True, read and tokenize the data if the vocabulary size or the labels depend on it. If False, an
+            unknown vocabulary size is 0, and there are no labels.
         progress: If True, report progress of reading the data on stderr.
 
     Raises:
@@ -68,7 +69,11 @@ def size_recipe(recipe: Recipe, *, read_data: bool = True, progress: bool = Fals
 
 
 def read_task(recipe: Recipe, *, progress: bool) -> "Task":
-    """Return the task of a recipe, which reads and tokenizes the data as at the start of a run."""
+    """Read and tokenize the data of a recipe as at the start of a run, and return its task.
+
+    Raises:
+        UserError: If the data is missing or cannot be read, or data and settings do not fit together.
+    """
     from tercet.checkpoint import load_model
     from tercet.data.corpora.find_sources import check_sources
     from tercet.training.tasks.open_task import task_of
@@ -79,5 +84,5 @@ def read_task(recipe: Recipe, *, progress: bool) -> "Task":
 
 
 def vocabulary_size(tokenizer: "TokenizerSpec") -> int | None:
-    """Return the maximum vocabulary size, or None if it depends on the data."""
+    """Return the maximum vocabulary size of a tokenizer in tokens, or None if only the data determines it."""
     return GPT2_VOCABULARY_SIZE if tokenizer.kind == "gpt2" else getattr(tokenizer, "vocab_size", None)

@@ -13,11 +13,11 @@ from tercet.training.tasks.task import Task
 
 
 def task_of(recipe: Recipe, *, pretrained: TrainedModel | None = None, progress: bool) -> Task:
-    """Read and tokenize the data of a recipe, and check it against the settings.
+    """Return the task of a recipe, with its data read, tokenized and checked against the settings.
 
     Args:
         recipe: Recipe.
-        pretrained: Pretrained model, whose tokenizer is used.
+        pretrained: Pretrained model, whose tokenizer is used; None to use that of the recipe.
         progress: If True, report progress on stderr.
 
     Raises:

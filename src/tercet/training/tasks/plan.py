@@ -1,13 +1,13 @@
-"""The length of a run, and the rows of each step, in closed form: neither has to be saved.
+"""The length of a run and the rows of each step, in closed form, so that neither has to be saved.
 
-A step takes whole units of rows. Without a ramp a unit is the batch. With a ramp a unit is one micro-batch per device,
-and step s takes
+A step takes whole units of rows. Without a ramp, a unit is the batch. With a ramp, a unit is one micro-batch per
+device, and the number of units that step s takes is
 
-    k(s) = k_0 + floor((K - k_0) s / r)     for s < r, and K afterwards
+    k(s) = 1 + floor((K - 1) s / r)     for s < r, and K afterwards
 
-units: k_0 = 1, K is the number of units of the full batch, and r the number of steps over which the batch grows. Units
-are taken consecutively, as epochs are, so no row is skipped or repeated within an epoch for any sizes of steps. A run
-that is extended keeps its initial r.
+where K is the number of units of the full batch, and r the number of steps over which the batch grows. Units are taken
+in order, across the ends of epochs, so no row is skipped or repeated within an epoch for any sizes of steps. A run that
+is extended keeps its initial r.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,23 +20,24 @@ from tercet.data import Order
 from tercet.data.rows.order import Layout
 from tercet.training.recipe.specs import TrainingSpec
 
-MAX_STEPS = 1 << 48  # steps
+MAX_STEPS = 1 << 48  # upper limit of a run whose length is in hours
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Steps of a run and the rows of each.
+    """Steps of a run and the rows of each step.
 
     Args:
-        n_rows: Rows per epoch: rows of text, texts, or buckets of sentence pairs.
-        unit: Rows that are always taken together.
-        units: Units of the full batch.
-        ramp: Fraction of the run over which a step grows from one unit to all; 0 for none.
+        n_rows: Rows per epoch: rows of text, texts, conversations, or buckets of sentence pairs.
+        unit: Number of rows that are always taken together.
+        units: Number of units in the full batch.
+        ramp: Fraction of the run over which the batch grows from one unit to all; 0 for a constant batch.
         seed: Seed of the order of rows.
         steps: Steps of the whole run; 0 if the length is in hours that are not yet converted.
-        layout: Order of rows, if it is not a permutation of all rows.
-        lengths: Changes of the length after the start of the run, as pairs of the first step and the new number of
-            steps, in the order in which they were made; the first pair is the initial length.
+        layout: Layout that determines the order of rows; None if the order is a permutation of all rows.
+        lengths: Lengths of a run that was extended, as pairs of the first step for which a length applies and the
+            length in steps, in the order of the changes. The first pair is the initial length. Empty if the length was
+            never changed.
     """
 
     n_rows: int
@@ -49,11 +50,11 @@ class Plan:
     lengths: tuple[tuple[int, int], ...] = ()
 
     def extended(self, steps: int, *, at: int) -> "Plan":
-        """Return the same plan up to step `at`, and afterwards that of a run of `steps` steps."""
+        """Return the plan of a run whose length becomes `steps` steps from step `at` on, counted from 0."""
         return replace(self, steps=steps, lengths=(*(self.lengths or ((0, self.steps),)), (at, steps)))
 
     def length_at(self, step: int) -> int:
-        """Return the planned length of the run at `step`, counted from 0."""
+        """Return the length in steps that was planned for the run at `step`, counted from 0."""
         return next((steps for first, steps in reversed(self.lengths) if first <= step), self.steps)
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +65,12 @@ class Plan:
         return np.concatenate(numbers), np.concatenate(epochs)
 
     def shifts(self, epochs: np.ndarray, length: int) -> np.ndarray:
-        """Return the offset of each row's packed window, which depends on the epoch of the row."""
+        """Return the offset of the window of each packed row in the text, which depends only on the row's epoch.
+
+        Args:
+            epochs: Epoch of each row.
+            length: Tokens per row.
+        """
         order = self.order(self.unit)
         shift = {epoch: order.shift(epoch, length) for epoch in np.unique(epochs).tolist()}
         return np.array([shift[epoch] for epoch in epochs.tolist()])
@@ -96,7 +102,7 @@ class Plan:
         return ceil(self.ramp * self.length_at(0))
 
     def for_epochs(self, epochs: float) -> "Plan":
-        """Return the shortest plan for `epochs` epochs; the next epoch fills the last batch."""
+        """Return the shortest plan that takes at least `epochs` epochs; rows of the next one fill the last batch."""
 
         def units(steps: int) -> int:
             return replace(self, steps=steps).units_before(steps)
@@ -105,10 +111,10 @@ class Plan:
         return replace(self, steps=bisect_left(range(n_units + 1), n_units, key=units))
 
     def for_hours(self, seconds: float, *, unit_seconds: float, step_seconds: float) -> "Plan":
-        """Return the longest plan that does not exceed a time, of at least one step.
+        """Return the longest plan that does not exceed a duration, but has at least one step.
 
         Args:
-            seconds: Duration of the run.
+            seconds: Maximum duration of the run.
             unit_seconds: Seconds per unit of rows.
             step_seconds: Additional seconds per step, independent of its number of rows.
         """
@@ -126,8 +132,9 @@ def plan_of(spec: TrainingSpec, n_rows: int, *, batch: int, micro: int, layout: 
         spec: Training settings.
         n_rows: Rows per epoch.
         batch: Rows per step.
-        micro: Rows per micro-batch on each device; with a ramp, steps take whole micro-batches of every device.
-        layout: Order of rows, if it is not a permutation of all rows.
+        micro: Rows per micro-batch on each device. With a ramp, steps take whole micro-batches of every device;
+            otherwise it has no effect.
+        layout: As in `Plan`.
     """
     plan = Plan(n_rows=n_rows, unit=batch, seed=spec.seed, layout=layout)
     if spec.batch_ramp is not None:

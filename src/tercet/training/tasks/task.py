@@ -1,4 +1,4 @@
-"""Protocol of training tasks: everything that differs between model families."""
+"""Protocol of training tasks, which contain all code of training that differs between model families."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ class Task(Protocol):
     """A training task: data, batches, loss, validation and samples.
 
     Attributes:
-        plan: Number of steps and the rows of each. A length in hours is converted when the run starts.
-        static: If True, all steps have the same shapes, so that compiling pays off.
-        micro: Rows per device and forward pass, or tokens per side for translation, as in the recipe. It may be reduced
-            at any step.
+        plan: Number of steps and the rows of each step. A length in hours is converted when the run starts.
+        static: If True, the batches of all steps have the same shapes, so that compiling pays off.
+        micro: Rows per device and forward pass, or tokens per side for translation. Initially that of the recipe; it is
+            reduced if a step runs out of memory.
         data_name, data_hash: Name and hash of the data.
-        tokenizer_hash: Hash of the tokenizer, or of both tokenizers.
+        tokenizer_hash: Hash of the tokenizer; for translation, of both tokenizers.
     """
 
     plan: Plan
@@ -34,15 +34,17 @@ class Task(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe with the vocabulary size."""
+        """Recipe with the vocabulary sizes and labels of the data."""
         ...
 
     def describe(self) -> str:
-        """Describe the amount of data in one line."""
+        """Describe the data in one line: its amount, and items that are left out or truncated."""
         ...
 
     def batches(self, step: int, rank: int, world: int) -> list[Any]:
-        """Return the micro-batches of a device in a step, a function of (seed, step).
+        """Return the micro-batches of a device in a step.
+
+        The rows of the step are a function of (seed, step), and are shared equally by all devices.
 
         Args:
             step: Step, counted from 0.
@@ -60,17 +62,17 @@ class Task(Protocol):
         ...
 
     def validation_groups(self) -> list[np.ndarray]:
-        """Return the batches of the validation part as row numbers, the same for any number of devices."""
+        """Return the row numbers of each validation batch, the same for any number of devices."""
         ...
 
     def validation_batch(self, group: np.ndarray) -> Any:
-        """Return the batch of a validation group."""
+        """Return the batch for one of `validation_groups`."""
         ...
 
     def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
 
     def validate_batch(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
-        """Return the loss of a validation batch, and sums of other metrics over its targets."""
+        """Return the loss of a validation batch, and the sums of other metrics over its targets, by name."""
         ...
 
     def scores(self, model: Any) -> dict[str, float]:
@@ -78,25 +80,32 @@ class Task(Protocol):
         ...
 
     def sample(self, model: Any) -> str:
-        """Return a text sample of the current model."""
+        """Return text that shows the quality of the current model, such as generated text or predictions."""
         ...
 
     def save(self, folder: Path, model: Any, card: Card, state: Mapping[str, Tensor]) -> None:
-        """Write the model folder."""
+        """Write a model folder with model, tokenizers and card.
+
+        Args:
+            folder: Folder to write.
+            model: Model.
+            card: Model card.
+            state: Weights to write, by name, instead of those of `model`.
+        """
         ...
 
 
 def describe_validation(count: int, items: str, *, near_duplicates: int, left_out: int = 0, cut: int = 0) -> list[str]:
-    """Return what `Task.describe` reports of the validation part.
+    """Return the description of the validation part for `Task.describe`, as a list of at most one phrase.
 
-    The list is empty if the whole validation part is used and has no near duplicates in the training part.
+    The list is empty if no validation item is left out, truncated or a near duplicate of a training item.
 
     Args:
         count: Number of validation items.
         items: Plural name of the items, such as "pairs".
         near_duplicates: Number of near duplicates of training items.
-        left_out: Number of conversations whose answers start after the context.
-        cut: Number of items that are truncated.
+        left_out: Number of conversations that are left out because their answers start after `max_len` tokens.
+        cut: Number of items that are truncated to `max_len` tokens.
     """
     duplicates = "duplicate" if near_duplicates == 1 else "duplicates"
     facts = [

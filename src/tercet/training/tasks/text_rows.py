@@ -14,7 +14,7 @@ TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows
 
 
 def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
-    """Return the training rows, of `length` + 1 tokens each."""
+    """Return the training rows of a corpus, of `length` + 1 tokens each."""
     if not corpus.folders:
         return _rows(np.asarray(corpus.train), np.asarray(corpus.train_documents), corpus, data, length)
     packed = isinstance(data.rows, Packed)
@@ -32,19 +32,19 @@ def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
 
 
 def row_tokens(rows: TrainingRows, width: int) -> RowSums:
-    """Return the numbers of real tokens among the first `width` tokens of each row, which are the inputs."""
+    """Return the number of real tokens among the first `width` tokens of each row, which are the inputs."""
     if isinstance(rows, PackedRows | MixedRows) or (isinstance(rows, ShardedRows) and rows.packed):
         return RowSums(width)
     return RowSums(rows.count_real(width))
 
 
 def layout_of(rows: TrainingRows) -> Layout | None:
-    """Return the order of rows, if it is not a permutation of all rows."""
+    """Return the layout that determines the order of rows; None if the order is a permutation of all rows."""
     return rows.layout if isinstance(rows, ShardedRows | MixedRows) else None
 
 
 def fetch_ahead(rows: TrainingRows, plan: Plan, step: int) -> None:
-    """Open the shards that a step and the following steps read, in a thread."""
+    """Open in a thread the shards that a step and the following steps read; only for rows in shards."""
     if isinstance(rows, ShardedRows | MixedRows):
         rows.fetch_ahead(plan.rows_before(step), plan.seed)
 
@@ -66,11 +66,22 @@ def _rows(
 
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
-    """Return the numbers of windows of `length` tokens, spread evenly, that together have `tokens` tokens."""
+    """Return the numbers of evenly spread windows that together have at most `tokens` tokens, but at least one window.
+
+    Args:
+        n_windows: Number of all windows.
+        length: Tokens per window.
+        tokens: Maximum number of tokens; None for all windows.
+    """
     n_chosen = n_windows if tokens is None else max(1, min(n_windows, tokens // length))
     return np.linspace(0, n_windows - 1, n_chosen).astype(np.int64)
 
 
 def group_windows(windows: np.ndarray, length: int) -> list[np.ndarray]:
-    """Return windows of `length` tokens in batches."""
+    """Return the numbers of windows in batches of at most `BATCH_TOKENS` tokens, but at least one window.
+
+    Args:
+        windows: Numbers of the windows.
+        length: Tokens per window.
+    """
     return cut_rows(windows, ceil(len(windows) / max(1, BATCH_TOKENS // length)))

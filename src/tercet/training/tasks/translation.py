@@ -110,7 +110,7 @@ class TranslationTask:
         return self.loss(model, batch), {}
 
     def scores(self, model: EncoderDecoder) -> dict[str, float]:
-        """Return BLEU of greedy translations, cased and detokenized."""
+        """Return the cased, detokenized BLEU of greedy translations as `val/bleu`; empty if none are scored."""
         pairs = self._scored_pairs()
         if not pairs:
             return {}

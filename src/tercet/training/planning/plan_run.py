@@ -48,13 +48,10 @@ def plan_run(
     price: float | None = None,
     progress: bool = False,
 ) -> RunPlan:
-    """Return the memory, steps, time and cost that a run requires.
-
-    The time is only known if one of `mfu`, `measured` and `here` is given.
+    """Return the memory and steps of a run, and its time and cost if `mfu`, `measured` or `here` gives a speed.
 
     Args:
-        name: Name of the recipe.
-        recipe: Recipe.
+        name, recipe: Name of the recipe, and the recipe.
         cluster: Cluster that replaces the recipe's devices; None for the recipe's devices.
         mfu: Assumed model FLOPs utilization, from 0 to 1; requires `cluster`.
         measured: Folder of an earlier run whose speed is used.

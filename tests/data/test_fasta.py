@@ -99,8 +99,8 @@ def test_a_letter_that_the_tokenizer_lacks_names_its_record(tmp_path: Path, monk
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "a.fa"
     for sequence, words in {
-        "acgt": "'a' (U+0061), 'c' (U+0063), 'g' (U+0067), 't' (U+0074); write it in capitals (of sequences: "
-        "data.sequence_case: upper), or set byte_fallback: true",
+        "acgt": "'a' (U+0061), 'c' (U+0063), 'g' (U+0067), 't' (U+0074); write it in capitals (for sequences, "
+        "set data.sequence_case: upper), or set byte_fallback: true",
         "ACNT": "'N' (U+004E); set byte_fallback: true",
     }.items():
         path.write_text(f">chr1 first\nACGT\n>chr2 second\n{sequence}\n>chr3\nACGT\n")

@@ -1,4 +1,4 @@
-"""Fast conversion of characters to ids without the library: one megabyte takes milliseconds."""
+"""Fast conversion of characters to ids without the `tokenizers` library: a megabyte of text takes milliseconds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class CharacterTable:
         suffix = f" and {len(characters) - 5} more" if len(characters) > 5 else ""
         remedy = "set byte_fallback: true, or use the kind bpe, and train again"
         if all(character.upper() != character and self._has(character.upper()) for character in characters):
-            remedy = f"write it in capitals (of sequences: data.sequence_case: upper), or {remedy}"
+            remedy = f"write it in capitals (for sequences, set data.sequence_case: upper), or {remedy}"
         return UserError(f"the vocabulary has no {shown_characters}{suffix}; {remedy}")
 
     def _has(self, character: str) -> bool:

@@ -1,8 +1,8 @@
-"""Conversations as text and as ids, by the chat template that a model was trained with.
+"""Formatting of conversations as text and as ids, with the chat template of a model.
 
 A template (Jinja, as rendered by the `transformers` library) is a program of the model's author. `template_worker` runs
-it in a sandbox and a separate process with limited time and memory, which is restarted if it exceeds a limit.
-Only special tokens of the template itself become special: messages are always text, even if they spell one.
+it in a sandbox, in a separate process with limited time and memory. The process is restarted if it exceeds a limit.
+A special token is only recognized in the text of the template itself: its name in a message is ordinary text.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ PLAIN_TEMPLATE = (
 
 
 def plain_template(tokenizer: Tokenizer) -> str:
-    """Return a template for a model that has none: role names, and eos after each answer.
+    """Return a template for a model that has none: it writes role names, and eos after each answer.
 
     Raises:
         UserError: If the tokenizer has no eos.
@@ -53,7 +53,7 @@ class ChatTemplate:
     """A chat template with the tokenizer of its model.
 
     Raises:
-        UserError: If the template cannot be read.
+        UserError: If jinja2 is not installed, the template cannot be read, or a special token only matches whole words.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
@@ -63,7 +63,7 @@ class ChatTemplate:
         try:
             self._renderer.start()
         except ValueError as error:
-            raise UserError(f"the chat template cannot be read ({error}); put back the one of the model") from None
+            raise UserError(f"the chat template cannot be read ({error}); restore the model's own") from None
         self._tokenizer = tokenizer
         self._special = {tokenizer.tokens([token])[0]: token for token in sorted(tokenizer.special_ids)}
         self._special.pop("", None)
@@ -77,23 +77,27 @@ class ChatTemplate:
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the ids of the prompt for an answer to the last message.
 
+        Args:
+            messages: The conversation; each message has a "role" and a "content".
+
         Raises:
-            UserError: If the template rejects the messages, or a text cannot be encoded.
+            UserError: If the template rejects the messages or writes no text, or a text cannot be encoded.
         """
         ids = self._encode(self.render(self._mark(messages)))
         if not ids:
-            raise UserError("the chat template gives an empty text for these messages; send one with some text")
+            raise UserError("the chat template gives an empty text for these messages; send a message with text")
         return ids
 
     def encode_conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[bool]]:
-        """Return the ids of a conversation up to its last answer, and which of them belong to answers.
+        """Return the ids of a conversation up to its last answer, and True for the ids that belong to answers.
 
         An answer is the text that the template adds to the prompt for it, including the token that ends the turn. Text
-        after that token, such as a line end, is not part of it. Each answer is encoded separately, since generated
-        text also starts with a new token. A message with `weight` "0" is not counted as an answer, only as context.
+        after that token, such as a line break, is not part of it. Each answer is encoded separately, since a generated
+        answer also starts with a new token. A message with `weight` "0" is not counted as an answer, only as context.
 
         Raises:
-            UserError: If the text of an answer does not begin with its prompt, or as in `encode`.
+            UserError: If the template does not write an answer after the unchanged prompt for it, or rejects the
+                messages, or a text cannot be encoded.
         """
         marked_messages = self._mark(messages)
         ids, answers, text = list[int](), list[bool](), ""
@@ -117,7 +121,15 @@ class ChatTemplate:
         return ids, answers
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool = True) -> str:
-        """Return the conversation as text, with `generation_prompt` up to the start of the next answer."""
+        """Return the conversation as text.
+
+        Args:
+            messages: The conversation.
+            generation_prompt: If True, the text ends with the start of the next answer.
+
+        Raises:
+            UserError: If the template rejects the messages or exceeds a limit.
+        """
         tokenizer = self._tokenizer
         names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
         token_names = {name: "" if token is None else tokenizer.tokens([token])[0] for name, token in names.items()}
@@ -132,7 +144,7 @@ class ChatTemplate:
         return [{key: self._escape(value) for key, value in message.items() if key != "weight"} for message in messages]
 
     def _encode(self, text: str, *, continued: bool = False) -> list[int]:
-        """Return the ids of `text`. If `continued`, it follows another part of the conversation."""
+        """Return the ids of a rendered text. If `continued` is True, it follows another part of the conversation."""
         ids, pieces = list[int](), self._pieces(text)
         for previous_piece, piece, next_piece in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             token = self._special.get(piece)
@@ -160,7 +172,7 @@ class ChatTemplate:
         return [piece for piece in pieces if piece]
 
     def _escape(self, text: str) -> str:
-        """Insert a mark into every occurrence of a special token's name in a message."""
+        """Insert a mark into every name of a special token in a message, so that it remains text."""
         check_unicode(text)
         for name in self._special:
             text = text.replace(name, name[:1] + MARK + name[1:])

@@ -1,8 +1,8 @@
 """Conversion of ids to text: each id stands for some bytes, which are joined and decoded as UTF-8.
 
-Some tokens lose their leading space at the start of a text, so there is a second table for them. A token may be a part
-of a character, so bytes are joined before they are decoded, and a stream holds back incomplete characters. Invalid
-UTF-8, which a model may generate, is decoded as U+FFFD, the replacement character.
+Some tokens lose their leading space at the start of a text, so a second table contains the bytes of tokens there. A
+token may be a part of a character, so bytes are joined before they are decoded, and a stream holds back incomplete
+characters. Invalid UTF-8, which a model may generate, is decoded as U+FFFD, the replacement character.
 """
 
 import codecs
@@ -21,7 +21,10 @@ MAX_CONTEXT_TOKENS = 16  # tokens of a prompt that are decoded again with each n
 
 
 class TextStream(Protocol):
-    """Incremental decoder: the results of all `push`es and of `flush` joined equal `decode` of all ids."""
+    """Incremental decoder.
+
+    The results of `push` for each id and of `flush` at the end, joined, equal the result of `decode` for all ids.
+    """
 
     def push(self, token: int) -> str: ...
 
@@ -29,7 +32,10 @@ class TextStream(Protocol):
 
 
 class ByteStream:
-    """A `TextStream` from two tables of bytes per id: for the `first` token with text, and for all others."""
+    """A `TextStream` from two tables of the bytes of each id.
+
+    `first` is used for the first token with text, and `table` for all others. Ids in `special` have no text.
+    """
 
     def __init__(self, table: Sequence[bytes], first: Sequence[bytes], special: frozenset[int]) -> None:
         self._table, self._next, self._special = table, first, special
@@ -48,10 +54,11 @@ class ByteStream:
 
 
 class RedecodingStream:
-    """A `TextStream` for tokenizers that only the library can decode, such as sentencepiece's.
+    """A `TextStream` for tokenizers that only the `tokenizers` library can decode, such as sentencepiece's.
 
-    The whole text is decoded again for each token, and the new part is returned. The library's own stream raises an
-    error if an invalid byte changes how previous bytes are decoded, so a run of bytes is held back until it ends.
+    The whole text is decoded again for each token, and the new part is returned. A run of byte tokens is held back
+    until it ends, since an invalid byte can change how previous bytes are decoded. In that case the library's own
+    stream raises an error.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class RedecodingStream:
         Args:
             decode: Function from ids to text.
             byte_ids: Ids that stand for single bytes.
-            after: Previous ids, of which only the last few are used.
+            after: Previous ids; only the last `MAX_CONTEXT_TOKENS`, and a run of bytes that they continue, are used.
         """
         self._decode, self._byte_ids = decode, byte_ids
         start = max(0, len(after) - MAX_CONTEXT_TOKENS)
@@ -87,7 +94,7 @@ class RedecodingStream:
 
 
 def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] | None:
-    """Return the bytes of every id, in id order; None if decoding is more than joining tokens.
+    """Return the bytes of every id, in id order; None if decoding is more than joining the bytes of the tokens.
 
     Args:
         structure: Parsed `tokenizer.json`.
@@ -122,7 +129,13 @@ def byte_table(structure: dict[str, Any], names: Sequence[str]) -> list[bytes] |
 
 
 def first_table(structure: dict[str, Any], names: Sequence[str], table: list[bytes]) -> list[bytes]:
-    """Return the bytes of every id at the start of a text, given its bytes elsewhere in `table`."""
+    """Return the bytes of every id at the start of a text.
+
+    Args:
+        structure: Parsed `tokenizer.json`.
+        names: Tokens as the library writes them, in id order.
+        table: Bytes of every id elsewhere in a text, as from `byte_table`.
+    """
     if decoder_steps(structure) == ["WordPiece"]:  # a first piece from inside a word keeps its ##
         return [_clean_up(name, structure["decoder"]["cleanup"]).encode() for name in names]
     starts_without = has_prefix_space(structure) or is_separated(structure)
@@ -130,7 +143,7 @@ def first_table(structure: dict[str, Any], names: Sequence[str], table: list[byt
 
 
 def is_separated(structure: dict[str, Any]) -> bool:
-    """Return whether tokens are separated by a space that belongs to neither of them."""
+    """Return whether decoding puts a space between tokens that belongs to neither of them."""
     return not decoder_steps(structure) and structure["model"]["type"] == "WordLevel"
 
 
@@ -147,7 +160,7 @@ def decoder_steps(structure: dict[str, Any]) -> list[str]:
 
 
 def has_prefix_space(structure: dict[str, Any]) -> bool:
-    """Return whether a `tokenizer.json` only adds a space before texts, and removes it on decoding."""
+    """Return whether the normalizer of a `tokenizer.json` only adds a space before texts, which decoding removes."""
     return (
         structure.get("normalizer") == {"type": "Prepend", "prepend": " "}
         and _decoders(structure)[-1:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]

@@ -1,8 +1,8 @@
 """Tokenizers of folders that `transformers` wrote, in any of the supported file formats (`forms.py`).
 
-A `tokenizer.json` does not contain which tokens begin and end a text. They are determined by the other files, in this
-order: the name in the settings, the name in the vocabulary, the id in the settings. The bos of a translator is its
-`decoder_start_token_id`, which for Marian is the padding token. A generated text ends with any of the ids in the
+A `tokenizer.json` does not contain which tokens begin and end a text. These are, in order of preference: the token that
+the settings name, a token of the vocabulary with a usual name, the id in the settings. The bos of a translation model
+is its `decoder_start_token_id`, which for Marian is the padding token. A generated text ends with any of the ids in the
 settings (`eos_token_id` may be a list), or with the token that ends a document.
 """
 
@@ -29,10 +29,11 @@ ROBERTA = (*(AddedToken(name, special=True) for name in ("<s>", "<pad>", "</s>",
 
 
 def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    """Load the tokenizers of a folder's target and source; they differ only in translators with two.
+    """Load the target and the source tokenizer of a folder, which are the same object unless it contains two.
 
     Args:
-        config: Content of config.json.
+        folder: Model folder.
+        config: Content of its config.json.
 
     Raises:
         UserError: If files are missing, damaged or do not match.
@@ -50,7 +51,7 @@ def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer,
     target_tokenizer = _configure_ids(tokenizer, folder, numbers)
     if source is tokenizer:
         return target_tokenizer, target_tokenizer
-    return target_tokenizer, _configure_ids(source, folder, {})  # the ids in the settings may not be its own
+    return target_tokenizer, _configure_ids(source, folder, {})  # ids in the settings are those of the target
 
 
 def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any]) -> Tokenizer:
@@ -129,18 +130,18 @@ def _id_by_number(tokenizer: Tokenizer, setting: Any, current_id: int | None) ->
 
 
 def _end_ids(tokenizer: Tokenizer, setting: Any) -> list[int]:
-    """Return the ids that end a generated text, from a number or a list."""
+    """Return the valid ids in a setting that is a number or a list."""
     numbers: list[Any] = cast("list[Any]", setting) if isinstance(setting, list) else [setting]
     return [number for number in numbers if type(number) is int and 0 <= number < tokenizer.vocab_size]
 
 
 def _token_text(setting: Any, default: str) -> str:
-    """Return the text of a token that is given as text or as an object."""
+    """Return the text of a token from a setting that is a text or an object; `default` if there is none."""
     text = setting.get("content") if isinstance(setting, dict) else setting
     return text if isinstance(text, str) and text else default
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Read a settings file without null values; empty if there is none."""
+    """Return the content of a settings file without null values; empty if the file does not exist."""
     data = read_json_file(path, MAX_VOCABULARY_BYTES) if path.is_file() else {}
     return {key: value for key, value in data.items() if value is not None}

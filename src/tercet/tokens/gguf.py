@@ -1,11 +1,12 @@
-"""Tokenizers in GGUF settings (tokenizer.ggml.*): import, and export if all texts get the same ids.
+"""Tokenizers in GGUF settings (tokenizer.ggml.*): import, and export if llama.cpp then encodes all texts equally.
 
 model "gpt2"    byte-level BPE, as the kinds bpe and gpt2: tokens, merges, and `pre`, the name of the splitting rule
 model "llama"   sentencepiece's BPE: pieces with scores; the pair that forms the best piece is merged first
 
-The kind characters is exported as bytes without merges if all characters are ASCII, and with byte_fallback as pieces
-of which no two form a third. Otherwise it is rejected, since llama.cpp stops at unknown characters. The kinds words,
-unigram and wordpiece are not supported, since llama.cpp does not split a text into words before it looks them up.
+The kind characters is exported as model "gpt2" without merges if all characters are ASCII. With byte_fallback, it is
+exported as model "llama", with pieces of which no two form a third. Otherwise it is rejected, since llama.cpp stops at
+unknown characters. Other kinds than bpe, gpt2 and characters are not exported, since these two models cannot represent
+how they split a text.
 """
 
 import json
@@ -47,17 +48,17 @@ ALIASES = {
     "mpt": "gpt-2", "olmo": "gpt-2", "jais": "gpt-2", "phi-2": "gpt-2", "starcoder": "smollm", "refact": "smollm",
     "codeshell": "smollm", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "falcon3": "llama-bpe",
 }  # fmt: skip
-ASCII = {character: chr(byte) for byte, character in enumerate(byte_characters()[:128])}  # as in byte-level BPE
-WHOLE_FIRST = (
-    "llama-bpe",
-)  # parts of the text that are tokens are not merged from smaller ones; bos is added by default
+# ASCII character for each visible character of byte-level BPE.
+ASCII = {character: chr(byte) for byte, character in enumerate(byte_characters()[:128])}
+# Splitting rules with which a part that is a token is not merged from smaller ones, and bos is added by default.
+WHOLE_FIRST = ("llama-bpe",)
 
 
 def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokenizer in a file's settings.
+    """Return the tokenizer that the settings of a GGUF file describe.
 
     Raises:
-        UserError: If they are damaged, or describe a kind that Tercet does not support.
+        UserError: If the settings are damaged, or describe a tokenizer that Tercet does not support.
     """
     kind = settings.get(f"{KEY}model")
     if kind not in ("gpt2", "llama"):
@@ -96,10 +97,10 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
 
 
 def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the settings of a tokenizer; the inverse of `from_settings`.
+    """Return the GGUF settings of a tokenizer; the inverse of `from_settings`.
 
     Raises:
-        UserError: If llama.cpp cannot represent the tokenizer; the message contains the reason.
+        UserError: If llama.cpp does not support the tokenizer; the message contains the reason.
     """
     structure = json.loads(tokenizer.to_json())
     if tokenizer.eos_id is None:
@@ -226,7 +227,7 @@ def _build_pieces(
     normal = {name: score for name, score, kind in zip(names, scores, kinds, strict=True) if kind == NORMAL}
     merges = _find_merges(normal)
     fallback = set(BYTE_TOKENS) <= {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
-    if not merges and not adds_space:  # single characters, for which a space may be itself
+    if not merges and not adds_space:  # the kind characters, in which a space is an ordinary character
         return _build_characters([" " if name == SPACE else name for name in names], byte_fallback=fallback)
     unk = None if unknown is None else names[unknown]
     model = models.BPE(vocab=_number_names(names), merges=merges, byte_fallback=fallback, unk_token=unk, fuse_unk=False)
@@ -251,8 +252,7 @@ def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
 
     Raises:
         UserError: If two such pieces have the same score. The order of their merges then depends on the text, which a
-        list
-            of merges cannot express.
+            list of merges cannot represent.
     """
     pairs = {
         piece: [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in scores and piece[n:] in scores]
@@ -295,7 +295,7 @@ def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_names(vocabulary: Mapping[str, int], structure: dict[str, Any]) -> list[str]:
-    """Return every id's name; unused ids get a name that no text contains."""
+    """Return the name of every id, in id order; an unused id has the name [PAD<id>]."""
     n = 1 + max(vocabulary.values(), default=-1)
     n = max(n, *(1 + token["id"] for token in structure["added_tokens"]), 0)
     names = [f"[PAD{number}]" for number in range(n)]

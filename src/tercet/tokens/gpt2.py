@@ -1,9 +1,9 @@
-"""GPT-2's vocabulary as a `tokenizers` BPE with the same ids, from its ranks or from two files.
+"""GPT-2's vocabulary as a `tokenizers` BPE with the same ids, from its ranks or from vocab.json and merges.txt.
 
 The ranks are read from an installed package that contains them, or else by tiktoken, which downloads them.
 
-tiktoken stores one number per token: the order in which it was merged. The library needs the merges. They are found by
-merging the bytes of each token with only the earlier ranks: the last two parts are its merge.
+tiktoken stores one number per token, its rank: the order in which it was merged. The `tokenizers` library needs the
+merges. They are found by merging the bytes of each token with only the earlier ranks: the last two parts are its merge.
 """
 
 import base64
@@ -96,7 +96,13 @@ def _parse_tiktoken(content: bytes) -> dict[bytes, int]:
 
 
 def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, int]) -> tokenizers.Tokenizer:
-    """Build the byte-level BPE of tiktoken's `ranks` (token -> id), split by the regex `pattern`."""
+    """Build a byte-level BPE.
+
+    Args:
+        ranks: Rank of each token, as in tiktoken, which is also its id.
+        pattern: Regular expression that splits texts.
+        special: Id of each special token.
+    """
     character = byte_characters()
 
     def spell(token: bytes) -> str:
@@ -118,14 +124,16 @@ def from_ranks(ranks: Mapping[bytes, int], pattern: str, special: Mapping[str, i
 def from_files(
     vocabulary: Path, merges: Path, *, prefix_space: bool = False, special: Sequence[AddedToken] = ()
 ) -> tokenizers.Tokenizer:
-    """Build the byte-level BPE of a vocab.json (token -> id) and a merges.txt (one merge per line).
+    """Build the byte-level BPE of a vocab.json and a merges.txt.
 
     Args:
+        vocabulary: Path of the vocab.json, which maps tokens to ids.
+        merges: Path of the merges.txt, with one merge per line.
         prefix_space: If True, add a space before every text.
-        special: Tokens that stand for no text; those that are not in the vocabulary are skipped.
+        special: Special tokens; those that are not in the vocabulary are skipped.
 
     Raises:
-        UserError: If a file is missing or damaged, or they do not match.
+        UserError: If a file is missing or damaged, or the two do not match.
     """
     ids = read_json_file(vocabulary, MAX_VOCABULARY_BYTES)
     lines = read_text_file(merges, MAX_VOCABULARY_BYTES).splitlines()
@@ -152,7 +160,7 @@ def _undo_last_merge(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, b
 
 
 def _check_within_reach() -> None:
-    """Check the connection with a short timeout, since tiktoken has none."""
+    """Raise UserError if the ranks are not cached and cannot be downloaded, since tiktoken has no timeout."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     cache = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"))
     path = cache / hashlib.sha1(FILE.encode()).hexdigest()

@@ -7,7 +7,12 @@ from tercet.tokens.sequences import SEPARATORS, is_plain_ids
 
 
 def recognize_kind(structure: dict[str, Any], vocab_size: int) -> str:
-    """Return the kind of a parsed file, as in a spec; "file" if Tercet could not have trained it."""
+    """Return the kind of a parsed `tokenizer.json`, as in `TokenizerSpec`; "file" if Tercet does not train this kind.
+
+    Args:
+        structure: Parsed `tokenizer.json`.
+        vocab_size: Number of ids.
+    """
     model, split = structure["model"], structure.get("pre_tokenizer") or {}
     splits = [part["type"] for part in split.get("pretokenizers", [split]) if part]
     steps = decoder_steps(structure)

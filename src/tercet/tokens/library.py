@@ -1,4 +1,4 @@
-"""Calls of the `tokenizers` library with one-line errors, and removal of its space before texts."""
+"""Calls of the `tokenizers` library with one-line errors, and removal of the prefix that it adds to texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,12 +30,12 @@ def decode_ids(library: tokenizers.Tokenizer, ids: list[int], *, skip_special: b
 
 
 def remove_prefix(structure: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a parsed `tokenizer.json` without the steps that add a prefix to every text."""
+    """Return a parsed `tokenizer.json` without the steps that add a prefix, such as a space, to every text."""
     return {**structure, **{part: _remove_step_prefix(structure.get(part)) for part in ("normalizer", "pre_tokenizer")}}
 
 
 def _remove_step_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the step without its prefix; None if it does nothing else."""
+    """Return a step without the prefix that it adds; None if the step does nothing else."""
     match step:
         case {"type": "Prepend"}:
             return None
@@ -54,7 +54,10 @@ def _remove_step_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def prefixes_start_only(structure: Mapping[str, Any]) -> bool:
-    """Return whether the prefix is added only at the start of a text, not after special tokens in it."""
+    """Return whether a parsed `tokenizer.json` adds its prefix only at the start of a text.
+
+    Otherwise it also adds the prefix after special tokens in the text.
+    """
     return _prefixes_start_only(structure.get("pre_tokenizer"))
 
 

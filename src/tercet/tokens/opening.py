@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ids of the opening from a parsed tokenizer.json."""
+    """Return the ids before a text to continue from a parsed tokenizer.json; empty if there are none."""
     processor: dict[str, Any] = structure.get("post_processor") or {}
     steps = processor.get("processors", [processor])
     template = next(
@@ -23,10 +23,11 @@ def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return the tokenizer.json with another opening, and no other post-processor.
+    """Return a parsed tokenizer.json whose post-processor is replaced by one that only adds this opening.
 
     Args:
-        tokens: Name and id of each token, in order.
+        structure: Parsed tokenizer.json.
+        tokens: Name and id of each token of the opening, in order. If empty, there is no post-processor.
     """
     start_tokens = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in tokens]
     text, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))

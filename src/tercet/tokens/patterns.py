@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from tercet.messages import shorten
 
-MAX_PATTERN_CHARACTERS = 4096  # patterns that list the letters of all alphabets have hundreds
+MAX_PATTERN_CHARACTERS = 4096  # patterns that list the letters of all alphabets have hundreds of characters
 
 CLASS = r"\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\\[])*\]"
 ATOM = rf"(?:\\[pP]\{{\^?\w+\}}|\\x\{{[0-9A-Fa-f]+\}}|\\[^\dkgKXRG]|{CLASS}|[^\\\[\](){{}}|*+?^$])"
@@ -26,7 +26,7 @@ FIXED_LENGTH = rf"(?:{WORDS}\??|{ATOM}(?:\?\+?|\{{\d\}})?)"
 REPETITION = rf"{ATOM}(?:[*+]\+?|\{{\d,\d?\}})"
 LINEAR = re.compile(rf"(?:\^|\\b)?{FIXED_LENGTH}{{0,8}}(?:\$|\\b|{REPETITION}{OPTIONAL}{{0,3}})?")
 
-BEFORE_LAST = r"\s+(?!\S)"  # all of a run but its last
+BEFORE_LAST = r"\s+(?!\S)"  # all white space of a run but its last character
 BEFORE_SPACES = (BEFORE_LAST, r"\s*[\r\n]+", r"\s*[\r\n]", r"\s*\r?\n", r"\s++$", r"\s+$")
 SPACES, SPACE = (r"\s+", r"\s++"), r"\s"
 
@@ -35,14 +35,14 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _CAPITALS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
 KNOWN_ALTERNATIVES: dict[
     str, Sequence[str]
-] = {  # with alternatives that must follow, and match the run on which it backtracks
+] = {  # the values are alternatives that must follow, and match the run on which the key backtracks
     r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*": (),  # of the kind words; it backtracks over a hyphen
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}": [_CAPITALS],  # GPT-4o
 }
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError if the run time of a pattern may be more than linear in the text."""
+    """Raise ValueError if the run time of a pattern may be more than linear in the length of the text."""
     if not 1 <= len(pattern) <= MAX_PATTERN_CHARACTERS:
         raise ValueError(f"it has a pattern of {len(pattern)} characters; it must have 1 to {MAX_PATTERN_CHARACTERS}")
     alternatives = _split_alternatives(pattern)

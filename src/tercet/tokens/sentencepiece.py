@@ -1,12 +1,12 @@
-"""Unigram vocabularies of sentencepiece (.spm), with the ids that a translator assigns to the pieces.
+"""Unigram vocabularies of sentencepiece (.spm), with the ids that a translation model assigns to the pieces.
 
 Kudo and Richardson (2018). The file is a protobuf message, of which three parts are used: the pieces with their scores,
 the model type, and the table that normalizes characters (nmt_nfkc), which is copied unchanged.
 
 Marian numbers the pieces of two such files, of source and target, in a single list. Names that one side never produces
 from a text (pieces of the other side, and `</s>`) are prefixed with `HIDDEN_PREFIX`, a code point that no text
-contains: they keep their id and text but are never matched. Runs of characters that are unknown to this side are looked
-up in the list, as in `transformers`.
+contains: they keep their id and text but are never matched. As in `transformers`, a run of characters that this side's
+pieces do not contain is looked up among all names.
 """
 
 import math
@@ -33,7 +33,14 @@ VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # wire types of protobuf
 
 @dataclass(kw_only=True)
 class SentencePieceModel:
-    """Content of an .spm file."""
+    """The parts of an .spm file that are used.
+
+    Attributes:
+        scores: Score of each normal piece, a log-probability.
+        table: Compiled table that normalizes characters; empty if there is none.
+        adds_space: If True, a space is added before every text.
+        joins_spaces: If True, runs of spaces become one, and outer spaces are removed.
+    """
 
     scores: dict[str, float] = field(default_factory=dict[str, float])
     table: bytes = b""
@@ -45,7 +52,7 @@ def read_pieces(path: Path) -> SentencePieceModel:
     """Read the pieces of an .spm file.
 
     Raises:
-        UserError: If it is missing, damaged, or not a Unigram model.
+        UserError: If the file is missing, damaged, or not a supported Unigram model.
     """
     data = read_regular_file(path, MAX_PIECES_BYTES)
     try:
@@ -58,17 +65,18 @@ def read_pieces(path: Path) -> SentencePieceModel:
 def build_unigram(
     pieces: SentencePieceModel, ids: Mapping[str, int], *, unknown: str, special: frozenset[str]
 ) -> tokenizers.Tokenizer:
-    """Build the tokenizer of one side.
+    """Build the tokenizer of one side, source or target.
 
     Args:
         pieces: Pieces of that side.
         ids: Names of both sides with their ids, from 0 to n - 1.
         unknown: Name of the unknown token.
-        special: Names that stand for no text.
+        special: Names of the special tokens, which stand for no text.
 
     Raises:
-        ValueError: If the ids are not 0 to n - 1, or a name is missing.
-        Exception: The library's error if the table of characters is damaged; it may be a panic.
+        ValueError: If the ids are not 0 to n - 1, the unknown or a special token is missing, or there are too many or
+            too long names.
+        Exception: If the table of characters is damaged; raised by the library, possibly as a panic.
     """
     names = {number: name for name, number in ids.items()}
     if sorted(names) != list(range(len(ids))):
@@ -86,7 +94,7 @@ def build_unigram(
         elif name in codes:
             vocabulary.append((name, 0.0))
         elif known_characters.isdisjoint(name) and name not in special and name != unknown:
-            vocabulary.append((name, lowest - 1))  # a rare character, preferred to unknown (lowest - 11)
+            vocabulary.append((name, lowest - 1))  # rare characters, preferred to the unknown token (lowest - 11)
         else:
             vocabulary.append((HIDDEN_PREFIX + name, 0.0))
     tokenizer = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=ids[unknown]))

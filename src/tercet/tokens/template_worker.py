@@ -1,8 +1,8 @@
-"""The program that renders chat templates, as a separate process that can be ended at any time.
+"""The program that renders chat templates, in a separate process that can be ended at any time.
 
 A template is a program of the model's author. A sandbox prevents access to Python's internals, but not loops and long
-texts. Therefore this process has limited memory and a timer that ends it. The timer measures CPU time, so that a busy
-machine does not count.
+texts. Therefore this process has limited memory and a timer that ends it. The timer measures CPU time, so that waiting
+for other programs does not count.
 
     line in    {"source": ...} | {"messages": ..., "bos_token": ...}        line out    {"text": ...} | {"error": ...}
 """
@@ -20,7 +20,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 def serve(seconds: float, memory: int, max_bytes: int) -> None:
-    """Answer requests on standard input; exceeding `seconds` or `memory` ends the process."""
+    """Answer requests on standard input, one JSON object per line.
+
+    Args:
+        seconds: CPU time per request after which the process is ended.
+        memory: Maximum bytes of the process, which ends if it needs more.
+        max_bytes: Maximum bytes of an answer; a longer one becomes an error.
+    """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is handled by the parent; this process ends when its input is closed
@@ -52,7 +58,7 @@ def serve(seconds: float, memory: int, max_bytes: int) -> None:
 
 
 def _limit_memory(memory: int) -> None:
-    with suppress(ImportError, ValueError, OSError):  # without this limit, only the time is bounded
+    with suppress(ImportError, ValueError, OSError):  # if it is not supported, only the time is limited
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -1,6 +1,6 @@
-"""The tokenizer of all kinds, stored as a `tokenizer.json` that the library can read.
+"""The tokenizer class for all kinds, stored as a `tokenizer.json` that the `tokenizers` library can read.
 
-The kind characters is encoded without the library: a table of code points takes milliseconds per megabyte.
+Text of the kind characters is encoded without the library: a table of code points takes milliseconds per megabyte.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class Tokenizer:
         pad_id, bos_id, eos_id, mask_id, unk_id: Ids of the usual special tokens; None if the vocabulary has none.
         mask_token: Text of the mask for `encode_masked`; None if the vocabulary has none.
         opening: Ids before a text to continue, such as a Llama's bos, or before a translator's source.
-        id_limit: Limit of ids in data: `vocab_size`, or for "ids" the number of ids before the special tokens.
+        id_limit: Ids in data are below this: `vocab_size`, or for "ids" the number of ids before the special tokens.
         special_ids, special_tokens: Ids that stand for no text, without `unk_id`, and their tokens.
         prefix_space: If True, a space is added before every text; decoding removes it.
         other_end_ids: Ids that end a generated text, in addition to `eos_id`.
@@ -122,7 +122,7 @@ class Tokenizer:
         """Train a tokenizer of the kind of `spec` on `texts`, which are read once.
 
         Raises:
-            UserError: If a file or a package that the spec needs is missing, or a text is not valid Unicode.
+            UserError: If a required file or package is missing, a text is invalid, or `vocab_size` is too small.
         """
         try:
             match spec:
@@ -254,10 +254,10 @@ class Tokenizer:
         return self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str], *, continued: Sequence[bool] = ()) -> list[Ids]:
-        """Return the ids of each text as uint32 arrays. Texts are encoded in parallel on all cores.
+        """Return the ids of each text as uint32 arrays; errors as in `encode`. The library uses all cores.
 
         Args:
-            continued: For each text, if True, it continues another one, and no space is added before it.
+            continued: For each text, True if it continues another one, so that no space is added before it.
         """
         for text in texts:
             check_unicode(text)
@@ -274,7 +274,7 @@ class Tokenizer:
         space that is not part of a word remains. Other special tokens are text, as in `encode`.
 
         Raises:
-            UserError: If `text` has a mask and the vocabulary has none, or as `encode`.
+            UserError: If `text` has a mask and the vocabulary has none, or as in `encode`.
         """
         check_unicode(text)
         parts = re.split("|".join(re.escape(name) for name in {*MASKS, self.mask_token or MASKS[0]}), text)
@@ -297,11 +297,11 @@ class Tokenizer:
         return np.concatenate([mask if part is None else next(id_arrays) for part in [*segments, parts[-1]]])
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return whether each token of `ids` (..., T) begins a word; special and unknown ones are words."""
+        """Return True for each token of `ids` (..., T) that begins a word; special and unknown tokens do."""
         return self._word_starts(ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """Return the text of `ids`. Ids outside the vocabulary have no text.
+        """Return the text of `ids`, by default without special tokens. Ids outside the vocabulary have no text.
 
         The kind wordpiece writes a space between words and none before . , ! ?, whatever the original text was. A piece
         from inside a word keeps its ## if it comes first.
@@ -328,7 +328,7 @@ class Tokenizer:
         """Return an incremental decoder. Special ids have no text.
 
         Args:
-            after: Previous ids. Their text is not returned, but the space before the first new word is.
+            after: Previous ids. Their text is not returned, but the space between it and the new text is.
         """
         context_ids = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
         if self._table is None:
@@ -339,7 +339,7 @@ class Tokenizer:
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return the number of UTF-8 bytes of the text of `ids`, exact even if they end inside a character.
 
-        Special ids have none. The text is that of `decode`, which for the kind wordpiece differs from the original.
+        Special ids have no bytes. The text is that of `decode`, which for wordpiece differs from the original.
         """
         if self._table is None:
             return len(self.decode(ids.tolist()).encode())

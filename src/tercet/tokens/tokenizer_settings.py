@@ -1,8 +1,8 @@
 """The keys of tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
 If they contradict the tokenizer.json of their folder, `transformers` follows them. Tercet applies the flags of BERT's
-and GPT-2's own classes in the same way, and rejects all other differences by name. An unlisted key is reported unless
-it is off (null, false, 0 or empty).
+and GPT-2's own classes in the same way. All other differences are errors that name the key or the token. A key that is
+not listed here is ignored and reported, unless it is off (null, false, 0 or empty) or names a token.
 """
 
 import json
@@ -75,6 +75,11 @@ OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 def apply_settings(tokenizer: Tokenizer, folder: Path, model_type: str) -> Tokenizer:
     """Return the tokenizer with the changes that `transformers` makes because of the other files.
 
+    Args:
+        tokenizer: Tokenizer of the tokenizer.json.
+        folder: Folder with the other files.
+        model_type: Model type in config.json, used if no file names the tokenizer's class.
+
     Raises:
         UserError: If the files describe a tokenizer that Tercet does not support; the key or token is named.
     """
@@ -126,7 +131,7 @@ def _check_added(structure: Mapping[str, Any], folder: Path, settings: Mapping[s
 
 
 def _list_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[Path, int | None, Mapping[str, Any]]]:
-    """Yield each token that a file lists, with its id and flags if present."""
+    """Yield each token that another file lists: the file, the id or None, and the token's text and flags."""
     decoder: Any = settings.get("added_tokens_decoder")
     for number, token in cast("dict[str, Any]", decoder).items() if isinstance(decoder, dict) else ():
         if isinstance(token, dict) and number.isdecimal():

@@ -1,4 +1,4 @@
-"""Construction and training of a `tokenizers` tokenizer for each kind.
+"""Training of tokenizers of the kinds characters, words, bpe and unigram with the `tokenizers` library.
 
 Special tokens have the lowest ids and are part of the model's vocabulary. Ordinary text never produces them: their
 names mix letters and punctuation, which all splitting rules separate.
@@ -16,23 +16,27 @@ from tercet.limits import MAX_TOKEN_CHARACTERS
 from tercet.tokens.specs import BPE, Characters, Fields, KMers, Unigram, Words
 
 PAD, BOS, EOS, MASK, UNKNOWN = "<pad>", "<bos>", "<eos>", "<mask>", "<unk>"
-# Two splitting rules, each with the space before a part. The parts joined are the whole text.
+# Two splitting rules. A part includes the space before it, and the parts joined are the whole text.
 CLASS_RUN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-# A word split at its hyphen would leave "Eastern" without a space, and thus no information about what it is joined to.
+# Words are not split at hyphens, since the token "Eastern" of "Middle-Eastern" would lose its connection to "Middle".
 WORD = r" ?[\p{L}\p{M}\p{N}]+(?:[-'’][\p{L}\p{M}\p{N}]+)*| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 LONGEST_WORD = 4096  # characters
-UNIGRAM_BLOCKS = 64  # of LONGEST_WORD: text without spaces rarely repeats, and 10 times as much takes 30 times as long
+# Blocks of long words that Unigram training reads at most: text without spaces rarely repeats, and ten times as much of
+# it takes thirty times as long.
+UNIGRAM_BLOCKS = 64
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def cut_words(texts: Iterable[str], splitter: pre_tokenizers.PreTokenizer, *, keep: float = math.inf) -> Iterator[str]:
-    """Split texts after extremely long words, such as genomes, whose training time is quadratic.
+    """Split texts within extremely long words, such as genomes, since training time is quadratic in their length.
 
-    Text is examined in blocks. A block that `splitter` does not split ends a text. Other words are unchanged, so
-    training on ordinary text is not affected.
+    Text is examined in blocks of `LONGEST_WORD` characters. After a block that `splitter` does not split, a new text
+    begins. Other words are unchanged, so training on ordinary text is not affected.
 
     Args:
-        keep: Maximum number of such blocks; further ones are dropped.
+        texts: Training texts.
+        splitter: Splitting rule of the tokenizer.
+        keep: Maximum number of blocks that are not split; further ones are dropped.
     """
     for text in texts:
         start = 0
@@ -77,7 +81,7 @@ def train_words(spec: Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def _remove_long_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return the tokenizer without words that are too long for a tokenizer file; they become unknown."""
+    """Return the tokenizer without words longer than `MAX_TOKEN_CHARACTERS`; they become unknown."""
     structure = json.loads(tokenizer.to_str())
     words = structure["model"]["vocab"]
     kept_words = [word for word in sorted(words, key=words.__getitem__) if len(word) <= MAX_TOKEN_CHARACTERS]
@@ -104,10 +108,10 @@ def train_bpe(spec: BPE, texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def train_unigram(spec: Unigram, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Train with the library, then sort the pieces, since their order and last digits vary between runs.
+    """Train with the library; round and sort the scores, whose order and last digits vary between runs.
 
     Raises:
-        UserError: If the text has too many different characters for the vocabulary, or too few repetitions.
+        UserError: If the text has too many different characters for the vocabulary, or too few different pieces.
     """
     library = tokenizers.Tokenizer(models.Unigram())
     library.pre_tokenizer = splitter = pre_tokenizers.Split(Regex(CLASS_RUN), "isolated")

@@ -1,8 +1,9 @@
 """Find the tokens that begin a word, for many rows at once, for whole-word masking and display.
 
-A word is what the tokenizer's splitting rule gives: letters, digits or punctuation with the space before them, or white
-space. The bytes of the tokens are joined and decoded again, because a token may be a part of a character. Special and
-unknown tokens begin a word, and so do the first token of a row and the tokens after special and unknown ones.
+A word is a part that the tokenizer's splitting rule gives: letters, digits or punctuation with the space before them,
+or white space. The bytes of the tokens are joined and decoded again, because a token may be a part of a character.
+Special and unknown tokens begin a word, and so do the first token of a row and the tokens after special and unknown
+ones.
 """
 
 import re
@@ -38,7 +39,14 @@ class TextWordStarts:
     def __init__(
         self, table: Sequence[bytes], special: Iterable[int], unknown: int | None, *, gpt2_rules: bool
     ) -> None:
-        """`gpt2_rules`: split as GPT-2 does, where `'ll` is a word and a combining accent is not a letter."""
+        """Create the word starts of a vocabulary.
+
+        Args:
+            table: Bytes of each id.
+            special: Special ids.
+            unknown: Id of the unknown token, or None.
+            gpt2_rules: If True, split as GPT-2 does: `'ll` is a word, and a combining accent is not a letter.
+        """
         self._separate, self._unknown = _mark_separate(len(table), special, unknown), unknown
         pieces = [
             SEPARATE_BYTE if separate else piece for piece, separate in zip([*table, b""], self._separate, strict=True)
@@ -73,7 +81,7 @@ class TextWordStarts:
         return starts.reshape(rows.shape)[:, 1:].reshape(ids.shape)
 
     def _begins(self, text: str, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Return whether each character begins a word, as by the pattern `CLASS_RUN`, or by GPT-2's.
+        """Return True for each character that begins a word by the pattern `CLASS_RUN`, or by that of GPT-2.
 
         `WORD` splits at some of these places, and no token of `words` begins at the others.
         """
@@ -109,8 +117,8 @@ def _classify(character: str) -> int:
 def _to_rows(ids: np.ndarray, padding_row: int) -> np.ndarray:
     """Return ids (..., T) as rows (R, 1 + T) that start with `padding_row`.
 
-    It counts as a special token, so that the first id of a row begins a word. Ids outside the vocabulary also become
-    `padding_row`.
+    `padding_row` counts as a special token, so that the first id of a row begins a word. Ids outside the vocabulary
+    also become `padding_row`.
     """
     ids = np.asarray(ids).astype(np.int64)
     rows = ids.reshape(-1, ids.shape[-1]) if ids.size else np.zeros((0, ids.shape[-1]), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""BERT's tokenizer: words are split into the longest known pieces, with `##` inside a word.
+"""BERT's tokenizer: words are split into the longest known pieces; pieces inside a word begin with `##`.
 
 Text is normalized as in BERT (Devlin et al. 2018, arXiv:1810.04805): control characters are removed, white space
 becomes a space, Chinese characters and punctuation are separate words, and `lowercase` also removes accents. Decoding
-does not restore them.
+does not restore the original text.
 
     unaffable -> un ##aff ##able
 
@@ -28,10 +28,10 @@ BATCH_WORDS = 10_000  # words that are passed to the library at once
 
 
 def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Train a tokenizer that depends on the words only, not on the order or the partition of the texts.
+    """Train a tokenizer that depends on the words only, not on the order of the texts or how they are divided.
 
     Raises:
-        UserError: If the text has more characters than the vocabulary can hold.
+        UserError: If the texts have more different characters than fit into `vocab_size`.
     """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=spec.lowercase), pre_tokenizers.BertPreTokenizer()
     counts = Counter[str]()
@@ -59,7 +59,7 @@ def train_wordpiece(spec: WordPiece, texts: Iterable[str]) -> tokenizers.Tokeniz
 
 
 def _count_chunks(texts: Iterable[str]) -> Counter[str]:
-    """Return the counts of the parts between spaces and line ends, so that each is normalized only once."""
+    """Return the counts of the parts between spaces and line breaks, so that each is normalized only once."""
     counts = Counter[str]()
     for text in texts:
         text.encode()  # reject invalid Unicode, as the library would
@@ -68,7 +68,7 @@ def _count_chunks(texts: Iterable[str]) -> Counter[str]:
 
 
 def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
-    """Return the pieces by id: characters inside words, characters, then merges by frequency."""
+    """Return the pieces in the order of their ids: characters inside words, characters, merges by frequency."""
     characters = set[str]().union(*counts)
     continuations = [CONTINUATION + character for character in sorted(set[str]().union(*(word[1:] for word in counts)))]
     if len(SPECIAL) + len(continuations) + len(characters) > vocab_size:
@@ -91,7 +91,7 @@ def _learn_pieces(counts: Counter[str], vocab_size: int) -> list[str]:
 
 
 def _repeat_words(counts: Counter[str]) -> Iterator[str]:
-    """Yield each word, unless it is too long, as often as it was counted; the library counts again."""
+    """Yield each word as often as it was counted, since the library counts again; omit words that are too long."""
     for word, count in sorted((word, count) for word, count in counts.items() if len(word) <= MAX_WORD_CHARACTERS):
         for start in range(0, count, BATCH_WORDS):
             yield f"{word} " * min(BATCH_WORDS, count - start)

@@ -181,7 +181,7 @@ with torch.no_grad():
 """
 
 
-COMPILING = "tercet: compiling kernels once, 15 s"
+COMPILING = "tercet: compiling the CPU kernels once, which takes about 15 s"
 
 
 def look(tmp_path: Path, stderr: str = "", **environment: str) -> list[str]:

@@ -142,7 +142,7 @@ def test_missing_kernels_are_compiled_once_with_the_flags_of_the_level(
     compiler(copied())
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
-    assert capsys.readouterr().err == "tercet: compiling kernels once, 15 s\n"
+    assert capsys.readouterr().err == "tercet: compiling the CPU kernels once, which takes about 15 s\n"
     compiled, linked = calls(machine)
     assert "-march=x86-64-v4 -c " in compiled
     assert linked.startswith("-shared ")
@@ -188,7 +188,7 @@ def test_failing_compiler_is_called_once(
     choice = choose()
     why = f"{script} failed with exit code 1: kernels.cpp:1: error: no \\x1b[31mheader"
     announced, told = capsys.readouterr().err.splitlines()
-    assert announced == "tercet: compiling kernels once, 15 s"
+    assert announced == "tercet: compiling the CPU kernels once, which takes about 15 s"
     assert told == f"tercet: no compiled kernels, using PyTorch: {why}"
     assert (choice.level, choice.origin, choice.library) == ("none", "none", None)
     before = len(calls(machine))

@@ -1,7 +1,7 @@
 """AdamW steps and gradient norms of all parameters in one call on a CPU.
 
-PyTorch's fused kernel processes one parameter after the other, which dominates the step of a small model, and clipping
-reads and writes all gradients once more.
+PyTorch's fused kernel updates one parameter after the other, which takes most of the time of an optimizer step of a
+small model. Its gradient clipping reads and writes all gradients once more. Here the step applies the clipping factor.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ SCALAR_SHAPE = torch.Size(())
 def supports_gradients(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor | None] | None = None, *, min_elements: int | None = None
 ) -> bool:
-    """Return whether the kernels support these parameters and gradients.
+    """Return whether the kernels support these parameters and gradients. Every parameter must have a gradient.
 
     Args:
         parameters: Parameters of the model.
@@ -45,7 +45,7 @@ def supports_gradients(
 
 
 def gradient_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors together, (), float32. Requires `supports_gradients`."""
+    """Return the Euclidean norm of all tensors together as a float32 scalar. Requires `supports_gradients`."""
     _check("gradient_norm", tensors, [x.shape for x in tensors])
     norm = ctypes.c_double()
     kernels().gradient_norm(_addresses(tensors), _counts(tensors), len(tensors), ctypes.byref(norm), kernel_threads())
@@ -67,14 +67,14 @@ def adam_(
 
     Args:
         parameters, gradients: Parameters and their gradients.
-        means, squares: First and second moment of each parameter.
-        steps: () float32 per parameter, the number of previous steps, which is incremented.
+        means, squares: Moving averages of the gradient and of its square, for each parameter.
+        steps: Number of previous steps of each parameter, as a float32 scalar, which is incremented.
         settings: Learning rate, beta1, beta2, eps and weight decay of each parameter.
-        scale: Factor by which gradients are multiplied when they are read.
+        scale: Factor by which gradients are multiplied when they are read, for example to clip them.
 
     Raises:
-        ValueError: If the sequences differ in length or shapes, if tensors are not contiguous float32, or if they
-            overlap.
+        ValueError: If the sequences differ in length or shapes, if a tensor is not contiguous float32 on a CPU, or if a
+            tensor other than a gradient overlaps with another one in memory.
     """
     shapes = [p.shape for p in parameters]
     for tensors in (parameters, gradients, means, squares):

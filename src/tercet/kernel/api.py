@@ -1,6 +1,6 @@
 """Kernels for the operations of other packages.
 
-Each function returns None if no kernel applies. The caller then uses PyTorch.
+Each operation returns None if no kernel supports its tensors or PyTorch is faster. The caller then uses PyTorch.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ def attention(
         k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
         mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
         bias: (B or 1, H, T, S), added to the scores.
-        causal: If True, query t attends to keys 0..t, and there is no mask.
+        causal: If True, query t attends to keys 0..t, and there must be no mask.
         dropout: Share of attention weights that are set to zero.
 
     Returns:
-        (B, H, T, K).
+        (B, H, T, K), or None.
     """
     if not all(x is None or x.is_cpu for x in (q, k, v, mask, bias)) or not q.ndim == k.ndim == v.ndim == 4:
         return None
@@ -66,10 +66,10 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None)
         x: (..., K).
         weight: (N, K), parameter or quantized weight.
         scale: (N) Scales of an int8 weight, else None.
-        bias: (N).
+        bias: (N), or None.
 
     Returns:
-        (..., N).
+        (..., N), or None.
     """
     if supports_inference_linear(x, weight, scale, bias):
         return inference_linear(x, weight, scale, bias)
@@ -106,13 +106,15 @@ class KernelDescription:
     """The kernels of this process and the reasons for their choice.
 
     Attributes:
-        level: Instruction set, as in `TERCET_KERNEL`, or none.
-        origin: prebuilt for kernels of the wheel, compiled for kernels of this machine, or none.
-        reason: Why these kernels were chosen, in one line.
+        level: Instruction set, as in `TERCET_KERNEL`; "none" without kernels.
+        origin: "prebuilt" for kernels of the wheel, "compiled" for kernels that were compiled on this machine, or
+            "none".
+        reason: Reason for the choice of these kernels, or for their absence, in one line.
         build: Level and hash of the code, as recorded in runs; None without kernels.
         table: Amount of work for which each kernel replaces PyTorch's operation, in one line.
         cpu: Name of the CPU.
-        instructions: Instructions of the CPU that determine kernels and PyTorch's libraries, with Linux's names.
+        instructions: Names in Linux of those instructions of the CPU on which the choice of the kernels, or of
+            PyTorch's libraries, depends.
         compiler: Path of the C++ compiler; None if there is none.
     """
 
@@ -127,12 +129,10 @@ class KernelDescription:
 
 
 def describe_kernels() -> KernelDescription:
-    """Return the kernels of this process.
-
-    Like any first use, this compiles them if there are none for this CPU.
+    """Describe the kernels of this process. Compile them first if there are none for this CPU yet.
 
     Raises:
-        UserError: If `TERCET_KERNEL` is not a level of this machine.
+        UserError: If `TERCET_KERNEL` is unknown, or requires instructions that this CPU does not support.
     """
     choice = choose_kernels()
     relevant = frozenset[str]().union(*(level.needs for level in LEVELS))

@@ -1,6 +1,7 @@
 """Selection of the best continuations of a beam on a CPU.
 
-The kernel makes two passes over the scores, where PyTorch needs about twelve.
+The kernel reads each row of scores three times while it is in the cache. PyTorch makes about twelve passes over all
+scores.
 """
 
 import torch
@@ -17,7 +18,7 @@ SENTENCES = Contract("top_tokens", scores=SCORES, totals="float32[N H%1]", forbi
 
 
 def supports_scores(scores: Tensor) -> bool:
-    """Return whether the kernel supports these scores."""
+    """Return whether the kernel supports these scores: float32 rows on a CPU, without gradients."""
     return (
         not torch.compiler.is_compiling()
         and scores.numel() > 0
@@ -30,20 +31,23 @@ def supports_scores(scores: Tensor) -> bool:
 def top_tokens(
     scores: Tensor, totals: Tensor, count: int, *, forbidden: Tensor, eos_id: int, is_early: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` largest values of totals[n, h] + log softmax(scores[n h])[v].
+    """Return the `count` best continuations of each of N sentences, which have H hypotheses each.
 
-    Requires `supports_scores`.
+    The value of token v after hypothesis h of sentence n is totals[n, h] + log_softmax(scores[n H + h])[v]. Requires
+    `supports_scores`.
 
     Args:
-        scores: (N H, V) float32.
-        totals: (N, H) float32.
+        scores: (N H, V) float32 scores of all tokens after each hypothesis.
+        totals: (N, H) float32 log-probability of each hypothesis.
         count: Number of continuations per sentence.
-        forbidden: (any) int64 ids that are never selected.
-        eos_id, is_early: Id of the end token, and (N) bool, True if it is forbidden too.
+        forbidden: (I) int64 ids that are never selected.
+        eos_id: Id of the end token.
+        is_early: (N) bool, True if the end token is forbidden too.
 
     Returns:
-        Sums, h and v, (N, count) each, the largest first, and in case of ties the lowest (h, v). The sums are -inf if
-        there are fewer than `count`, and NaN if a score of the sentence is NaN.
+        Values, hypotheses and tokens of the continuations, (N, count) each, in descending order of the value. In case
+        of ties the lowest (h, v) is first. Values are -inf if a sentence has fewer than `count` continuations, and NaN
+        if one of its scores is NaN.
     """
     return _forward(scores, totals.contiguous(), count, forbidden.contiguous(), eos_id, is_early.contiguous())
 
@@ -67,7 +71,8 @@ def _forward(
     sentences, hypotheses = sizes["N"], sizes["H"]
     if sizes["R"] != sentences * hypotheses or count < 1:
         raise ValueError(
-            f"top_tokens: count={count}, {sizes['R']} rows of scores and totals {list(totals.shape)} do not fit"
+            f"top_tokens requires a row of scores for each of the totals, and count of at least 1: {sizes['R']} rows, "
+            f"totals of shape {list(totals.shape)}, count={count}"
         )
     values, parents, tokens = results = _fake(scores, totals, count, forbidden, eos_id, is_early)
     kernels().top_tokens(

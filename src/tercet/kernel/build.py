@@ -4,8 +4,8 @@ If neither exists, or TERCET_KERNEL=off is set, there are no kernels and PyTorch
 rounding.
 
 The instructions of a kernel determine its rounding. The choice is therefore made once, before the first result, and
-the first caller waits for the compiler, at most one minute if it does not finish. If PyTorch were used until then,
-results would depend on the time that compiling took.
+the first caller waits for the compiler, for at most one minute. If PyTorch were used in the meantime, results would
+depend on how long compiling takes.
 """
 
 import ctypes
@@ -45,8 +45,9 @@ class KernelChoice:
 
     Args:
         level: Instruction set, as in `TERCET_KERNEL`; "none" without kernels.
-        origin: "prebuilt" for kernels of the wheel, "compiled" for kernels of this machine.
-        reason: Why these kernels were chosen, in one line.
+        origin: "prebuilt" for kernels of the wheel, "compiled" for kernels that were compiled on this machine, "none"
+            without kernels.
+        reason: Reason for the choice of these kernels, or for their absence, in one line.
         library: Library with the kernels; None without kernels.
     """
 
@@ -57,9 +58,9 @@ class KernelChoice:
 
 
 def constant_when_compiled(function: Function) -> Function:
-    """Mark a function as `torch.compiler.assume_constant_result` does.
+    """Mark a function as `torch.compiler.assume_constant_result` does, and return it.
 
-    That function would import the compiler, which takes a second.
+    `assume_constant_result` would import the compiler, which takes a second.
     """
     cast(Any, function)._dynamo_marked_constant = True
     return function
@@ -67,7 +68,7 @@ def constant_when_compiled(function: Function) -> Function:
 
 @cache
 def choose_kernels() -> KernelChoice:
-    """Return the kernels of the highest level that the CPU supports, or of that in TERCET_KERNEL.
+    """Return the kernels of the highest level that the CPU supports, or of the level in TERCET_KERNEL.
 
     Raises:
         UserError: If TERCET_KERNEL is unknown, or requires instructions that this CPU does not support.
@@ -100,12 +101,12 @@ def choose_kernels() -> KernelChoice:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the library with the kernels; None if this machine cannot have them."""
+    """Return the library with the kernels; None if there are none (`choose_kernels` returns the reason)."""
     return choose_kernels().library
 
 
 def warm_up() -> bool:
-    """Load the kernels now instead of at the first use, and compile them first if necessary.
+    """Load the kernels now instead of at their first use. Compile them if necessary.
 
     Returns:
         True if there are kernels.
@@ -209,7 +210,10 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
-    """Raise KeyboardInterrupt, not ctypes' own error, if Ctrl-C arrives during argument conversion."""
+    """Wrap a kernel so that Ctrl-C during the conversion of its arguments raises KeyboardInterrupt.
+
+    ctypes would raise an ArgumentError instead.
+    """
 
     def call(*arguments: Any) -> None:
         try:

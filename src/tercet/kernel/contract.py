@@ -23,10 +23,12 @@ Sizes = dict[str, Any]  # size of each axis; for "*" the tuple of leading sizes
 _torch = cast(Any, torch)._C  # its stubs lack the names used here
 
 
-MAX_CACHED_FORMS = 4096  # combinations of tensors that a contract caches
+MAX_CACHED_FORMS = 4096  # maximum number of combinations of dtypes, shapes and strides that a contract caches
 
 
 class Argument(NamedTuple):
+    """Requirements for one tensor of a contract."""
+
     name: str
     dtypes: tuple[torch.dtype, ...]  # allowed dtypes; empty for that of the argument `dtype_source`
     dtype_source: int
@@ -127,7 +129,7 @@ class Contract:
 
 
 def count_rows(x: Tensor) -> int:
-    """Return the number of rows of x (..., K); 0 if they are empty."""
+    """Return the number of rows of x (..., K); 0 if K is 0 or x is a scalar."""
     return x.numel() // x.shape[-1] if x.ndim and x.shape[-1] else 0
 
 
@@ -155,7 +157,7 @@ def has_memory(x: Tensor) -> bool:
 def is_plain(x: Tensor, dtype: torch.dtype) -> bool:
     """Return whether this is an ordinary tensor of this dtype on a CPU.
 
-    A cheaper subset of the checks above, for calls with about a hundred tensors per step.
+    This is faster than the checks of a `Contract` but does less, for calls with about a hundred tensors per step.
     """
     return x.dtype is dtype and x.is_cpu and type(x) in TYPES and not x.is_neg()
 

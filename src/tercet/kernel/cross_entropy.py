@@ -39,15 +39,16 @@ def cross_entropy_(
         scores: (N, V) float32 or bfloat16 before any softcap. If `needs_grad`, the gradient of the loss overwrites
             them.
         targets: (N) int64 in 0..V-1, or -100, PyTorch's `ignore_index`, for a row that does not count.
-        smoothing: Share of a target that is spread over the vocabulary.
-        softcap: If not None, scores are capped at +-softcap by tanh.
+        smoothing: Share of the target's probability that is spread evenly over the vocabulary (label smoothing).
+        softcap: If not None, scores are replaced by softcap tanh(score / softcap).
         needs_grad: If True, compute the gradient.
 
     Returns:
-        (N) float32 each.
+        The loss of each row with smoothing, and without, (N) float32 each. Both are 0 for a row that does not count.
 
     Raises:
         IndexError: If a target is outside the vocabulary. The scores are unchanged in this case.
+        ValueError: If smoothing is not from 0 to 1, or if softcap is not positive.
     """
     return _forward(scores, targets.contiguous(), smoothing, softcap, needs_grad)
 

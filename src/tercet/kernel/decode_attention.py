@@ -1,7 +1,7 @@
 """Attention of a few queries on a CPU in one call, as in a decode step.
 
-The plain formula takes ten operations over tables of the maximum length. `decode_attention.h` reads only the keys and
-values that each query may attend to, once.
+PyTorch needs ten operations, each over KV caches of the maximum length. `decode_attention.h` reads only the keys and
+values to which a query may attend, once for each query.
 """
 
 import torch
@@ -42,7 +42,8 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
     Args:
         q: (B, H, T, K) float32.
         k, v: (B, G, S, K) float32. Each of the G heads is shared by consecutive query heads.
-        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key; None if each may attend to all. A query
+            without keys gives zeros.
 
     Returns:
         (B, H, T, K), stored as (B, T, H, K).

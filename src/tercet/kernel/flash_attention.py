@@ -1,9 +1,10 @@
 """Attention over whole sequences on a CPU, forward and backward, without writing the (T, S) scores.
 
-Scores that causality masks are not computed. PyTorch's CPU kernel takes up to twice as long, and several times as long
-in bfloat16. The plain formula makes about twelve passes over the largest tensor of a layer.
+In causal attention, the scores of later keys are not computed. PyTorch's CPU kernel takes up to twice as long, and
+several times as long in bfloat16. Without a fused kernel, attention makes about twelve passes over the scores, the
+largest tensor of a layer.
 
-Dao et al., "FlashAttention" (2022), as on a GPU: the backward pass recomputes the weights.
+As in Dao et al., "FlashAttention" (2022), the backward pass recomputes the attention weights.
 """
 
 from typing import Any
@@ -35,7 +36,7 @@ BACKWARD = Contract(
 def supports_flash_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False
 ) -> bool:
-    """Return whether the kernel supports this attention in the dtype of its products and is faster.
+    """Return whether the kernel supports this attention and is expected to be faster than PyTorch.
 
     Args:
         q: (B, H, T, K).
@@ -60,8 +61,9 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, cau
     Args:
         q: (B, H, T, K).
         k, v: (B, G, S, K). Each of the G heads is shared by consecutive query heads.
-        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
-        causal: If True, query t attends to keys 0..t, and there is no mask.
+        mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key; None if each may attend to all. A query
+            without keys gives zeros.
+        causal: If True, query t attends to keys 0..t. Requires T = S and no mask.
 
     Returns:
         (B, H, T, K), stored as (B, T, H, K).
@@ -76,7 +78,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) ->
 
 @operator("flash_attention", _fake)
 def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the attention output and the logsumexp of each query's scores."""
+    """Return the output of attention, (B, H, T, K), and the logsumexp of each query's scores, (B, H, T)."""
     sizes = FORWARD.sizes(q, k, v, mask)
     y, logsumexp = _fake(q, k, v, mask, causal)
     _call("flash_attention_forward", (q, k, v, y), mask, logsumexp, causal, sizes)

@@ -1,6 +1,6 @@
 """Run all layers of a stack for a few tokens in one call.
 
-`fused_step.h` executes a list of steps, which is built once per model.
+`fused_step.h` executes a program, which is a list of steps that is built once per model.
 
 A decode step has about twenty short operations per layer. Calling them one by one from Python takes longer than
 computing them.
@@ -24,12 +24,12 @@ from tercet.kernel.threads import kernel_threads
 # The same numbers as in `fused_step.h`.
 NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, CROSS_ATTEND = range(8)
 INTEGERS = 12  # integers per step: kind, whether to wait, source, target, rows, width, and operands of the kind
-STREAM = -1  # the input and output buffer; other buffers are named by their offset per token
+STREAM = -1  # the buffer of the residual stream (input and output); other buffers have an offset per token instead
 LANES = 8  # the width of a head must be a multiple of this
 MAX_TOKENS = 8  # maximum number of tokens per row for which the program is faster
 MIN_PARALLEL_WORK = 1 << 20  # multiplications from which several threads pay
 
-Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), the last axis without gaps
+Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), each with a contiguous last axis
 NO_TABLE = (0,) * 8
 TOKENS = Contract(
     "fused_step", x="float32[B T D]", columns="int64[B T]", cosines="float32[B T R]?", sines="float32[B T R]?",
@@ -39,12 +39,15 @@ _DTYPE, _KIND = attrgetter("dtype"), attrgetter("__class__", "dtype", "is_cpu")
 
 
 class Step(NamedTuple):
-    """One operation of a program, on buffers of each token. The class methods only describe an operation."""
+    """One operation of a program, on the buffers `source` and `target` of each token.
+
+    The class methods return a step and do not compute anything.
+    """
 
     kind: int
     source: int
     target: int
-    rows: int = 1  # vectors per token
+    rows: int = 1  # vectors per token; of LINEAR, the number of outputs
     width: int = 0
     operands: tuple[int | Tensor | None, ...] = ()
     wait: bool = True  # whether all threads synchronize before the next step
@@ -82,7 +85,10 @@ class Step(NamedTuple):
         add: bool = False,
         wait: bool = True,
     ) -> "Step":
-        """Return the step that stores activation((x @ weight.T) * scale + bias) in the target, or adds it."""
+        """Return the step that stores activation((x @ weight.T) * scale + bias) in the target.
+
+        With `add`, the product is added to the target before the activation.
+        """
         rows, width = weight.shape
         operands = weight, weight.element_size(), scale, bias, activation_numbers()[activation], int(add)
         return cls(LINEAR, source, target, rows, width, operands, wait)
@@ -99,7 +105,7 @@ class Step(NamedTuple):
 
     @classmethod
     def rotate(cls, target: int, heads: int, width: int, *, wait: bool) -> "Step":
-        """Return the step that applies rotary positions in place."""
+        """Return the step that applies rotary positions to the heads of each token, in place."""
         return cls(ROTATE, target, target, heads, width, (), wait)
 
     @classmethod
@@ -111,14 +117,14 @@ class Step(NamedTuple):
     def attend(
         cls, queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool
     ) -> "Step":
-        """Return the step that attends to the KV cache, or to the source in cross-attention."""
+        """Return the step that attends to the KV cache of the layer, or with `cross` to the keys of the source."""
         return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, (layer, heads, groups, width))
 
 
 def supports_program(x: Tensor) -> bool:
     """Return whether a program can replace modules for this input.
 
-    It requires float32 on a CPU without gradients, kernels, and no active transform.
+    A program requires kernels and float32 on a CPU. Gradients, autocast and transforms must be disabled.
     """
     return (
         x.is_cpu
@@ -136,7 +142,7 @@ def supports_weights(tensors: Iterable[Tensor]) -> bool:
 
 
 def describe_memory(tensors: Iterable[Tensor]) -> tuple[list[object], ...]:
-    """Return addresses, strides, sizes and dtypes of the tensors, which a program depends on."""
+    """Return the addresses, strides, sizes and dtypes of the tensors, on which a program depends."""
     tensors = list(tensors)
     return (
         list(map(Tensor.data_ptr, tensors)),
@@ -147,9 +153,9 @@ def describe_memory(tensors: Iterable[Tensor]) -> tuple[list[object], ...]:
 
 
 def supports_tables(tables: Sequence[Tensor], shape: tuple[int, ...]) -> bool:
-    """Return whether a program can read these keys or values and all have this shape.
+    """Return whether a program can read these tables of keys or values, and all have this shape.
 
-    Called at each step, so it has no Python loop.
+    This is called at each decode step, so it has no Python loop.
     """
     return (
         list(map(Tensor.size, tables)) == [shape] * len(tables)
@@ -167,7 +173,7 @@ class Program:
 
     Args:
         steps: Steps of all layers.
-        d_model: Width of the stream.
+        d_model: Width of the residual stream.
         scratch: Number of elements per token in the other buffers.
 
     Raises:
@@ -201,12 +207,14 @@ class Program:
 
         Args:
             x: Input, overwritten by the output.
-            columns: (B, T) int64, column of each token's keys and values. The token attends to all columns up to it.
+            columns: (B, T) int64, column of each token's keys and values. A token attends to this column and to all
+                columns before it.
             capacity: Number of columns that can be attended to. Each table has one more.
-            rotation: (B, T, R) cosines and sines, if a step rotates.
-            tables: Keys and values of self-attention and of cross-attention for each layer.
-            sources, source_columns: Number of sources for cross-attention, and columns of each.
-            source_mask: (sources, source_columns) bool, True at real tokens.
+            rotation: (B or 1, T, R) cosines and sines; None if no step rotates.
+            tables: Keys and values of self-attention and of cross-attention for each layer; None for the latter without
+                cross-attention.
+            sources, source_columns: Number of sources for cross-attention, and number of columns of each.
+            source_mask: (sources, source_columns) bool, True at real tokens (default: all tokens are real).
 
         Raises:
             ValueError: If the tensors do not agree with each other.

@@ -1,11 +1,11 @@
 """Linear layer without gradients on a CPU.
 
-Few rows are limited by reading the weights, many rows by arithmetic.
+With few rows, reading the weights takes most of the time; with many rows, arithmetic does.
 
-Decoding has one row per sequence, and PyTorch's products are optimized for many rows: with one to sixteen rows they
-reach a quarter to a half of the memory bandwidth, and do not support int8 weights. `gemv.h` is for few rows. `gemm.h`
-is for the beams of a batch and for prompts, where PyTorch's default is half as fast on some CPUs
-(benchmarks/log/kernels.md).
+`gemv.h` is for few rows, as in decoding, which has one row per sequence. PyTorch's products are optimized for many
+rows: with one to sixteen rows they reach a quarter to a half of the memory bandwidth. They do not support int8 weights.
+`gemm.h` is for many rows, such as prompts and the beams of a batch, for which PyTorch's default is half as fast on some
+CPUs (benchmarks/log/kernels.md).
 """
 
 import torch
@@ -29,7 +29,7 @@ FORWARD = Contract("inference_linear", weight=WEIGHT, x="float32[* K]", **VECTOR
 def supports_inference_linear(
     x: Tensor, weight: Tensor, scale: Tensor | None = None, bias: Tensor | None = None
 ) -> bool:
-    """Return whether the kernel supports this product: enough work on a CPU, without gradients."""
+    """Return whether the kernel supports this product: enough work on a CPU, without gradients and autocast."""
     rows = count_rows(x)
     return (
         not torch.compiler.is_compiling()

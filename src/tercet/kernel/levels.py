@@ -25,11 +25,11 @@ PREBUILT = Path(__file__).parent / "prebuilt"  # a library per level, in a wheel
 # OpenMP is compiled in but not linked, so that its calls use PyTorch's threads. A second OpenMP library would start a
 # second set of threads.
 FLAGS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17")
-COMPILE_TIMEOUT = 60.0  # seconds per library; it takes 5 on a laptop
+COMPILE_TIMEOUT = 60.0  # seconds per call of the compiler, which takes 5 on a laptop
 
 
 class CompilerError(Exception):
-    """The compiler failed or did not finish. The message contains its last error."""
+    """The compiler failed or did not finish. The message contains its first error."""
 
 
 class CompilerTimeout(CompilerError):
@@ -58,9 +58,10 @@ V3 = {
     "movbe",
 }  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-V4_BF16 = V4 | {"avx512_bf16", "avx512_vnni"}  # every CPU with the first has the second
+V4_BF16 = V4 | {"avx512_bf16", "avx512_vnni"}  # every CPU with avx512_bf16 also has avx512_vnni
 TILES = {"amx_tile", "amx_bf16"}
-# Ordered from best to worst for each machine type. No level uses ARM's bfloat16, which the sources do not support.
+# Ordered from best to worst for each machine type. No level uses the bfloat16 instructions of ARM, which the C++ code
+# does not support.
 LEVELS = (
     Level(
         "x86-64-v4-amx",
@@ -93,23 +94,26 @@ def best_level(machine: str, cpu: Collection[str]) -> Level:
 
 
 def cpu_instructions() -> frozenset[str]:
-    """Return the instructions of this CPU with Linux's names; empty on other systems.
+    """Return the names of this CPU's instructions in Linux; empty on other systems.
 
-    AMX is included only if this process may use tiles.
+    AMX is included only if this process may use its tiles.
     """
     instructions = frozenset(_cpu_line("flags", "Features").split())
     return instructions if not instructions & TILES or _permit_tiles() else instructions - TILES
 
 
 def _permit_tiles() -> bool:
-    """Request that Linux saves the tiles of this process, 8 KiB per thread, which it does only on request."""
+    """Request permission to use AMX tiles, and return whether Linux granted it.
+
+    Linux requires the request because it has to save 8 KiB of tiles for each thread of a process that uses them.
+    """
     libc = ctypes.CDLL(None)
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # constants of Linux's headers for x86-64
     return libc.syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def cpu_model() -> str:
-    """Return the name of the CPU, or the machine type if the system does not report one."""
+    """Return the name of the CPU, or the processor or machine type if the system does not report a name."""
     return _cpu_line("model name", "Model") or platform.processor() or platform.machine()
 
 
@@ -132,12 +136,12 @@ def _cpu_line(*names: str) -> str:
 
 
 def find_compiler() -> str | None:
-    """Return the path of the C++ compiler in CXX, or of c++; None if it does not exist."""
+    """Return the path of the C++ compiler in the variable CXX, or else of c++; None if it does not exist."""
     return shutil.which(os.environ.get("CXX") or "c++")
 
 
 def compile_kernels(compiler: str, level: Level, target: Path) -> None:
-    """Write the shared library for a level. The same compiler writes the same bytes in any folder.
+    """Write the shared library for a level to `target`. The same compiler writes the same bytes in any folder.
 
     Raises:
         CompilerError: If the compiler fails or does not finish.
@@ -151,7 +155,7 @@ def compile_kernels(compiler: str, level: Level, target: Path) -> None:
 
 def _run(compiler: str, arguments: Sequence[str]) -> None:
     # Errors go to a file, since a server that the compiler leaves running, such as a compiler cache, would keep a pipe
-    # open. The process group is separate, because the compiler's child processes would survive if only it were killed.
+    # open. The compiler has its own process group, so that its child processes can be killed together with it.
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(

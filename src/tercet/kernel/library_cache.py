@@ -1,8 +1,8 @@
 """Cache of the kernels compiled on this machine, and of compiler failures.
 
-Later processes therefore do not wait for the compiler again.
+Only the first process has to wait for the compiler.
 
-The cache contains code that the next process runs: a library that other users could have written is not loaded, and a
+Later processes run the code in the cache. A library that other users could have written is therefore not loaded, and a
 damaged one is compiled again.
 
     <sha256 of sources, flags, compiler and, for `native`, the CPU>.so:    library followed by the sha256 of its bytes
@@ -39,7 +39,7 @@ FAILURE_LIFETIME = 24 * 3600.0  # seconds after which to retry; a missing tool m
 
 
 def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
-    """Return the first of these levels with valid kernels in the cache, or for which they can be compiled.
+    """Return the first of these levels that has kernels in the cache or can be compiled, and the path of its library.
 
     Raises:
         UntrustedFile: If other users could have written the kernels.
@@ -56,7 +56,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
     is_announced, reason = False, ""
     for place, level in enumerate(levels):
         target = folder / f"{_identify(level, compiler)}.so"
-        line = "compiling kernels once, 15 s"
+        line = "compiling the CPU kernels once, which takes about 15 s"
         if os.path.lexists(target):
             check_owner(target)
             if _is_whole(target):
@@ -121,7 +121,7 @@ def _failure_path(target: Path) -> Path:
 
 
 def _read_failure(target: Path) -> str | None:
-    """Return why the compiler failed the last time; None if it did not, or long ago."""
+    """Return the reason of the compiler's last failure; None if there was none in the last `FAILURE_LIFETIME`."""
     path = _failure_path(target)
     try:
         if not 0 <= time.time() - path.lstat().st_mtime < FAILURE_LIFETIME:

@@ -1,7 +1,7 @@
 """Masked softmax of attention scores.
 
-The CPU kernel reads each row once in the forward and once in the backward pass. Masking, widening, PyTorch's softmax
-and narrowing are ten passes over the largest tensor of a layer.
+The CPU kernel reads each row once in the forward and once in the backward pass. In PyTorch, masking, conversion to
+float32, softmax and conversion back are ten passes over the largest tensor of a layer.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ BACKWARD = Contract("masked_softmax_backward", weights=SCORES, grad_output=f"{SC
 
 
 def masked_softmax(scores: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor:
-    """Return weights that sum to one over the visible keys of a query, and are zero for the others.
+    """Return attention weights that sum to one over the visible keys of a query, and are zero for the others.
 
     Args:
         scores: (B, H, T, S).
         mask: (B or 1, 1, T or 1, S) bool, True if a query may attend to a key. A query without keys gives zeros.
-        causal: If True, query t attends to keys 0..t, and there is no mask.
+        causal: If True, query t attends to keys 0..t. There must be no mask.
 
     Returns:
         (B, H, T, S) in the dtype of the scores.

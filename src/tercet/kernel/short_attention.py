@@ -1,6 +1,6 @@
 """Attention over few keys on a CPU: PyTorch's products with a masked softmax between them.
 
-PyTorch's fused kernel works in blocks that a short sequence does not fill.
+PyTorch's fused kernel is slower, because it works in blocks that a short sequence does not fill.
 """
 
 import math
@@ -11,14 +11,15 @@ from torch import Tensor
 
 from tercet.kernel.masked_softmax import masked_softmax
 
-# Maximum number of keys for which this is faster than the fused kernel (benchmarks/log/kernels.md): in full float32
-# precision, and if small products use oneDNN (bfloat16, or float32 in lower precision), where the fused kernel is slow.
+# Maximum number of keys for which this is faster than the fused kernel (benchmarks/log/kernels.md). SHORT is for full
+# float32 precision. SHORT_BY_ONEDNN is for bfloat16 and float32 in lower precision, for which small products use oneDNN
+# and the fused kernel is slow.
 SHORT, SHORT_BY_ONEDNN = 128, 1024
 
 
 def supports_short_attention(q: Tensor, k: Tensor) -> bool:
-    """Return whether this is the faster way for queries (B, H, T, K) and keys (B, G, S, K)."""
-    # `torch.compile` cannot trace the query of the float32 precision, so compiled code uses the shorter bound.
+    """Return whether `short_attention` is faster than PyTorch for queries (B, H, T, K) and keys (B, G, S, K)."""
+    # `torch.compile` cannot trace `get_float32_matmul_precision`. Compiled code uses the lower limit for float32.
     compiling = torch.compiler.is_compiling()
     is_full_float32 = q.dtype == torch.float32 and (compiling or torch.get_float32_matmul_precision() == "highest")
     is_short = k.shape[-2] <= (SHORT if is_full_float32 else SHORT_BY_ONEDNN) or q.shape[-2] == 1

@@ -1,9 +1,9 @@
 """Number of threads of the kernels.
 
 Kernels divide their work into pieces of fixed size and add up in a fixed order, so results do not depend on the number
-of threads. PyTorch and its libraries divide sums, products and even elementwise operations depending on that number: on
-a CPU, the weight gradient of a layer norm differs for every number of threads. GELU by tanh differs for most, because
-another function computes the last elements of each part.
+of threads. PyTorch and its libraries divide sums, products and even elementwise operations depending on that number. On
+a CPU, for example, the weight gradient of a layer norm differs for every number of threads. The tanh approximation of
+GELU differs for most numbers, because another function computes the last elements of each thread's part.
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ _threads: int | None = None  # None: the number of PyTorch's threads
 
 
 def kernel_threads() -> int:
-    """Return the number of threads of a kernel."""
+    """Return the number of threads that a kernel should use."""
     return torch.get_num_threads() if _threads is None else _threads
 
 
@@ -31,8 +31,8 @@ def is_thread_independent() -> bool:
 def thread_independent() -> Generator[None]:
     """Compute bitwise identical results on a CPU with any number of threads.
 
-    In the context, PyTorch runs on one thread. Kernels keep PyTorch's previous number of threads and take all the work
-    that they support, since PyTorch on one thread is never faster.
+    In the context, PyTorch runs on one thread. Kernels use the number of threads that PyTorch had before. They do all
+    the work that they support, since PyTorch on one thread is never faster.
     """
     global _threads
     previous, threads = _threads, torch.get_num_threads()

@@ -4,8 +4,8 @@ Products are computed in float32 or, in mixed precision, in bfloat16.
 
 One call computes all gradients, including that of the bias, for which PyTorch makes a separate pass. In mixed precision
 PyTorch converts each weight to bfloat16, keeps the copy for the backward pass, computes the weight's gradient in
-bfloat16 and widens it. Here weights and their gradients are always float32: weights are narrowed when they are packed
-for the product, and sums keep their precision.
+bfloat16 and converts it to float32. Here weights and their gradients are always float32. Weights are converted only
+when they are packed for the product, and gradients are summed in float32.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @operator("linear", _fake)
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x wT + b, padded with zeros to a multiple of 16 columns. A bias requires such an N."""
+    """Return x wT + b, padded with zeros to a multiple of 16 columns. With a bias, N must be a multiple of 16."""
     sizes = FORWARD.sizes(weight, x, bias)
     out_features, in_features = sizes["N"], sizes["K"]
     y = _fake(x, weight, bias)
@@ -95,7 +95,14 @@ def _fake_backward(
 def linear_backward(
     grad_output: Tensor, x: Tensor, weight: Tensor, needs_grad: Sequence[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias for a gradient of `linear_forward`; empty if not needed."""
+    """Return the gradients of x, weight and bias. Those that are not needed are empty tensors.
+
+    Args:
+        grad_output: (..., P) Gradient of the result of `linear_forward`, with its padded width P.
+        x, weight: Arguments of `linear_forward`.
+        needs_grad: Whether the gradients of x, weight and bias are needed. That of a bias requires that N is a multiple
+            of 16.
+    """
     sizes = BACKWARD.sizes(weight, x, grad_output)
     out_features, in_features = sizes["N"], sizes["K"]
     if sizes["P"] != -(-out_features // STEP) * STEP:

@@ -2,9 +2,9 @@
 
 A kernel is used if it was measured to take no more time.
 
-The tables depend on the level of the kernels and, if it matters, on the CPU's vendor. They are based on whole training
-steps (benchmarks/log/kernels.md). A kernel in a loop finds data in the caches that a step does not, so tables are not
-measured on each machine.
+The tables depend on the level of the kernels and, if it matters, on the CPU's vendor. They are based on measurements of
+whole training steps (benchmarks/log/kernels.md). They are not measured again on each machine: a short benchmark, which
+calls a kernel in a loop, finds its data in the caches, unlike a training step.
 """
 
 import hashlib
@@ -22,7 +22,10 @@ from tercet.kernel.threads import is_thread_independent
 
 
 class WorkRange(NamedTuple):
-    """Range of the amount of work: multiplications (linear), scores (attention) or elements (activations)."""
+    """Amount of work for which a kernel is used, from `min_work` to `max_work`.
+
+    The unit is multiplications (linear), scores (flash_attention) or elements (activate).
+    """
 
     min_work: float
     max_work: float
@@ -32,7 +35,8 @@ ALWAYS, NEVER = WorkRange(0, math.inf), WorkRange(math.inf, math.inf)
 KERNELS, DTYPES = ("flash_attention", "activate", "linear"), ("float32", "bfloat16")
 TABLE_KEYS = tuple(f"{kernel} {dtype}" for dtype in DTYPES for kernel in KERNELS)
 NO_KERNELS, ALL_KERNELS = dict.fromkeys(TABLE_KEYS, NEVER), dict.fromkeys(TABLE_KEYS, ALWAYS)
-# Attention and activations in float32, activations in bfloat16. CPUs that multiply bfloat16 add all bfloat16 kernels.
+# FLOAT32 has attention and activations in float32 and activations in bfloat16. CPUs that multiply bfloat16 also have
+# the other bfloat16 kernels (FLOAT32_AND_BFLOAT16). BFLOAT16 is for levels that are not in TABLES.
 FLOAT32 = NO_KERNELS | dict.fromkeys(("flash_attention float32", "activate float32", "activate bfloat16"), ALWAYS)
 BFLOAT16 = {name: ALWAYS if name.endswith("bfloat16") else NEVER for name in TABLE_KEYS}
 FLOAT32_AND_BFLOAT16 = {**FLOAT32, "flash_attention bfloat16": ALWAYS, "linear bfloat16": ALWAYS}
@@ -50,7 +54,7 @@ TABLES = {
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which `x` is multiplied. float64 is not changed by mixed precision."""
+    """Return the dtype in which PyTorch multiplies `x` on a CPU. Mixed precision does not change float64."""
     is_autocast = torch.is_autocast_enabled("cpu") and x.dtype != torch.float64
     return torch.get_autocast_dtype("cpu") if is_autocast else x.dtype
 
@@ -74,7 +78,7 @@ def tuning_key() -> str:
 
 
 def describe_table(table: Mapping[str, WorkRange]) -> str:
-    """Return in one line for which amount of work each kernel is used."""
+    """Return, in one line, the amounts of work for which each kernel is used."""
     return ", ".join(f"{name} {_describe(*of)}" for name, of in table.items())
 
 
@@ -97,7 +101,7 @@ def kernel_table() -> dict[str, WorkRange]:
 
 
 def kernel_table_id() -> str:
-    """Return the name of the table in use, with its hash."""
+    """Return an id of the table in use: its hash, or "every kernel" if kernels do all work."""
     if is_thread_independent():
         return "every kernel"
     text = describe_table(kernel_table())

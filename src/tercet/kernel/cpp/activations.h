@@ -1,11 +1,11 @@
-// Activations of the feed-forward network and their derivatives, for vectors of either width.
+// Activations of the feed-forward network and their derivatives, for vectors of type Floats or Wide.
 #pragma once
 #include "vectors.h"
 
 namespace {
 
 enum Activation : Index { NONE, RELU, GELU, GELU_TANH, SILU, RELU_SQUARED };
-#define ACTIVATION_NAMES "none relu gelu gelu_tanh silu relu_squared"  // names in the same order, for Python
+#define ACTIVATION_NAMES "none relu gelu gelu_tanh silu relu_squared"  // in the same order; Python reads these names
 
 template <typename V>
 V sigmoid(V x) {
@@ -65,7 +65,8 @@ inline void activate(float* row, Index count, Activation activation) {
     for (Index i = 0; i < count; i += LANES) write(apply_activation(read(row, i, count, 0), activation), row, i, count);
 }
 
-// y = apply_activation(x). With grad_output, which is the gradient of y, computes the gradient of x instead.
+// y = apply_activation(x), for elements first to last - 1. If grad_output (the gradient of the activation's result) is
+// not null, y receives the gradient of x instead.
 template <Activation ACTIVATION, typename T>
 void activate(const T* x, const T* grad_output, T* y, Index first, Index last) {
     Index i = first;

@@ -9,8 +9,8 @@
 
 namespace {
 
-// The elements of several tensors in pieces of fixed size. Threads share the pieces, so sums do not depend on their
-// number.
+// The elements of several tensors in pieces of fixed size. Each piece is summed by one thread, so sums do not depend on
+// the number of threads.
 struct Pieces {
     static constexpr Index SIZE = 1 << 14;
     const Index* counts;  // elements of each tensor
@@ -22,7 +22,8 @@ struct Pieces {
         for (Index i = 0; i < tensors; i++) total += count_in(counts[i]);
         return total;
     }
-    // Calls `work(tensor, from, numbers)` for pieces first to last.
+    // Calls `work(tensor, from, numbers)` for pieces first to last - 1 of all tensors together, with the index of the
+    // tensor, the piece's first element and its number of elements.
     template <typename Work>
     void for_each(Index first, Index last, Work work) const {
         for (Index i = 0; i < tensors && last > 0; i++) {
@@ -35,7 +36,8 @@ struct Pieces {
     }
 };
 
-// Whether a written tensor overlaps with any other. tensors: parameters, gradients, both moments and steps.
+// Returns whether a tensor that is written overlaps with any other. tensors: addresses of parameters, gradients, both
+// moments and steps, `count` of each. Only gradients are not written.
 inline bool has_overlap(const Index* tensors, const Index* counts, Index count) {
     std::vector<std::pair<Index, Index>> places;  // start address and index of each tensor
     for (Index i = 0; i < 5 * count; i++) places.push_back({tensors[i], i});

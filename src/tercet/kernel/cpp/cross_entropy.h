@@ -1,7 +1,7 @@
-// -ln p(target) of rows of scores, with the gradient written over the scores. Three passes over a row while it is in
-// the cache, where PyTorch needs about twelve over all rows.
+// -ln p(target) for each row of scores. The gradient overwrites the scores. A row is read three times while it is in
+// the cache. PyTorch makes about twelve passes over all rows.
 //
-//     z = cap tanh(score / cap), or the score itself
+//     z = cap tanh(score / cap), or the score itself without a cap
 //     loss = (1 - e) (lse(z) - z[target]) + e (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - e) 1[target] - e / V
 #pragma once
 #include <algorithm>
@@ -17,7 +17,7 @@ struct CrossEntropy {
 
     T* scores;  // (N, V), rows `stride` apart
     Index V, stride;
-    const Index* targets;  // (N); rows with IGNORE_INDEX do not count
+    const Index* targets;  // (N); a row with IGNORE_INDEX has the loss 0 and no gradient
     float smoothing, cap;  // 0: no cap
     bool needs_grad;  // whether to compute the gradient
     float *totals, *unsmoothed;  // (N): the loss with and without smoothing

@@ -35,7 +35,7 @@ struct DecodeAttention {
             if (!allowed || allowed[s]) visible.push_back(int32_t(s));
     }
 
-    // Attention of one query and head. `weights` must have room for one number per key, rounded up to LANES.
+    // Attention of one query and head. `weights` must have space for one number per visible key, rounded up to LANES.
     void attend_head(Index m, Index h, const std::vector<int32_t>& visible, float* weights) const {
         const float* query = q + (m * H + h) * K;
         const Index source = m / rows, g = h / (H / G), n = Index(visible.size());
@@ -66,7 +66,7 @@ struct DecodeAttention {
         for (; j < K; j += LANES) mean<1>(values + j, visible, weights, inverse_sum, out + j);
     }
 
-    // Products of a query with COUNT of its visible keys.
+    // Computes the products of a query with COUNT of its visible keys.
     template <int COUNT>
     void score(const float* query, const float* keys, const int32_t* visible, float* products) const {
         Floats sums[COUNT] = {};
@@ -81,7 +81,7 @@ struct DecodeAttention {
             for (int i = 0; i < COUNT; i++) products[i] = reduce_add(sums[i]);
     }
 
-    // PARTS vectors of the weighted mean of the values.
+    // Computes PARTS vectors of the weighted mean of the values.
     template <int PARTS>
     void mean(const float* values, const std::vector<int32_t>& visible, const float* weights, float scale, float* out) const {
         Floats sums[PARTS] = {};
@@ -93,7 +93,7 @@ struct DecodeAttention {
         for (int j = 0; j < PARTS; j++) narrow(sums[j] * scale, out + j * LANES);
     }
 
-    // Processes the part of one thread.
+    // Computes the queries and heads of one thread.
     void run_range(ThreadRange range, std::vector<int32_t>& visible, std::vector<float>& weights) const {
         const auto [first, end] = range.split(M * H);
         weights.resize(columns + LANES);

@@ -1,8 +1,8 @@
 // softmax(q kT / sqrt(K)) v over whole sequences, forward and backward. Only the scores of a few queries (forward) or
-// keys (backward) are in memory at a time, and scores that causality masks are not computed.
+// keys (backward) are in memory at a time. In causal attention, the scores of later keys are not computed.
 //
 // q (B, H, T, K), k and v (B, G, S, K), with strides and a contiguous last axis. K is a multiple of 16. H is a multiple
-// of G: consecutive query heads share keys. Results are stored as (B, T, H, K), which the surrounding layers use.
+// of G: consecutive query heads share keys. Results are stored as (B, T, H, K), the layout of the surrounding layers.
 #pragma once
 #include <cmath>
 

@@ -1,7 +1,7 @@
-// All layers of a stack for a few tokens in one call: a list of steps, each shared by all threads.
+// All layers of a stack for a few tokens in one call: a list of steps. All threads share the work of each step.
 //
-// Buffers of (M, width) elements follow each other in `scratch`; the stream itself is `x`. A step refers to a buffer by
-// its offset per token, or by -1 for the stream.
+// The residual stream is `x`. Other buffers of (M, width) elements follow each other in `scratch`. A step refers to a
+// buffer by its offset per token, or by -1 for the residual stream.
 #pragma once
 #include "activations.h"
 #include "decode_attention.h"
@@ -13,7 +13,7 @@ enum Kind : Index { NORM, LINEAR, ADD, MULTIPLY, ROTATE, WRITE_KV, SELF_ATTEND, 
 
 struct Step {
     Kind kind;
-    Index wait;  // for the other threads after the step
+    Index wait;  // if not 0, all threads synchronize after the step
     Index source, target;
     Index rows, width;  // NORM, ROTATE: vectors per token and their width. LINEAR: outputs and inputs
     union {
@@ -22,19 +22,19 @@ struct Step {
         struct { Index layer, heads, groups, width, values; } attention;
     };
 };
-static_assert(sizeof(Step) == 12 * sizeof(Index), "as the list is written");
+static_assert(sizeof(Step) == 12 * sizeof(Index), "Python writes 12 integers per step");
 
 struct Layer {
     KVTable self_kv, cross_kv;
 };
 
 struct Tokens {
-    Index rows, per_row;            // M = rows x each
+    Index rows, per_row;  // M = rows * per_row
     const Index* columns;  // (M) column of each token
-    Index capacity;  // visible columns; one more can be written
+    Index capacity;  // number of columns that can be attended to; one more can be written
     const float *cosines, *sines;  // (M, R)
-    Index n_angles;               // R
-    Index sources, source_columns;  // for cross-attention
+    Index n_angles;  // R
+    Index sources, source_columns;  // number of sources for cross-attention, and of columns of each
     const uint8_t* source_mask;  // (sources, source_columns), or null
 };
 

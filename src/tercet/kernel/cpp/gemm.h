@@ -1,6 +1,6 @@
-// y = (x wT) * scale + bias for many rows of x. The weights are the left side of the product, in their original layout,
-// and the rows of x the right side, in the lanes. Sums are computed in the order of K, whatever M and the number of
-// threads, so a row does not depend on the other rows.
+// y = (x wT) * scale + bias for many rows of x. The weights are the left side of the product, in their original layout.
+// The rows of x are the right side, with one row in each lane. Sums are computed in the order of K for any M and any
+// number of threads, so the result of a row does not depend on the other rows.
 #pragma once
 #include "gemv.h"
 #include "products.h"
@@ -20,7 +20,7 @@ struct Gemm {
 
     static constexpr Index BATCH = 256, ROWS = 48;  // rows of x and of w per block, which stay in the cache
 
-    // Rows of w from n on as floats.
+    // Returns rows n to n + rows - 1 of w as floats.
     Left<Float32> widened(Index n, Index rows, GemmScratch& scratch) const {
         if constexpr (std::is_same_v<W, float>) {
             return {p.w + n * p.K, p.K, 1};
@@ -33,7 +33,7 @@ struct Gemm {
         }
     }
 
-    // Writes a block of y from its sums, which have one row per column of y.
+    // Writes a block of y from the transposed sums, which have one row per column of y.
     void store(const float* sums, Index stride, Index m, Index rows, Index n, Index columns) const {
         for (Index across = 0; across < columns; across += LANES) {
             const Index from = n + across, left = columns - across;
@@ -69,7 +69,7 @@ struct Gemm {
     }
 };
 
-// Computes one thread's part of a product with the faster method.
+// Computes one thread's columns of y with the faster method for M rows, and returns their range.
 template <typename W>
 ThreadRange::Range multiply_range(const Product<W>& product, ThreadRange range, GemmScratch& scratch) {
     return product.M > MAX_GEMV_ROWS ? Gemm<W>{product}.run_range(range, scratch)

@@ -2,9 +2,9 @@
 // rows of x.
 //
 // x (M, K) float; w (N, K) float, bfloat16 or int8; scale (N) and bias (N) float, or null; y (M, N) float. bfloat16 is
-// widened to float in registers. int8 is multiplied by x in 16 bits: each 1024 elements of a row are integer multiples
-// of 1/32767 of their largest magnitude, their products with the weights are summed exactly, and the sums are continued
-// in float. This takes a third of the instructions of widening each weight to float.
+// widened to float in registers. For int8 weights, x is rounded to 16 bits: each 1024 elements of a row become integer
+// multiples of 1/32767 of their largest magnitude. Their products with the weights are summed exactly as integers, and
+// these sums are added up in float. This takes a third of the instructions of widening each weight to float.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,12 +15,12 @@
 namespace {
 
 constexpr Index PREFETCH_BYTES = 16384;  // prefetch distance in bytes, into the second-level cache
-constexpr bool MANY_REGISTERS = WIDE > LANES;  // 32 vector registers, else 16
+constexpr bool MANY_REGISTERS = WIDE > LANES;  // true: 32 vector registers, false: 16
 
-// Rows of x in 16 bits.
+// Rows of x, rounded to integers of 16 bits.
 class ShortRows {
-    static constexpr Index PIECE = 1024;  // elements per scale; 1024 products of 16 by 8 bits fit into 32 bits
-    static constexpr float MAX_SHORT = 32767, MIN_MAGNITUDE = 1e-30f;  // smaller magnitudes become zero
+    static constexpr Index PIECE = 1024;  // elements per scale; 1024 / WIDE products of 16 by 8 bits fit into 32 bits
+    static constexpr float MAX_SHORT = 32767, MIN_MAGNITUDE = 1e-30f;  // pieces with a lower maximum become zero
 
     AlignedBuffer<int16_t> numbers;
     AlignedBuffer<float> scales;
@@ -48,7 +48,7 @@ public:
     }
 
 private:
-    // Returns the scale of the integers; NaN if an element of x is not finite.
+    // Rounds a piece of a row. Returns the scale of the integers; NaN if an element of x is not finite.
     static float shorten(const float* x, int16_t* to, Index count) {
         float top = 0, zero = 0;
 #pragma omp simd reduction(max : top) reduction(+ : zero)
@@ -81,7 +81,7 @@ struct Product {
         for (Index line = 0; line < COLUMNS * NUMBERS * Index(sizeof(W)); line += 64) __builtin_prefetch(ahead + line, 0, 2);
     }
 
-    // Adds the products over K of rows m.. and these columns to the sums in the lanes.
+    // Adds the products of rows m to m + ROWS - 1 of x with these columns to the sums. A sum has one part in each lane.
     template <int ROWS, int COLUMNS, bool FETCH>
     void accumulate(Index m, const W* columns, const ShortRows&, Wide (&sums)[ROWS][COLUMNS]) const {
         const float* rows = x + m * K;
@@ -102,7 +102,7 @@ struct Product {
         if (k < K) step(k, K - k);
     }
 
-    // The same with x in 16 bits. In a common function, the compiler would keep the sums in memory.
+    // The same for int8 weights and x in 16 bits. In a common function, the compiler would keep the sums in memory.
     template <int ROWS, int COLUMNS, bool FETCH>
     void accumulate_shorts(Index m, const W* columns, const ShortRows& shorts, Wide (&sums)[ROWS][COLUMNS]) const {
         const int16_t* rows = shorts.data + m * shorts.row;
@@ -170,7 +170,7 @@ struct Product {
         }
     }
 
-    // Blocks of MAX_ROWS rows, and the remaining rows. The first block prefetches the weights for all.
+    // Computes blocks of MAX_ROWS rows, and then the remaining rows. Only the first block prefetches weights.
     template <int MAX_ROWS, int COLUMNS>
     void all_rows(Index n, const ShortRows& shorts) const {
         if (M < MAX_ROWS) return remaining_rows<MAX_ROWS - 1, COLUMNS, true>(0, n, shorts);

@@ -18,13 +18,13 @@ namespace {
 
 constexpr Index MIN_PARALLEL_WORK = 1 << 17;  // minimum number of multiplications for several threads
 
-// Calls `work(range)` with the range of each thread.
+// Calls `work(range)` in each thread, with its range.
 template <typename Work>
 void parallel_for(int threads, const Work& work) {
     const auto run = [&](ThreadRange range) {
         work(range);
 #ifdef __AMX_BF16__
-        Tiles::release();  // restore the state for other code
+        Tiles::release();  // other code must find the CPU without configured tiles
 #endif
     };
 #ifdef _OPENMP
@@ -54,7 +54,7 @@ void cross_entropy(Index N, const CrossEntropy<T>& rows, Index* invalid, int thr
             *invalid = n;
             return;
         }
-    constexpr Index EXPONENTIAL = 16;  // cost of an exponential in multiplications, two per score
+    constexpr Index EXPONENTIAL = 16;  // cost of an exponential in multiplications; there are two per score
     parallel_for(N > 1 && 2 * EXPONENTIAL * N * rows.V > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         const auto [first, last] = range.split(N);
         for (Index n = first; n < last; n++) rows.row(n);

@@ -1,6 +1,6 @@
-// y = x wT + b for many rows, forward and backward. Weights and their gradients stay float32. If bfloat16 is
-// multiplied, a weight is narrowed when it is packed, where PyTorch keeps copies. No sum depends on the number of
-// threads.
+// y = x wT + b for many rows, forward and backward. Weights and their gradients stay float32. For products in bfloat16,
+// weights are converted when they are packed, while PyTorch would keep a converted copy of each weight. No sum depends
+// on the number of threads.
 #pragma once
 #include <algorithm>
 
@@ -14,11 +14,11 @@ struct Linear {
     using Packed = typename A::Packed;
     static constexpr Index STEP = A::STEP;
 
-    Index N, K, M;  // rows; elements per row of x, a multiple of 16; rows of w, a multiple of 16 with a bias
+    Index N, K, M;  // N rows of x, K (a multiple of 16) elements per row, M rows of w (a multiple of 16 with a bias)
     const Number* x;
     const float* w;  // (M, K)
 
-    Index padded = round_up(M, 16);  // elements per row of y: zeros after the first M
+    Index padded = round_up(M, 16);  // elements per row of y; those after the first M are zeros
 
     static constexpr Index ROWS = A::ROWS;
     static constexpr Index BATCH = 512;  // rows whose gradients are summed at a time
@@ -34,8 +34,9 @@ struct Linear {
         }
     };
 
-    // Calls `work(n, columns, r, rows)` for each block in a thread's part of a matrix. Blocks are ordered so that a few
-    // rows stay in the cache while all columns are processed.
+    // Calls `work(n, columns, r, rows)` for each block in a thread's part of a matrix, with the first column, the number
+    // of columns, the first row and the number of rows. Blocks are ordered so that a few rows stay in the cache until
+    // all their columns are computed.
     template <typename Work>
     static void for_each_tile(ThreadRange range, Index columns, Index width, Index rows, Index height, const Work& work) {
         const Index wide = (columns + width - 1) / width, high = (rows + height - 1) / height;
@@ -66,7 +67,7 @@ struct Linear {
         float *w, *b;
     };
 
-    // Packs the operands of rows first to first + count.
+    // Packs the operands of rows first to first + count - 1.
     void pack_operands(ThreadRange range, PackedWeights& packed, const Gradients& gradients, Index first,
                        Index count) const {
         const Index whole = round_up(count, STEP);

@@ -1,4 +1,5 @@
-// Matrix products in float, or in pairs of bfloat16 on CPUs that multiply two of them and add both products to a float.
+// Matrix products in float, or in bfloat16 on CPUs with an instruction that multiplies two pairs of bfloat16 and adds
+// both products to a float.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -53,8 +54,8 @@ struct Float32 {
                     if (k + i < K) write(y + (k + i) * whole + row, numbers[i]);
             }
     }
-    // Packs rows first to first + rows, of which `count` exist, as the left operand of a product along `whole`: (whole,
-    // K) elements.
+    // Packs rows first to first + rows - 1, of which `count` exist, as the left operand of a product along `whole`:
+    // (whole, K) elements.
     static void pack_left(const Number* x, Index stride, Index count, Index first, Index rows, Index, Index K, Packed* y) {
         pack_rows(x, stride, count, rows, K, y + first * K);
     }
@@ -79,7 +80,8 @@ struct Bfloat16 {
     }
     static __m512bh right(const Packed* x) { return (__m512bh)_mm512_loadu_si512(x); }
 
-    // Sixteen pairs of elements from two vectors (low, high), or from one with at most `numbers` elements.
+    // `pairs_of` returns sixteen pairs with one element each from `low` and `high`. `pairs_along` returns pairs of
+    // adjacent elements of x, of which `numbers` exist.
     static __m512i pairs_of(Wide low, Wide high) {
         const auto wide = [](Wide x) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)); };
         return _mm512_or_si512(wide(low), _mm512_slli_epi32(wide(high), 16));
@@ -145,7 +147,7 @@ struct Bfloat16 {
 };
 #endif
 
-// Right operand, packed in panels of the number of columns that are multiplied at once. A panel is contiguous, so that
+// Right operand, packed in panels of PANEL columns, which are multiplied at once. A panel is contiguous, so that
 // consecutive steps are close in memory. The last panel has the remaining columns.
 template <typename A>
 struct Right {

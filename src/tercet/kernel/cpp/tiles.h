@@ -33,7 +33,7 @@ public:
 };
 thread_local Index Tiles::upper = 0, Tiles::lower = 0;
 
-// The last steps of an operand, less than a whole tile, padded with zeros.
+// The last steps of an operand, if they are less than a whole tile, padded with zeros.
 struct TileRest {
     alignas(64) uint32_t pairs[TILE][TILE];
 

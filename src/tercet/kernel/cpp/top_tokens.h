@@ -1,6 +1,6 @@
 // Best continuations of the hypotheses of each sentence: the largest of H x V sums of a total and a log-probability.
-// Two passes over the scores while they are in the cache: log of the sum of e^score, and candidates above the worst one
-// so far.
+// Three passes over each row of scores while it is in the cache: the maximum, the log of the sum of e^score, and the
+// candidates above the worst one so far.
 #pragma once
 #include <cmath>
 
@@ -24,9 +24,10 @@ struct TopTokens {
     Index forbidden_count, eos_id;
     const uint8_t* is_early;  // (N): whether `eos_id` is forbidden too
     float* values;  // (N, count), the largest first; -inf if there are fewer, NaN if a score is NaN
-    Index *parents, *tokens;
+    Index *parents, *tokens;  // (N, count): hypothesis and token of each value
 
-    // Largest score, and log of the sum of e^(score - largest). Subtracting them one after the other is most precise.
+    // Computes the largest score and the log of the sum of e^(score - largest). A log-probability is a score minus both;
+    // subtracting them one after the other is most precise.
     static void measure(const float* row, Index V, float& maximum, float& log_sum) {
         Wide maxima = broadcast(-INFINITY);
         Index v = 0;

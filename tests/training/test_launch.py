@@ -46,7 +46,7 @@ def test_launcher_is_detected(environment: Mapping[str, str], found: Launch | No
         ),
         (
             {**TORCHRUN, "WORLD_SIZE": "7"},
-            "torchrun has started 7 processes, 4 on this node; start the same number on each",
+            "torchrun has started 7 processes, 4 on this node; start the same number on each node",
         ),
     ],
 )

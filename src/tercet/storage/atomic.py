@@ -152,9 +152,11 @@ def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) 
 
 
 def _copy_owner_and_mode(old: Path, new: Path) -> bool:
-    """Give a new file or folder the owner and mode of the old one; return False if the system does not allow it.
+    """Give a new file or folder the owner and mode of the old one.
 
-    If one of the two does not exist, they are of different kinds, or they are links, return True and change nothing.
+    Returns:
+        False if the system does not allow it, else True. If one of the two does not exist, they are of different kinds,
+        or they are links, nothing is changed.
     """
     try:
         old_status, new_status = old.lstat(), new.lstat()
@@ -211,9 +213,10 @@ class _RawFile(io.FileIO):
 
 @contextmanager
 def _open_to_write(path: Path) -> Generator[BinaryIO]:
-    """Open a new file for writing. If a write fails, raise its OSError instead of any other exception in the context.
+    """Open a new file for writing.
 
-    For example, PyTorch's archive writer raises "unexpected pos 576 vs 466" if the disk is full.
+    If a write fails, its OSError is raised instead of any other exception that the context raises because of it. For
+    example, PyTorch's archive writer raises "unexpected pos 576 vs 466" if the disk is full.
     """
     raw = _RawFile(path, "wb")
     try:

@@ -59,7 +59,7 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 @contextmanager
 def lock_file(path: Path) -> Generator[None]:
-    """Wait for a lock, and hold it within the context, so that threads and processes do not repeat each other's work.
+    """Wait for a lock, and hold it within the context, so that threads and processes do not repeat work.
 
     After `MAX_WAIT` seconds, the context is entered without the lock: on a file system without flock, a killed process
     may have left it. The lock only saves work, and correctness must not depend on it.

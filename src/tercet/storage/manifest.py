@@ -165,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 @contextmanager
 def write_folder(path: Path, *, keep: Callable[[Path], bool] = lambda entry: False) -> Generator[Path]:
-    """Yield a new folder that replaces `path` as in `replace_folder`, and add a manifest of its files at the end.
+    """Yield a new folder that replaces `path` at the end, as in `replace_folder`, with a manifest of its files.
 
     Args:
         path: Folder to write.

@@ -31,7 +31,9 @@ class LossFunction(Protocol):
 
 
 def compiled_loss(task: Task, model: AnyModel, device: str, mode: CompileMode) -> LossFunction:
-    """Return the loss function of a task, compiled as one graph if possible; otherwise compile the blocks in place.
+    """Return the loss function of a task, compiled as one graph, or compile the blocks of the model.
+
+    One graph is used if `is_one_graph` is true. Otherwise, the blocks are compiled in place.
 
     Args:
         task: Task whose loss is returned.

@@ -22,7 +22,7 @@ WARMUP, REPEATS = 3, 21  # number of pairs of timings that are discarded, and of
 
 
 class MeasurementCache:
-    """Cached numbers that were measured with this CPU, number of threads, PyTorch version and instruction limits.
+    """Cache of measured numbers for this CPU, number of threads, PyTorch version and instruction limits.
 
     Args:
         kind: Kind of measurement, which is also the name of its folder in Tercet's cache.

@@ -30,7 +30,7 @@ def clock() -> float:
 
 
 def median_seconds(work: Callable[[], object], *, warmup: int, repeats: int) -> float:
-    """Return the median time of `repeats` calls of `work`, in seconds, after `warmup` calls that are not counted."""
+    """Return the median seconds of `repeats` calls of `work`, after `warmup` calls that are not counted."""
     times: list[float] = []
     for i in range(warmup + repeats):
         start = time.perf_counter()

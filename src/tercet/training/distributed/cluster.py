@@ -1,4 +1,4 @@
-"""Lightning's cluster environment: rank and rendezvous address, from the variables of the launcher."""
+"""Cluster environments for Lightning: rank and rendezvous address, from the variables of the launcher."""
 
 import os
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from tercet.training.distributed.launch import detect_launch
 
 BASE_PORT, PORT_COUNT = 15_000, 10_000  # below the ephemeral ports of operating systems
-PORT_STRIDE = 7919  # ports between two steps of a job; a prime, so that collisions with other jobs are rare
+PORT_STRIDE = 7919  # distance of the ports of consecutive job steps; a prime, so that jobs seldom share a port
 
 
 class SlurmStep(ClusterEnvironment):
-    """A task of a SLURM job step, started by srun.
+    """Cluster environment of a process that srun has started as a task of a SLURM job step.
 
-    Lightning's own environment for SLURM is not used: it reads the variables of the job instead of the step, rejects
+    Lightning's SLURMEnvironment is not used: it reads the variables of the job instead of those of the step, rejects
     tasks that were not requested with `--ntasks-per-node`, ignores processes started from `salloc` or `bash`, and
     requeues the job on signals that Tercet handles.
     """
@@ -58,13 +58,13 @@ class SlurmStep(ClusterEnvironment):
 
 
 def slurm_step_address(environment: Mapping[str, str]) -> str:
-    """Return the rendezvous address of a job step: MASTER_ADDR, or the first node of the step."""
+    """Return the rendezvous address of a job step: MASTER_ADDR if it is set, else the first node of the step."""
     address = environment.get("MASTER_ADDR")
     return address or SLURMEnvironment.resolve_root_node_address(environment["SLURM_STEP_NODELIST"])
 
 
 def slurm_step_port(environment: Mapping[str, str]) -> int:
-    """Return MASTER_PORT, or a port that all tasks of the step compute from the ids of job and step."""
+    """Return the rendezvous port of a job step: MASTER_PORT, or a function of the ids of job and step."""
     if port := environment.get("MASTER_PORT"):
         return int(port)
     return BASE_PORT + (int(environment["SLURM_JOB_ID"]) + PORT_STRIDE * int(environment["SLURM_STEP_ID"])) % PORT_COUNT
@@ -74,8 +74,8 @@ def cluster_environment() -> ClusterEnvironment | None:
     """Return the cluster environment to pass to Lightning, or None if Lightning detects it.
 
     Raises:
-        UserError: If a SLURM job has several tasks and this process is none of them, or if nodes have different numbers
-            of tasks.
+        UserError: If this process belongs to a SLURM job of several tasks but was not started by srun, or if nodes have
+            different numbers of tasks.
     """
     if SlurmStep.detect():
         return SlurmStep()

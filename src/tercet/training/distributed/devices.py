@@ -14,7 +14,7 @@ from tercet.training.recipe.specs import TrainingSpec
 
 
 def accelerator(spec: TrainingSpec) -> str:
-    """Return the kind of device of a run: cpu, cuda or mps.
+    """Return the kind of device of a run: "cpu", "cuda" or "mps".
 
     Raises:
         UserError: If this machine has fewer devices than requested.
@@ -31,33 +31,39 @@ def accelerator(spec: TrainingSpec) -> str:
 
 
 def check_exact(spec: TrainingSpec) -> None:
-    """Check that steps on sharded weights are bitwise identical to those on whole weights.
+    """Check that this machine can compute exact steps with the strategy of a run.
+
+    On a CPU, only the compiled kernels compute bitwise identical steps on sharded and whole weights.
 
     Raises:
         UserError: If `exact` is requested with fsdp on a CPU and there are no compiled kernels.
     """
     if spec.exact and spec.is_sharded and accelerator(spec) == "cpu" and not warm_up():
         raise UserError(
-            "training.exact with fsdp on a CPU needs the compiled kernels, and there is no compiler; "
-            "set training.strategy=ddp"
+            "training.exact with fsdp on a CPU needs the compiled kernels, which are not available (`tercet doctor` "
+            "shows the reason); set training.strategy=ddp"
         )
 
 
 def rank(spec: TrainingSpec) -> int:
-    """Return the rank of this process, also before the process group exists; 0 if there is only one process."""
+    """Return the rank of this process, even before the process group exists; 0 if the run has one process."""
     return (getattr(rank_zero_only, "rank", None) or 0) if spec.world_size > 1 else 0
 
 
 def describe_rank(spec: TrainingSpec) -> str:
-    """Return rank, world size and host of this process, as text."""
+    """Return the rank and host of this process and the number of ranks, as text for messages."""
     return f"rank {rank(spec)} of {spec.world_size} on {socket.gethostname()}"
 
 
 def wait_for_file(path: Path, seconds: float = 1800.0) -> None:
-    """Wait until rank 0 has written a file into the shared run folder.
+    """Wait until rank 0 has written a file into the run folder, which all nodes share.
+
+    Args:
+        path: Path of the file.
+        seconds: Maximum time to wait.
 
     Raises:
-        UserError: If the file does not appear in time.
+        UserError: If the file does not appear in this time.
     """
     end = time.monotonic() + seconds
     while not path.exists():
@@ -67,7 +73,7 @@ def wait_for_file(path: Path, seconds: float = 1800.0) -> None:
 
 
 def free_unused_memory() -> None:
-    """Collect garbage, and return cached device memory to the system."""
+    """Collect garbage, and release the device memory that PyTorch keeps in its cache."""
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()

@@ -1,17 +1,17 @@
 """Detection of lost ranks: each rank writes a heartbeat once per second, so that no rank waits long for a lost one.
 
 A rank that is stopped or disconnected sends no packet, and an exchange with it waits for the timeout of gloo, half an
-hour. The timeout cannot be shorter, because ranks wait in an exchange while rank 0 scores or saves. Therefore a
-background thread increments a counter in the store of the process group. Rank 0 watches the counters of all ranks, the
-others watch that of rank 0, and rank 0 writes lost ranks into the store for all.
+hour. The timeout cannot be shorter, because ranks wait in an exchange while rank 0 scores or saves. Therefore threads
+of each rank write a sign into the store of the process group once per second. Rank 0 watches the signs of all ranks,
+and the others watch that of rank 0, which reports lost ranks to them. A sign is one of
 
-    "7", "8", ...   the rank is alive
-    "left"          it has finished, or exits because of another rank
-    "failed"        it exits because of its own error
-    "lost ..."      written by rank 0: which rank is lost
+    "7", "8", ...   a counter of heartbeats: the rank is alive
+    "left"          the rank has finished, or exits because of another rank
+    "failed"        the rank exits because of an error
+    "lost ..."      written by rank 0 only: a description of the lost ranks
 
-Clocks are not used. The silence of a rank is measured in heartbeats of the observer, so clocks may differ or be set,
-and a machine that wakes up from sleep does not report other ranks as lost.
+Clocks are not used. The silence of a rank is measured in heartbeats of the observer. Therefore clocks may differ or be
+changed, and a machine that wakes up from sleep does not report other ranks as lost.
 """
 
 import os
@@ -34,7 +34,7 @@ from tercet.training.distributed.launch import RankLost
 from tercet.training.recipe.specs import TrainingSpec
 
 BEAT = 1.0  # seconds between two heartbeats
-GRACE = 3  # beats until a rank that is exiting has exited, and until the reason of a failed exchange is known
+GRACE = 3  # beats within which an exiting rank has exited, and after which a silent rank explains a failed exchange
 LEFT, FAILED, LOST = "left", "failed", "lost "
 
 
@@ -52,8 +52,8 @@ class Heartbeat:
         store: Store of the process group. A separate connection to it is opened, because other users may block theirs.
         rank: Rank of this process.
         world_size: Number of ranks.
-        patience: Beats without a sign of life after which a rank is lost.
-        report: Called once, in a thread, with a description of the lost ranks.
+        patience: Number of beats without a new sign after which a rank is considered lost.
+        report: Function called with a description of the lost ranks, at most once and in a background thread.
         beat: Seconds between two heartbeats.
     """
 
@@ -75,7 +75,7 @@ class Heartbeat:
             thread.start()
 
     def stop(self, sign: str) -> None:
-        """Write a last sign and stop; do not wait long for a store that does not respond."""
+        """Write a last sign, `LEFT` or `FAILED`, and stop. Wait only a few beats for a store that does not respond."""
         with self.stop_lock:
             self.sign = sign
             self.stop_event.set()
@@ -83,14 +83,20 @@ class Heartbeat:
             thread.join(GRACE * self.beat)
 
     def explain(self) -> str | None:
-        """Return which rank is lost after a failed exchange, or None if all are alive. Takes a few beats."""
+        """Return a description of the ranks that are lost after a failed exchange, or None if all are alive.
+
+        The decision takes a few beats.
+        """
         self.watched_ranks, begin = self.peers, self.beat_count
         while self.beat_count <= begin + GRACE + 1:
             self.stop_event.wait(self.beat / 2)
         return self._find_lost(GRACE)
 
     def _show(self) -> None:
-        """Write and read signs. If the host of the store is lost, this may block forever, and all ranks fall silent."""
+        """Write and read signs in a thread.
+
+        If the host of the store is lost, this may block forever, and all other ranks are considered lost.
+        """
         with suppress(dist.DistError):
             while True:
                 last = self.stop_event.is_set()
@@ -144,10 +150,16 @@ class Heartbeat:
 
 
 class Liveness(Callback):
-    """Context manager around training on several ranks, which ends this process if another rank is lost.
+    """Lightning callback and context manager around training, which end this process if another rank is lost.
+
+    The callback starts the heartbeat, if there are several ranks, and the context stops it.
+
+    Args:
+        spec: Training settings.
+        out: Run folder, for messages.
 
     Raises:
-        RankLost: If an exchange fails, instead of the error of gloo or NCCL.
+        RankLost: At the end of the context, if an exchange failed; it replaces the error of gloo or NCCL.
     """
 
     def __init__(self, spec: TrainingSpec, out: Path) -> None:
@@ -163,7 +175,7 @@ class Liveness(Callback):
             # The main thread is blocked in an exchange that cannot be interrupted.
             print_note(f"tercet: error: {self._describe(why)}")
             if launcher is not None:
-                launcher.kill(signal.SIGKILL)  # ranks on this machine that no external launcher ends
+                launcher.kill(signal.SIGKILL)  # ends the ranks on this machine that Lightning has started
             os._exit(2)
 
         self.heartbeat = Heartbeat(
@@ -194,5 +206,8 @@ class Liveness(Callback):
 
 
 def _is_exchange(error: BaseException) -> bool:
-    """Return whether an error comes from an exchange between ranks; errors of gloo are recognized by their text."""
+    """Return whether an error comes from an exchange between ranks.
+
+    Errors of gloo are recognized by their text.
+    """
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))

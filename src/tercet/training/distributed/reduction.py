@@ -1,14 +1,16 @@
 """Reduction of the gradients of a step over micro-batches and ranks.
 
-    mean    each rank adds the gradients of its micro-batches in order, and the strategy adds those of the ranks; the
-            order of the sum depends on the number of ranks
-    exact   the sum over all micro-batches is a binary tree that does not depend on the number of ranks
+    mean    (default) each rank adds the gradients of its micro-batches in order, and the strategy adds those of the
+            ranks; the order of the sum depends on the number of ranks
+    exact   (`training.exact`) the sum over all micro-batches is a binary tree, whose order of additions does not depend
+            on the number of ranks
 
-A step of M = q 2^k micro-batches, q odd, consists of 2^k chunks of q. The micro-batches of a chunk are added one by
-one, chunks are added in pairs, these sums in pairs, and so on up to the sum of the two halves. Each of R ranks, a power
-of two, computes M / R consecutive micro-batches, which are a branch of the tree. The branches are joined by a
-reduce-scatter in which the receiving rank adds in the order of the tree. As in a ring all-reduce, every rank sends
-4 N (R - 1) / R bytes for N weights, and the same number in the all-gather that follows if weights are not sharded.
+In the tree, a step of M = q 2^k micro-batches, with odd q, consists of 2^k chunks of q micro-batches. The micro-batches
+of a chunk are added one by one, then the chunks in pairs, these sums in pairs, and so on up to the sum of the two
+halves. Each of R ranks, a power of two, computes M / R consecutive micro-batches, which are a branch of the tree. The
+branches are joined by a reduce-scatter, in which each rank receives its part of all branches and adds the parts in the
+order of the tree. As in a ring all-reduce, every rank sends 4 N (R - 1) / R bytes for N weights, and as many again in
+the all-gather that follows if weights are not sharded.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -25,14 +27,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tercet.models import AnyModel, blocks_of
 from tercet.training.recipe.specs import TrainingSpec
 
-MAX_CHUNK_NUMEL = 1 << 23  # gradients in one message: 32 MiB of float32
+MAX_CHUNK_NUMEL = 1 << 23  # elements in one message: 32 MiB of float32
 
 
 class Reduction(Protocol):
     """Sums gradients and values over micro-batches and ranks.
 
     Attributes:
-        scale: Factor by which the loss of a micro-batch must be multiplied.
+        scale: Factor by which the loss of a micro-batch must be multiplied before its backward pass.
     """
 
     scale: float
@@ -43,8 +45,8 @@ class Reduction(Protocol):
         After the last micro-batch, the parameters' `grad` holds the gradients of the step.
 
         Args:
-            loss: Loss of the micro-batch.
-            index: Index of the micro-batch on this rank, from 0.
+            loss: Loss of the micro-batch, shape ().
+            index: Index of the micro-batch on this rank, counted from 0.
             count: Number of micro-batches of this rank.
         """
         ...
@@ -59,7 +61,13 @@ class Reduction(Protocol):
 
 
 def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec) -> Reduction:
-    """Return the reduction for the settings; `wrapped_model` is the training module in its strategy."""
+    """Return the reduction for the strategy and `exact` of the settings.
+
+    Args:
+        model: Model to train.
+        wrapped_model: Training module as wrapped by Lightning's strategy, for example in DistributedDataParallel.
+        spec: Training settings.
+    """
     if spec.is_sharded and spec.strategy == "fsdp":
         reduction_class = ShardedExactReduction if spec.exact else ShardedMeanReduction
         return reduction_class(model, reshard=spec.reshard_after_forward)
@@ -71,9 +79,10 @@ def make_reduction(model: AnyModel, wrapped_model: nn.Module, spec: TrainingSpec
 
 
 class MeanReduction:
-    """Reduction by PyTorch's strategies, which average the gradients of ranks.
+    """Mean reduction for models that FSDP does not shard: on one device, with DDP or with tensor parallelism.
 
-    The loss is scaled by the number of ranks, so that the mean becomes the sum. Gradients are exchanged once per step.
+    DDP averages the gradients of ranks. The loss is multiplied by the number of ranks, so that the mean becomes the
+    sum. Gradients are exchanged once per step.
     """
 
     def __init__(self, wrapped_model: nn.Module, world: int) -> None:
@@ -92,16 +101,16 @@ class MeanReduction:
 
 
 class ShardedMeanReduction(MeanReduction):
-    """`MeanReduction` for models that are sharded by FSDP2.
+    """Mean reduction for models that are sharded by FSDP2.
 
-    Gradients are exchanged after each backward pass, so that no rank stores all of them. Without `reshard`, each rank
-    keeps all gradients and the gathered weights until the end of the step.
+    Gradients are exchanged after each backward pass, so that no rank stores all of them. Without `reshard`, they are
+    exchanged once per step, and each rank keeps all gradients and the gathered weights until then.
     """
 
     def __init__(self, model: AnyModel, *, reshard: bool) -> None:
         super().__init__(model, dist.get_world_size())
         self.root, self.reshard = cast(FSDPModule, model), reshard
-        if dist.get_backend() == "gloo":  # its reduce-scatter sends all sums to all ranks, which doubles the bytes
+        if dist.get_backend() == "gloo":  # whose reduce-scatter sends all sums to all ranks: twice as many bytes
             self.scale = 1.0
             _replace_reduce_scatters(model)
 
@@ -113,7 +122,7 @@ class ShardedMeanReduction(MeanReduction):
 
 
 class ExactReduction:
-    """Reduction in the order of the tree for unsharded models, on one or more ranks."""
+    """Exact reduction, in the order of the tree, for unsharded models on one or more ranks."""
 
     scale = 1.0
 
@@ -143,10 +152,10 @@ class ExactReduction:
 
 
 class ShardedExactReduction:
-    """Reduction in the order of the tree for models that are sharded by FSDP2.
+    """Exact reduction, in the order of the tree, for models that are sharded by FSDP2.
 
-    The sum of a branch consists of whole gradients, which are sharded at the end of the step. Without `reshard`, the
-    gathered weights are also kept until then.
+    Each rank stores the sum of its branch as unsharded gradients, which are reduced and sharded at the end of the step.
+    Without `reshard`, each rank also keeps the gathered weights until then.
     """
 
     scale = 1.0
@@ -185,13 +194,16 @@ class ShardedExactReduction:
 
 
 class Tree:
-    """Sum of `count` lists of tensors in the order of the tree, written into the first operand each time."""
+    """Incremental sum of `count` lists of tensors, in the order of the tree of this module.
+
+    Each addition is written into its first operand, so the tensors that are passed to `add` may be changed.
+    """
 
     def __init__(self, count: int) -> None:
         self.count, self.chunk_size = count, count // (count & -count)  # q 2^k and q
         self.added = 0
         self.open_chunk: list[Tensor] | None = None
-        # (height, sum) of each branch, like the ones of a binary counter.
+        # (height, sum) of each complete branch, like the digits 1 of a binary counter.
         self.branches: list[tuple[int, list[Tensor]]] = []
 
     def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
@@ -221,9 +233,9 @@ def _join(left: list[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _ReduceScatterInOrder:
-    """Custom reduce-scatter of FSDP2 for the gradients of one block, which sums instead of averaging.
+    """Custom reduce-scatter of FSDP2 for the gradients of one block, which adds instead of averaging.
 
-    With a tree, the output is zero until the last micro-batch of a step, and then the sum over all micro-batches.
+    If `tree` is set, the output is zero until the last micro-batch of a step, and then the sum over all micro-batches.
     """
 
     tree: Tree | None = None
@@ -247,7 +259,7 @@ class _ReduceScatterInOrder:
 
 
 def _replace_reduce_scatters(model: AnyModel) -> list[_ReduceScatterInOrder]:
-    """Replace the reduce-scatter of each block and of the modules outside blocks; return the new ones."""
+    """Replace FSDP's reduce-scatter of each block and of the modules outside blocks, and return the new ones."""
     modules = (model, *blocks_of(model))
     scatters = [_ReduceScatterInOrder() for _ in modules]
     for module, scatter in zip(modules, scatters, strict=True):
@@ -257,12 +269,12 @@ def _replace_reduce_scatters(model: AnyModel) -> list[_ReduceScatterInOrder]:
 
 
 def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Reduce-scatter that adds in the order of the tree.
+    """Write this rank's part of the sum over all ranks into `output`, added in the order of the tree.
 
     Args:
-        output: (n,) This rank's part of the sum.
-        branch: (R n,) This rank's branch, where R is the number of ranks.
-        group: Process group.
+        output: (n,) Tensor that receives elements r n to (r + 1) n of the sum on rank r.
+        branch: (R n,) Sum over the micro-batches of this rank; R is the number of ranks.
+        group: Process group (default: all ranks).
     """
     branches = torch.empty_like(branch)
     dist.all_to_all_single(branches, branch, group=group)
@@ -271,7 +283,10 @@ def reduce_scatter_in_order(output: Tensor, branch: Tensor, group: dist.ProcessG
 
 @torch.no_grad()
 def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its sum over ranks, in place. Small tensors are sent together."""
+    """Replace each tensor by its sum over all ranks, in place and in the order of the tree.
+
+    Small tensors are sent together. All tensors must have the same dtype and device.
+    """
     world = dist.get_world_size()
     for chunk in _chunks(tensors):
         counts = [x.numel() for x in chunk]
@@ -285,9 +300,9 @@ def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
-    """Return the sum over the micro-batches of all `world` ranks, added in the order of the tree.
+    """Return the sum over the micro-batches of all ranks, added in the order of the tree.
 
-    The result is bitwise identical for 1, 2, 4, ... ranks.
+    The result is bitwise identical if the same micro-batches are divided among 1, 2, 4, ... ranks.
 
     Args:
         values: One tensor per micro-batch of this rank, all of the same shape.
@@ -304,7 +319,10 @@ def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
 
 
 def _sum_rows(branches: Tensor) -> Tensor:
-    """Sum (R, ...) over rows: neighbors in pairs, then these sums in pairs; an odd row is added later."""
+    """Sum (R, ...) over its rows: neighbors in pairs, then these sums in pairs, and so on.
+
+    If the number of rows is odd, the last one is added in a later round.
+    """
     while (n := len(branches)) > 1:
         pairs = branches[0 : n - 1 : 2] + branches[1::2]
         branches = torch.cat([pairs, branches[n - 1 :]]) if n % 2 else pairs
@@ -312,7 +330,7 @@ def _sum_rows(branches: Tensor) -> Tensor:
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield chunks of consecutive tensors with at most `MAX_CHUNK_NUMEL` numbers, or one larger tensor."""
+    """Yield chunks of consecutive tensors of at most `MAX_CHUNK_NUMEL` elements; a larger tensor is one chunk."""
     chunk, numel = list[Tensor](), 0
     for x in tensors:
         if chunk and numel + x.numel() > MAX_CHUNK_NUMEL:

@@ -1,7 +1,7 @@
 """AdamW whose step on a CPU is one kernel call for all parameters, with fused gradient clipping.
 
-Loshchilov and Hutter, "Decoupled weight decay regularization" (2019). On other devices and for few parameters the step
-is PyTorch's fused kernel. State and checkpoints are the same as PyTorch's.
+Loshchilov and Hutter, "Decoupled weight decay regularization" (2019). On other devices, and for models with few
+weights, PyTorch's implementation is used. The optimizer state has the same form as PyTorch's.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,14 +26,14 @@ UNSUPPORTED_OPTIONS = (
 
 
 class FusedAdamW(torch.optim.AdamW):
-    """PyTorch's AdamW, with Tercet's kernel if it supports the gradients.
+    """PyTorch's AdamW, with Tercet's kernel if it supports the parameters and gradients.
 
     PyTorch's implementation is used with `amsgrad`, `maximize`, `capturable` or `differentiable`, and for gradients
     that a GradScaler has scaled.
     """
 
-    scale = 1.0  # factor on the gradients of the next step
-    exact = False  # steps of shards must be bitwise identical to whole steps; PyTorch's are not
+    scale = 1.0  # factor by which the next step multiplies the gradients
+    exact = False  # if True, use the kernel for any size: its steps, unlike PyTorch's, are the same for shards
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -66,9 +66,12 @@ class FusedAdamW(torch.optim.AdamW):
 
 
 def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
-    """Return whether the kernel supports this rank's parts of the parameters.
+    """Return whether the kernel supports this rank's parts of the parameters that have gradients.
 
-    With `exact`, the minimum number of elements of the kernel does not apply.
+    Args:
+        parameters: Whole or sharded parameters.
+        exact: If True, allow any number of elements. If False, there is a minimum below which the kernel is not worth
+            compiling.
     """
     parts = [(p, p.grad) for p in parameters if p.grad is not None]
     gradients = local_parts(g for _, g in parts)
@@ -76,7 +79,7 @@ def supports_local_parts(parameters: Iterable[Tensor], *, exact: bool) -> bool:
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
-    """Return the result of a step's closure with gradients enabled, or None without a closure."""
+    """Call the closure of an optimizer step with gradients enabled, and return its result; None without one."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -84,9 +87,9 @@ def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
 
 
 def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return both moments and the step count of each parameter, as PyTorch stores them.
+    """Return the first moments, second moments and step counts of the parameters, as PyTorch stores them.
 
-    Missing state is initialized with zeros.
+    Each list has one tensor per parameter. Missing state is initialized with zeros.
     """
     states = [optimizer.state[p] for p in parameters]
     for p, state in zip(parameters, states, strict=True):
@@ -97,14 +100,21 @@ def moments(optimizer: Optimizer, parameters: list[Tensor]) -> tuple[list[Tensor
 
 
 def kernel_step(optimizer: Optimizer, parameters: list[Tensor], rows: list[Settings], *, scale: float = 1.0) -> None:
-    """Update this rank's parts of the parameters, with a row of `settings` for each, by the kernel."""
+    """Update this rank's parts of the parameters with Tercet's kernel.
+
+    Args:
+        optimizer: Optimizer that has the moments of the parameters.
+        parameters: Parameters with gradients.
+        rows: Settings of each parameter (see `settings`).
+        scale: Factor by which the gradients are multiplied.
+    """
     gradients = local_parts(cast(Tensor, p.grad) for p in parameters)
     states = map(local_parts, moments(optimizer, parameters))
     adam_(local_parts(parameters), gradients, *states, settings=rows, scale=scale)
 
 
 def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict[str, Any]) -> None:
-    """Update this rank's parts of a group's parameters by PyTorch."""
+    """Update this rank's parts of the parameters with PyTorch's fused AdamW and the settings of `group`."""
     means, squares, steps = map(local_parts, moments(optimizer, parameters))
     adamw(
         local_parts(parameters),
@@ -125,22 +135,23 @@ def step_local_parts(optimizer: Optimizer, parameters: list[Tensor], group: dict
 
 
 def settings(group: dict[str, Any]) -> list[Settings]:
-    """Return the kernel's settings for each parameter of the group that has a gradient."""
+    """Return the settings of a group for the kernel, once for each of its parameters that has a gradient."""
     row = (float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"])
     return [row] * sum(p.grad is not None for p in group["params"])
 
 
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
-    """Scale all gradients of an optimizer to a norm of at most `limit`, in place or in its next step.
+    """Clip the norm of all gradients together to at most `limit`.
 
-    With an exact optimizer the result is bitwise identical for sharded and whole gradients.
+    The gradients are scaled in place or, if the step of the optimizer is a kernel, by the next step when it reads them.
+    If `optimizer.exact` is True, the result is bitwise identical for sharded and whole gradients.
 
     Pascanu et al., "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
 
     Args:
-        parameters: All parameters of the optimizer.
-        optimizer: Optimizer.
-        limit: Maximum norm.
+        parameters: Parameters of the model; those without a gradient are ignored.
+        optimizer: Optimizer of the parameters.
+        limit: Maximum norm; infinity to compute the norm only.
 
     Returns:
         Gradient norm before clipping, shape ().
@@ -166,7 +177,11 @@ def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: fl
 
 
 def _clip_by_pytorch(parameters: list[Tensor], limit: float) -> Tensor:
-    """Clip whole and sharded gradients, which PyTorch does not accept in one call."""
+    """Clip whole and sharded gradients, which PyTorch does not accept in one call.
+
+    Returns:
+        Norm of all gradients before clipping, shape ().
+    """
     kinds = [[p for p in parameters if is_sharded(p) is sharded] for sharded in (False, True)]
     norms = [torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
     norms = [cast(Any, norm).full_tensor() if is_sharded(norm) else norm for norm in norms]

@@ -1,7 +1,8 @@
 """A gradient norm that is bitwise identical for whole and for sharded tensors.
 
-The sum of a pair is rounded in the same way on every rank, so all numbers are added by halving: first the squares of
-each row, which shards do not split, and then the sums of the rows. Squares of float32 numbers are exact in float64.
+All numbers are added in an order that does not depend on the sharding: first the squares within each row, which shards
+do not split, and then the sums of all rows. Each sum is computed by repeatedly adding the second half of the numbers to
+the first. Squares of float32 numbers are exact in float64.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,11 @@ from tercet.training.optim.local_parts import is_sharded, local_parts
 
 @torch.no_grad()
 def exact_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors, over all ranks if they are sharded: (), float32."""
+    """Return the Euclidean norm of all tensors together, over all ranks if they are sharded: shape (), float32.
+
+    Args:
+        tensors: At least one tensor; either all are whole, or all are sharded by rows over the same mesh.
+    """
     rows = torch.cat([_row_sums(x) for x in tensors])
     if is_sharded(tensors[0]):
         dist.all_reduce(rows, group=cast(Any, tensors[0]).device_mesh.get_group())
@@ -24,9 +29,9 @@ def exact_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _row_sums(x: Tensor) -> Tensor:
-    """Return the sum of squares of each row, (rows,) in float64; of a vector the squares of its elements.
+    """Return the sum of squares of each row, (rows,) in float64. The rows of a vector are its elements.
 
-    Rows of other ranks are 0.
+    If the tensor is sharded, the sums of rows on other ranks are 0.
     """
     (part,) = local_parts([x])
     sums = _sum_by_halves(part.double().square_().view(len(part), part[:1].numel())) if part.numel() else part.double()

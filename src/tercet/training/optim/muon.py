@@ -5,10 +5,12 @@
     W <- W - lr (sqrt(max(1, rows / columns)) U + decay W)
 
 Jordan et al. (2024), "Muon: an optimizer for hidden layers", including the quintic Newton-Schulz iteration.
-Differences from `torch.optim.Muon`: matrices of one shape are iterated as one batch, in float32 if the machine has no
-fast bfloat16 (`torch.optim.Muon` always casts, which takes seconds per step there), and long matrices by their Gram
-matrix. One optimizer contains both algorithms, so that checkpoints, schedules and sharding handle a single object with
-ordinary parameter groups.
+There are three differences from `torch.optim.Muon`. Matrices of one shape are orthogonalized as one batch. On devices
+other than CUDA this is done in float32, because casting to bfloat16, as `torch.optim.Muon` always does, takes seconds
+per step on machines without fast bfloat16. In float32, the iteration for long matrices uses only their Gram matrices.
+
+One optimizer contains both algorithms, so that checkpoints, schedules and sharding only need to support a single
+optimizer with ordinary parameter groups.
 """
 
 from collections import defaultdict
@@ -31,11 +33,12 @@ from tercet.training.optim.adamw import (
     supports_local_parts,
 )
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # maximize the slope at zero: small singular values grow fastest
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # chosen for a large slope at zero, so that small singular values grow fast
 BATCHED_DEVICES: tuple[str, ...] = (
     "cuda",
 )  # devices on which one call for all matrices of a shape is faster than a call for each
-MAX_GRAM_ITERATIONS = 5  # iterations on one Gram matrix: rounding errors in its zeros grow twelvefold per iteration
+# Maximum iterations on one Gram matrix: rounding errors in its zero eigenvalues grow twelvefold per iteration.
+MAX_GRAM_ITERATIONS = 5
 
 _foreach: Any = torch  # the _foreach functions have no type annotations
 
@@ -44,8 +47,12 @@ class MuonAdamW(Optimizer):
     """Muon for matrices, AdamW for all other parameters.
 
     Args:
-        groups: Parameter groups. A group with `muon=True` contains matrices and uses `lr`, `momentum` and
-            `weight_decay`; the others use `lr`, `betas`, `eps` and `weight_decay`.
+        groups: Parameter groups. A group with `muon=True` contains matrices and uses `lr`, `momentum`, `weight_decay`
+            and `iterations`, the number of iterations of `orthogonalize`. The others use `lr`, `betas`, `eps` and
+            `weight_decay`.
+
+    Raises:
+        ValueError: If a group with `muon=True` contains a parameter that is not a matrix.
     """
 
     exact = False  # as in `FusedAdamW`
@@ -83,13 +90,13 @@ class MuonAdamW(Optimizer):
                 _foreach._foreach_sub_(batch, list(islice(steps, len(batch))))
 
     def _advance(self, parameters: list[Tensor], momentum: float) -> list[Tensor]:
-        """Update the momenta of the parameters, and return the Nesterov momenta one step ahead."""
+        """Update the momenta of the parameters, and return the Nesterov momenta, which are to be orthogonalized."""
         gradients = [cast(Tensor, p.grad) for p in parameters]
         for p, gradient in zip(parameters, gradients, strict=True):
             if "momentum" not in self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(gradient)
         momenta = [self.state[p]["momentum"] for p in parameters]
-        # Each operation rounds once, so that a shard of a matrix gets the same result as the whole.
+        # Separate operations, each of which rounds once, so that the result for a shard equals that for the matrix.
         new = _foreach._foreach_mul(gradients, 1 - momentum)
         _foreach._foreach_mul_(momenta, momentum)
         _foreach._foreach_add_(momenta, new)
@@ -107,17 +114,26 @@ class MuonAdamW(Optimizer):
 
 
 def orthogonalize(matrices: Float[Tensor, "N R C"], iterations: int = 5) -> Float[Tensor, "N R C"]:
-    """Move all singular values of each matrix towards 1 (within about 0.3), keeping its singular vectors.
+    """Move the singular values of each matrix towards 1 (within about 0.3), keeping its singular vectors.
 
-    X <- a X + (b X Xᵀ + c (X Xᵀ)²) X      from X / |X|, with the shorter side as rows
+    Each iteration computes X <- a X + (b X Xᵀ + c (X Xᵀ)²) X. The first X is the matrix divided by its Frobenius norm,
+    transposed if it has more rows than columns. Very small singular values need more iterations than others.
+
+    Args:
+        matrices: N matrices.
+        iterations: Number of iterations.
+
+    Returns:
+        Orthogonalized matrices, in bfloat16 on CUDA and in float32 on other devices.
     """
     x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     rows, columns = x.shape[-2:]
-    # For longer matrices the iteration on the Gram matrix needs fewer products, for any number of iterations. In
-    # bfloat16 it would lose the small singular values, which are squared, so autocast is disabled for it.
+    # With more than 1.5 times as many columns as rows, iterating on the Gram matrix takes less work, for any number of
+    # iterations. In bfloat16 this would lose small singular values, which are squared in the Gram matrix, so autocast
+    # is disabled.
     use_gram = 2 * columns > 3 * rows and x.dtype == torch.float32
     with torch.autocast(x.device.type, enabled=False):
         x = (_newton_schulz_by_gram if use_gram else _newton_schulz)(x, iterations)
@@ -133,17 +149,17 @@ def _newton_schulz(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, 
 
 
 def _newton_schulz_by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[Tensor, "N R C"]:
-    """Iterate as `_newton_schulz`, but only on the Gram matrix X Xᵀ.
+    """Return the result of `_newton_schulz`, except for rounding, by iterating on the Gram matrix X Xᵀ.
 
-    With G = X Xᵀ and S = aI + bG + cG², an iteration maps X to S X, and so G to S G S. The S of several iterations are
-    multiplied with each other, and their product with X.
+    With G = X Xᵀ and S = aI + bG + cG², an iteration maps X to S X, and therefore G to S G S. The matrices S of several
+    iterations are multiplied with each other, and their product with X.
     """
     a, b, c = COEFFICIENTS
     for start in range(0, iterations, MAX_GRAM_ITERATIONS):
         gram, steps = x @ x.mT, list[Tensor]()  # (N, R, R)
         for remaining in reversed(range(min(MAX_GRAM_ITERATIONS, iterations - start))):
             step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            if remaining:  # S G S with aI kept separate: its addition would round the small entries
+            if remaining:  # G <- S G S; aI is not added to S here, because that would round the small entries of S
                 half = torch.baddbmm(gram, step, gram, beta=a)
                 gram = torch.baddbmm(half, half, step, beta=a)
             step.diagonal(dim1=-2, dim2=-1).add_(a)
@@ -153,7 +169,7 @@ def _newton_schulz_by_gram(x: Float[Tensor, "N R C"], iterations: int) -> Float[
 
 
 def _orthogonalize_updates(updates: list[Tensor], iterations: int, dtype: torch.dtype, rate: float) -> list[Tensor]:
-    """Return the orthogonalized updates of matrices of one shape, times `rate`."""
+    """Return the orthogonalized updates of matrices of one shape, multiplied by `rate`, in `dtype`."""
 
     def work(matrices: list[Tensor]) -> list[Tensor]:
         result = orthogonalize(torch.stack(matrices), iterations).to(dtype).mul_(rate)

@@ -1,7 +1,7 @@
 """Build optimizers from their settings.
 
-Weight decay applies only to matrices, not to norms, biases and other vectors. Each parameter is in exactly one group,
-and a tied parameter only once.
+Weight decay is never applied to norms, biases and other vectors. Each trainable parameter is in exactly one parameter
+group, even if it is tied.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from tercet.training.optim.trainable import trainable_parameters
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
-    """Build the optimizer of the trainable parameters of `model`."""
+    """Build the optimizer for the trainable parameters of `model`."""
     match spec:
         case Adam():
             groups = [{"params": trainable_parameters(model), "weight_decay": 0.0}]
@@ -67,11 +67,12 @@ def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
 
 
 def base_rates(optimizer: Optimizer) -> list[float]:
-    """Return the learning rate of each group, before any schedule."""
+    """Return the learning rate of each parameter group; must be called before `set_rates` changes them."""
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def set_rates(optimizer: Optimizer, base: Iterable[float], factor: float) -> None:
+    """Set the learning rate of each parameter group to its base rate (see `base_rates`) times `factor`."""
     groups: list[dict[str, Any]] = optimizer.param_groups
     for group, rate in zip(groups, base, strict=True):
         group["lr"] = rate * factor

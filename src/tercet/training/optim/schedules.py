@@ -1,7 +1,7 @@
-"""Learning-rate schedules: a factor on the rate of every group, as a pure function of the step.
+"""Learning-rate schedules: a factor on the rate of every parameter group, as a pure function of the step.
 
-All schedules start with a linear warm-up of W steps, whose first step is not zero. After it, at step s of S, counted
-from 0, with f = `final`, c = `cooldown`, d = `d_model`:
+All schedules start with a linear warm-up of W steps, in which no rate is zero. Afterwards, the factor at step s of S
+steps, counted from 0, is as follows, with f = `final`, c = `cooldown` and d = `d_model`:
 
                           factor                                         at the last step
     constant              1                                              1
@@ -11,9 +11,10 @@ from 0, with f = `final`, c = `cooldown`, d = `d_model`:
     noam                  1 / sqrt(d (s + 1))                            1 / sqrt(d S)
     inverse_square_root   sqrt(W / (s + 1))                              sqrt(W / S)
 
-Linear and cosine reach `final` at the last step if at least two steps follow the warm-up; with `final: 0` that step
-changes nothing. Wsd ends one step above `final`. The other schedules have no `final`: constant does not decay, and noam
-and inverse_square_root decay with the square root of the step. The maximum is at the last warm-up step.
+Linear and cosine reach `final` at the last step if at least two steps follow the warm-up. With `final: 0`, that step
+does not change the weights. Wsd ends one step before it would reach `final`. The other schedules have no `final`:
+constant does not decay, and noam and inverse_square_root are proportional to the inverse square root of the step. The
+largest factor is that of the last warm-up step, or of step 0 without a warm-up.
 """
 
 import math
@@ -49,7 +50,7 @@ class LinearDecay:
 
 @spec
 class Cosine:
-    """A cosine decay (Loshchilov and Hutter 2017).
+    """A cosine decay from the end of the warm-up to the last step (Loshchilov and Hutter 2017).
 
     Args:
         final: Final learning rate, as a fraction of the peak.
@@ -64,10 +65,10 @@ class Cosine:
 
 @spec
 class WSD:
-    """Warm-up, stable, decay (Hu et al. 2024): constant, then linear over the last `cooldown` of the run.
+    """Warm-up, stable, decay (Hu et al. 2024): a constant rate, then a linear decay at the end of the run.
 
     Args:
-        cooldown: Fraction of the run in which the rate falls.
+        cooldown: Fraction of the run's steps, at its end, in which the rate decays.
         final: Final learning rate, as a fraction of the peak.
     """
 
@@ -76,18 +77,19 @@ class WSD:
     final: Share = 0.0
 
     def decay(self, step: int, warmup: int, total: int) -> float:
-        left = max(1, total - step) / (self.cooldown * total)  # above `final` at the last step, so that it still trains
+        left = max(1, total - step) / (self.cooldown * total)  # not 0 at the last step, so that it still trains
         return self.final + (1.0 - self.final) * min(1.0, left)
 
 
 @spec
 class Noam:
-    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps from 1 (Vaswani et al. 2017, 5.3).
+    """d_model^-0.5 min(step^-0.5, step warmup^-1.5), steps counted from 1 (Vaswani et al. 2017, 5.3).
 
-    The optimizer's rate is a factor on it: 1 gives the paper's rates. Requires `training.warmup_steps`.
+    This factor is multiplied by the learning rate of the optimizer; a rate of 1 gives the rates of the paper. Requires
+    `training.warmup_steps`.
 
     Args:
-        d_model: Width in the formula.
+        d_model: Width of the model, as it enters the formula.
     """
 
     kind: Literal["noam"] = "noam"
@@ -99,9 +101,10 @@ class Noam:
 
 @spec
 class InverseSquareRoot:
-    """sqrt(warmup / step) after the warm-up: the shape of Noam, with the optimizer's rate as maximum.
+    """sqrt(warmup / step) after the warm-up, with steps counted from 1.
 
-    Requires `training.warmup_steps`.
+    The curve has the shape of Noam, but its maximum is the learning rate of the optimizer. Requires
+    `training.warmup_steps`.
     """
 
     kind: Literal["inverse_square_root"] = "inverse_square_root"
@@ -117,9 +120,9 @@ def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> fl
     """Return the factor on the learning rate at a step.
 
     Args:
-        schedule: Schedule.
-        step: Step from 0 to total - 1.
-        warmup: Number of steps over which the rate rises to its maximum.
+        schedule: Schedule after the warm-up.
+        step: Step, counted from 0.
+        warmup: Number of warm-up steps.
         total: Number of steps of the run.
     """
     rise = (step + 1) / warmup if step < warmup else 1.0

@@ -11,9 +11,9 @@ class Adam:
 
     Args:
         lr: Learning rate.
-        beta1: Decay of the mean of gradients.
-        beta2: Decay of the mean of squared gradients.
-        eps: Term added to the denominator.
+        beta1: Decay of the moving average of gradients.
+        beta2: Decay of the moving average of squared gradients.
+        eps: Term added to the denominator, so that it is not 0.
     """
 
     kind: Literal["adam"] = "adam"
@@ -29,10 +29,10 @@ class AdamW:
 
     Args:
         lr: Learning rate.
-        beta1: Decay of the mean of gradients.
-        beta2: Decay of the mean of squared gradients.
-        eps: Term added to the denominator.
-        weight_decay: Decay per step, multiplied by the learning rate.
+        beta1: Decay of the moving average of gradients.
+        beta2: Decay of the moving average of squared gradients.
+        eps: Term added to the denominator, so that it is not 0.
+        weight_decay: Weight decay of matrices. Each step multiplies them by 1 - rate * weight_decay.
     """
 
     kind: Literal["adamw"] = "adamw"
@@ -45,18 +45,16 @@ class AdamW:
 
 @spec
 class Muon:
-    """Muon for the matrices inside blocks; AdamW for embeddings, head, norms and biases.
-
-    `lr` and `weight_decay` apply to Muon. `adam_lr` applies to the other parameters, which have no weight decay.
+    """Muon for the matrices inside blocks; AdamW for embeddings, output head, norms and biases.
 
     Args:
         lr: Learning rate of Muon.
-        momentum: Momentum of Muon.
-        weight_decay: Weight decay of Muon.
-        adam_lr: Learning rate of AdamW for the other parameters, without weight decay.
-        beta1: Beta1 of AdamW.
-        beta2: Beta2 of AdamW.
-        eps: Epsilon of AdamW.
+        momentum: Decay of Muon's moving average of gradients.
+        weight_decay: Weight decay of the matrices inside blocks. Each step multiplies them by 1 - rate * weight_decay.
+        adam_lr: Learning rate of AdamW for the other parameters, which have no weight decay.
+        beta1: Decay of AdamW's moving average of gradients.
+        beta2: Decay of AdamW's moving average of squared gradients.
+        eps: Term added to the denominator of AdamW, so that it is not 0.
     """
 
     kind: Literal["muon"] = "muon"

@@ -1,4 +1,4 @@
-"""Select the trainable weights of a model: all, all but frozen ones, or an adapter and new weights."""
+"""Select the trainable weights of a model: all, all except frozen ones, or only an adapter and new weights."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tercet.models import AnyModel
     from tercet.nn.specs import LoRA
 
-HEAD = "classifier."  # the classifier is always trained, since the labels are those of the run
+HEAD = "classifier."  # the classifier is trained in addition to an adapter, since its labels are those of the run
 
 
 def set_trainable(
@@ -27,13 +27,15 @@ def set_trainable(
 
     Args:
         model: Model, changed in place.
-        new: Names of weights that no pretrained model had, trained in addition to an adapter.
-        freeze: Names of modules or parameters that are not trained.
-        adapter: Adapter that is trained instead of the pretrained weights.
+        new: Names of weights that the pretrained model lacks. With an adapter, they are trained in addition to it;
+            without one, all weights are trained and the names have no effect.
+        freeze: Names of modules or parameters that are not trained, or patterns of parameter names such as "*.bias".
+        adapter: Adapter that is trained instead of the pretrained weights; None to train these.
         seed: Seed of the initial weights of the adapter.
 
     Raises:
-        UserError: If a name is not part of the model, or no weight remains trainable.
+        UserError: If a name in `freeze` or a target of the adapter is not part of the model, or if no weight remains
+            trainable.
     """
     if adapter is not None:
         from tercet.nn.lora import add_lora
@@ -57,10 +59,13 @@ def set_trainable(
 
 
 def trainable_parameters(model: "nn.Module") -> "list[nn.Parameter]":
-    """Return the trainable parameters, tied ones once."""
+    """Return the trainable parameters of a model, each tied parameter only once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _is_part(name: str, pattern: str) -> bool:
-    """Return whether a parameter is, or is within, what `pattern` names: "stack.blocks.0", "*.bias"."""
+    """Return whether `pattern` selects the parameter `name`.
+
+    The pattern is the name of the parameter, the name of a module that contains it, or a pattern such as "*.bias".
+    """
     return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)

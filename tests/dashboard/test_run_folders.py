@@ -66,7 +66,7 @@ def test_invalid_lines_are_skipped_and_counted(tail: MetricsFile) -> None:
     assert tail.column("step").tolist() == [1, 2, 3, 5]
     assert tail.unreadable == 2
     tail.path.write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="line 1: invalid line of metrics"):
+    with pytest.raises(UserError, match="line 1: invalid line of a run"):
         tail.refresh()
 
 
@@ -176,7 +176,7 @@ def test_which_folders_can_be_watched(tmp_path: Path) -> None:
         ([run, tmp_path / "." / "run"], "is given twice"),
         ([tmp_path], "contains no run"),
         ([tmp_path / "none"], "no such folder:"),
-        ([run] * 17, "the dashboard shows 1 to 16"),
+        ([run] * 17, "cannot show 17 runs; pass 1 to 16"),
     ):
         with pytest.raises(UserError, match=told):
             check_runs(folders)

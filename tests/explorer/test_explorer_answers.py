@@ -147,7 +147,7 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
     (GPT, "sample", {"ask": {"text": "a"}, "at": 0, "sampling": {"tempratur": 2}}, "did you mean 'temperature'?"),
     (GPT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 99}, "id 99 is out of range"),
     (BERT, "attribution", {"ask": {"text": "a"}, "at": 0, "id": 9}, "transform is not linear"),
-    (GPT, "beams", {"ask": {"text": "a"}}, "beam search needs a translator"),
+    (GPT, "beams", {"ask": {"text": "a"}}, "beam search requires a translator"),
     (TRANSLATOR, "beams", {"ask": {"text": "a"}, "size": 0}, "size=0 must be at least 1"),
     (
         TRANSLATOR, "beams", {"ask": {"text": "a", "edits": [{"name": "decoder.blocks.0", "positions": [0]}]}},

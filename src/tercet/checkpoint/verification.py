@@ -1,4 +1,4 @@
-"""Verification of the files of a run or a model by the hashes that were written with them."""
+"""Verification of all files of a run or a model by the hashes that were written with them."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class Verification(Summary):
 
     Attributes:
         files: Number of files that were checked.
-        bytes: Total size of these files in bytes, as recorded with their hashes.
+        bytes: Their total size.
         damaged: One line for each file that is missing or differs.
     """
 
@@ -28,13 +28,10 @@ class Verification(Summary):
 
 
 def verify(path: Path | str) -> Verification:
-    """Check all files that have a hash: in a run, its own files, its models and its checkpoints.
-
-    Args:
-        path: Run folder or model folder, or any folder above models.
+    """Check all files that have a hash: in a run its own files, its models and its checkpoints.
 
     Raises:
-        UserError: If there is no such folder, it contains no hashes, or a link leads out of the run.
+        UserError: If there is no such folder, no hash in it, or a link leads out of the run.
     """
     path = Path(path)
     if not path.is_dir():
@@ -64,7 +61,7 @@ def verify(path: Path | str) -> Verification:
 
 @contextmanager
 def _collect(damaged: list[str]) -> Generator[None]:
-    """Append a UserError to `damaged` instead of raising it, without its remedy, which is the same for all files."""
+    """Collect errors, without the remedy, which is the same for all."""
     try:
         yield
     except UserError as error:

@@ -1,7 +1,7 @@
 """Dashboard of runs: curves, samples and recipes, side by side, during and after training.
 
-It only reads run folders (`checkpoint.run_folder`), so that it works for runs of other processes and on mounted disks
-of other machines, and cannot disturb training. Only `server` needs the web framework.
+It only reads run folders (`checkpoint.run_folder`), so it works for runs of other processes and for runs on mounted
+disks of other machines, and cannot disturb training. Only `server` imports the web framework.
 """
 
 from typing import TYPE_CHECKING

@@ -15,12 +15,16 @@ from tercet.dashboard.downsample import downsample
 from tercet.dashboard.queries import QUERIES, CurvesQuery, RunSampleQuery, parse_query
 
 NO_CURVES = ("epoch", *X_AXES)  # columns that are not plotted
-FRESH_SECONDS = 0.4  # minimum time between two reads of the folders
-MIN_SECONDS = 1e-3  # start of a logarithmic axis
+FRESH_SECONDS = 0.4  # minimum time in seconds between two reads of the folders
+MIN_SECONDS = 1e-3  # smallest start of a logarithmic axis, if the query has none
 
 
 class RunAnswers:
-    """Answers queries about a number of runs, one at a time."""
+    """Answer queries about several runs, one query at a time.
+
+    Args:
+        folders: Run folders.
+    """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = [RunFolder(folder) for folder in folders]
@@ -30,7 +34,11 @@ class RunAnswers:
         self._errors: list[str | None] = [None] * len(self.runs)
 
     def answer(self, name: str, body: Any) -> dict[str, Any]:
-        """Answer a query of the page, as plain JSON.
+        """Return the answer to a query of the page, as an object for JSON.
+
+        Args:
+            name: Name of the query, one of QUERIES.
+            body: Parsed JSON body of the query.
 
         Raises:
             UserError: If the query is invalid, or there is no such run or sample.
@@ -60,7 +68,10 @@ class RunAnswers:
         return {"runs": [self._describe(number) for number in range(len(self.runs))]}
 
     def curves(self, query: CurvesQuery) -> dict[str, Any]:
-        """Return all curves in a range of the axis, downsampled."""
+        """Return the downsampled curves of all metrics of all runs in a range of the axis.
+
+        The answer also contains the range (`start`, `end`), and the range of all values (`whole`).
+        """
         axes = [run.metrics.axis(query.x) for run in self.runs]
         values = np.concatenate(axes) if axes else np.empty(0)
         values = values[np.isfinite(values) & ((values > 0) | (not query.log))]
@@ -81,12 +92,20 @@ class RunAnswers:
         return {"whole": whole, "start": start, "end": end, "curves": curves}
 
     def sample(self, query: RunSampleQuery) -> dict[str, Any]:
+        """Return the samples that a run wrote at a step.
+
+        Raises:
+            UserError: If there is no such run, or it has no samples of this step.
+        """
         if query.run >= len(self.runs):
             raise UserError(f"no such run: {query.run}; number of runs: {len(self.runs)}")
         return {"run": query.run, "step": query.step, "text": self.runs[query.run].sample(query.step)}
 
     def settings(self) -> dict[str, Any]:
-        """Return the recipes key by key: one value per run, None if the run has no such key."""
+        """Return the recipes key by key, and the changes to the recipe of each run after it had started.
+
+        A row has one value per run, which is None if the recipe of the run does not contain the key.
+        """
         recipes = [self._if_readable(number, run.settings, {}) for number, run in enumerate(self.runs)]
         keys = list(dict.fromkeys(key for settings in recipes for key in settings))
         rows = [{"key": key, "values": [settings.get(key) for settings in recipes]} for key in keys]
@@ -132,7 +151,7 @@ class RunAnswers:
         self._refresh_time = time.monotonic()
 
     def _if_readable(self, number: int, read: Any, otherwise: Any) -> Any:
-        """Return the result of `read`; if the files of the run are damaged, keep the error and return `otherwise`."""
+        """Return the result of `read`; if the files of the run are damaged, store the error and return `otherwise`."""
         try:
             return read()
         except UserError as error:
@@ -155,7 +174,7 @@ def _digits(value: Any) -> float:
 
 
 def _distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Return the name of each folder, with as much of its path as makes it unique."""
+    """Return the name of each folder, preceded by as many of its parent folders as make all names distinct."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max((len(path) for path in parts), default=1) + 1):
         names = ["/".join(path[-depth:]) for path in parts]

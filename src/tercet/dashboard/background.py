@@ -1,8 +1,9 @@
-"""Dashboard of a run in training: a separate process with low priority, which exits with the training process.
+"""Dashboard of a run during training: a separate process with low priority, which exits with the training process.
 
-    python -m tercet.dashboard.background runs/mine      serves until stdin is closed, or its parent has exited
+    python -m tercet.dashboard.background runs/mine      serves until stdin is closed
 
-The process only reads the run folder, so its failures do not affect training.
+The operating system closes stdin when the training process exits. The dashboard only reads the run folder, so its
+failures do not affect training.
 """
 
 import os
@@ -16,14 +17,15 @@ from pathlib import Path
 from tercet.messages import is_first_process, print_note
 
 NICENESS = 10
-END_SECONDS = 5.0  # until the process is killed
+END_SECONDS = 5.0  # until a dashboard process that does not exit is killed
 
 
 @contextmanager
 def background_dashboard(folder: Path) -> Generator[None]:
     """Serve the dashboard of the run in `folder` within a context, and print its address on stderr.
 
-    The folder need not exist yet.
+    The folder need not exist yet. In distributed training, only the first process serves the dashboard. If its process
+    cannot be started, a note is printed and training continues.
 
     Raises:
         UserError: If starlette or uvicorn is not installed.
@@ -37,11 +39,8 @@ def background_dashboard(folder: Path) -> Generator[None]:
     command = [sys.executable, "-m", "tercet.dashboard.background", str(folder.absolute())]
     process = None
     try:
-        process = (
-            subprocess.Popen(  # a separate session, so that Ctrl-C only reaches the training process, which saves first
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-            )
-        )
+        # A separate session, so that Ctrl-C only reaches the training process, which then saves and ends the dashboard.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
         print_note(f"tercet: cannot start the dashboard: {error.strerror}")
     try:
@@ -63,7 +62,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def main(folder: Path) -> None:
-    """Serve until stdin is closed."""
+    """Serve the dashboard of the run in `folder` until stdin is closed."""
     with suppress(OSError, AttributeError):  # not available on Windows
         os.nice(NICENESS)
     threading.Thread(target=_end_with_stdin, daemon=True).start()

@@ -1,6 +1,6 @@
-"""Downsampling of curves to the pixels of a chart.
+"""Downsample curves to the pixels of a chart.
 
-Each point keeps the lowest and the highest value, so that a spike of one step in 100,000 stays visible.
+Each point contains the lowest and the highest value of its steps, so that a spike of one step in 100,000 stays visible.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class CurvePoints:
     """A downsampled curve.
 
     Attributes:
-        x: (P) Middle between the first and the last point of each bucket.
+        x: (P) Position of each bucket: the middle between its first and its last point.
         low, high, mean: (P) Lowest, highest and mean value of each bucket.
     """
 
@@ -23,7 +23,7 @@ class CurvePoints:
     mean: np.ndarray
 
     def to_plain(self) -> dict[str, list[float]]:
-        """Return lists with seven digits, which is more than a screen can show."""
+        """Return lists of numbers with seven significant digits, which is more than a screen can show."""
         columns = {"x": self.x, "low": self.low, "high": self.high, "mean": self.mean}
         return {name: [float(f"{value:.7g}") for value in values.tolist()] for name, values in columns.items()}
 
@@ -31,14 +31,15 @@ class CurvePoints:
 def downsample(
     x: np.ndarray, y: np.ndarray, *, start: float, end: float, buckets: int, log: bool = False
 ) -> CurvePoints:
-    """Return the curve between `start` and `end`, and one point beyond each, so that lines reach the edge.
+    """Return the curve between `start` and `end` with one point beyond each end, so that lines reach the edges.
 
     Args:
         x: (N) Positions in ascending order.
         y: (N) Values; values that are not finite are omitted.
         start, end: Range of the axis.
-        buckets: Maximum number of points, plus two. A curve with fewer points is not changed.
-        log: If True, the axis of `x` is logarithmic, and buckets are equally wide on it.
+        buckets: Maximum number of points within the range. If the range and the two points beyond it have at most
+            `buckets` + 2 points, all points are returned unchanged.
+        log: If True, the axis of `x` is logarithmic, and the buckets are equally wide on this axis.
     """
     is_finite = np.isfinite(x) & np.isfinite(y)
     if log:

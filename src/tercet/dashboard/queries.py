@@ -22,10 +22,10 @@ class CurvesQuery:
     """Query for all curves of all runs in a range of the axis.
 
     Attributes:
-        x: Quantity of the axis.
+        x: Quantity on the axis.
         log: If True, the axis is logarithmic.
-        start, end: Range of the axis; by default all.
-        buckets: Maximum number of points per curve.
+        start, end: Range of the axis; None for the first and the last value of all runs.
+        buckets: Maximum number of points per curve within the range.
     """
 
     x: Literal["step", "tokens", "seconds"] = "step"
@@ -37,7 +37,7 @@ class CurvesQuery:
 
 @spec
 class RunSampleQuery:
-    """Query for the sample of a run after a step."""
+    """Query for the samples that run number `run`, counted from 0, wrote at a step."""
 
     run: RunIndex
     step: Annotated[int, Interval(ge=0, le=10**18)]
@@ -55,10 +55,14 @@ T = TypeVar("T")
 
 
 def parse_query(kind: type[T], body: Any) -> T:
-    """Parse a query.
+    """Parse the JSON body of a query.
+
+    Args:
+        kind: Class of the query.
+        body: Parsed JSON; must be an object.
 
     Raises:
-        UserError: If the query is invalid.
+        UserError: If the body is not an object, has an unknown key, or has an invalid value.
     """
     if not isinstance(body, Mapping):
         raise UserError("a query must be a JSON object")

@@ -12,7 +12,7 @@ from tercet.web.page_server import page_application
 
 
 def application(answers: RunAnswers) -> Starlette:
-    """Return the server as an ASGI application."""
+    """Return an ASGI application that serves the dashboard's page and answers its queries."""
 
     def answer(name: str, body: Any) -> Response:
         return JSONResponse(answers.answer(name, body))

@@ -13,7 +13,9 @@ from tercet.plots.text_curve import MAX_WIDTH, text_curve
 
 
 def describe_run(folder: Path) -> str:
-    """Return the state of a run in one line, followed by its loss curve; colored only on a terminal.
+    """Return the state of a run in one line, followed by its loss curve if it has losses.
+
+    The curve is colored if stdout is a terminal and NO_COLOR is not set.
 
     Raises:
         UserError: If the files of the run are damaged.

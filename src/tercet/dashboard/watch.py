@@ -1,4 +1,4 @@
-"""`watch`: serve the dashboard of runs until a signal stops it."""
+"""`watch`: serve the dashboard of runs until a signal arrives."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -23,12 +23,13 @@ def watch(
     The dashboard only reads the run folders, and does not communicate with the training processes.
 
     Args:
-        runs: Run folders.
-        port: Port; if it is in use, the next free one is used. 0 uses any free port.
+        runs: Run folders, 1 to 16.
+        port: First port to try; if it is in use, the next free one is used. 0 uses any free port.
         open: If True, open the dashboard in the browser.
 
     Raises:
-        UserError: If a folder contains no run, no port can be opened, or starlette or uvicorn is not installed.
+        UserError: If the folders are invalid (see `check_runs`), no port can be opened, or starlette or uvicorn is not
+            installed.
     """
     folders = [find_run_folder(run) for run in runs]
     check_runs(folders)
@@ -45,13 +46,13 @@ def watch(
 
 
 def check_runs(folders: Sequence[Path]) -> None:
-    """Check the run folders of a dashboard.
+    """Check the run folders of a dashboard; an empty folder is accepted, since a run may be about to start in it.
 
     Raises:
-        UserError: If there are none or too many, one is repeated, or one contains no run.
+        UserError: If there are none or more than WATCHED_RUNS, one is repeated, or one contains no run.
     """
     if not 0 < len(folders) <= WATCHED_RUNS:
-        raise UserError(f"{len(folders)} runs: the dashboard shows 1 to {WATCHED_RUNS} runs; pass fewer")
+        raise UserError(f"cannot show {len(folders)} runs; pass 1 to {WATCHED_RUNS} run folders")
     resolved_folders = set[Path]()
     for folder in folders:
         if folder.resolve() in resolved_folders:

@@ -26,7 +26,7 @@ class GPUDevice:
 
     Attributes:
         name: Name of the device.
-        memory_bytes: Total memory, or None if unknown.
+        memory_bytes: Total memory in bytes, or None if unknown.
         capability: Compute capability such as 9.0, or None if it is not a CUDA device.
         bf16: If True, the device supports bfloat16.
     """
@@ -46,7 +46,7 @@ class RankPlace:
         world_size: Number of ranks.
         rank: Rank of this process.
         local_rank: Rank on this machine.
-        master: Host and port of rank 0, or None if unknown.
+        master: Address of rank 0 as HOST:PORT, or None if unknown.
     """
 
     by: str
@@ -63,12 +63,12 @@ class ClusterFacts:
     Attributes:
         host: Host name.
         backends: Available backends of torch.distributed.
-        nccl: Version of NCCL, or None.
+        nccl: Version of NCCL, or None if PyTorch was built without it.
         interfaces: Names of the network interfaces without the loopback interface.
         launch: Rank of this process, or None if it was not started by a launcher.
         variables: Environment variables of torchrun, SLURM, NCCL, gloo and CUDA that are set.
         gpus: GPUs of this machine.
-        gpu_driver: Version of the NVIDIA driver, or None.
+        gpu_driver: Version of the NVIDIA driver, or None if unknown.
     """
 
     host: str
@@ -82,7 +82,11 @@ class ClusterFacts:
 
 
 def find_cluster_facts() -> ClusterFacts:
-    """Return the facts about this machine; raises the errors of `find_rank_place`."""
+    """Return the facts about this machine.
+
+    Raises:
+        UserError: If the variables of a launcher are invalid; see `find_rank_place`.
+    """
     return ClusterFacts(
         host=socket.gethostname(),
         backends=_backends(),
@@ -96,10 +100,13 @@ def find_cluster_facts() -> ClusterFacts:
 
 
 def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
-    """Return the rank of this process and its launcher, or None if it was started on its own.
+    """Return the rank of this process and its launcher, or None if it was not started by a launcher.
+
+    Args:
+        environment: Environment variables.
 
     Raises:
-        UserError: If a variable is not a number, is out of range, or is missing while others are set.
+        UserError: If a variable of the launcher is not a number, is out of range, or is missing while others are set.
     """
     if "WORLD_SIZE" in environment or "RANK" in environment:
         by = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
@@ -115,7 +122,7 @@ def find_rank_place(environment: Mapping[str, str]) -> RankPlace | None:
 
 
 def _find_master(environment: Mapping[str, str], by: str) -> str | None:
-    """Return host and port of rank 0, as in training: from the variables, or from the ids of a SLURM step."""
+    """Return HOST:PORT of rank 0, chosen as in training: from the variables, or from the ids of a SLURM step."""
     host, port = environment.get("MASTER_ADDR"), None
     if "MASTER_PORT" in environment:
         port = _number(environment, "MASTER_PORT", 1, 65_535)
@@ -195,9 +202,9 @@ def _gpus() -> list[GPUDevice]:
 
 
 def _driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, or None; on Linux, it is in a file.
+    """Return the version of the NVIDIA driver, or None if unknown; it is only known on Linux.
 
-    The file contains a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`.
+    There, a file contains a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`.
     """
     with suppress(OSError, StopIteration):
         line = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").splitlines()[:1]

@@ -1,4 +1,4 @@
-"""Diagnosis of this machine and the choices made for it, for runs that are slow or fail."""
+"""Diagnosis of this machine and of the choices made for it, to explain runs that are slow or fail."""
 
 import os
 import platform
@@ -15,28 +15,29 @@ from tercet.messages import shorten
 from tercet.notebook import Summary
 from tercet.version import tercet_version
 
-ANSWER_SECONDS = 5.0  # timeout of `compiler --version`
+ANSWER_SECONDS = 5.0  # seconds after which `compiler --version` is stopped
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Summary):
-    """Versions, hardware and choices of this machine.
+    """Versions and hardware of this machine, and the choices made for it.
 
     Args:
-        tercet, python, torch, system, cpu: Versions and names.
+        tercet, python, torch: Versions.
+        system, cpu: Names of the operating system, with its version, and of the CPU.
         instructions: CPU instructions that affect the choice of kernels or libraries, as named by Linux.
         cores: Cores that this process may use.
         threads: Threads that PyTorch uses for one operation.
         memory_bytes: Memory of the machine, or None if unknown.
-        large_pages: always, madvise (if requested by a program, as Tercet does) or never.
+        large_pages: Use of large memory pages: always, madvise (if a program requests them, as Tercet does) or never.
         kernel_level: Instruction set as in `TERCET_KERNEL`, or none.
         kernel_origin: prebuilt (from the wheel), compiled (on this machine) or none.
         kernel_reason: Reason for this choice, in one line.
-        kernel_build: Instruction set and hash of the code, as recorded by runs; None without kernels.
+        kernel_build: Instruction set and hash of the kernels' code, which are recorded in runs; None without kernels.
         kernel_table: Amounts of work from which kernels are used instead of PyTorch, in one line.
         cache: Folder of files that can be created or downloaded again.
         cache_refusal: Reason why the cache cannot be written or trusted, in one line; None if it can.
-        cache_free_bytes, free_bytes: Free space on the disks of the cache and of the current folder.
+        cache_free_bytes, free_bytes: Free space on the disks of the cache and of the current folder, in bytes.
         precision: Precision chosen for `training.precision: auto`.
         cluster: Facts for runs on several machines.
         compiler: Path of the C++ compiler, or None if there is none.
@@ -69,12 +70,13 @@ class Diagnosis(Summary):
 
 
 def doctor() -> Diagnosis:
-    """Return versions, hardware and choices of this machine.
+    """Return versions and hardware of this machine, and the choices made for it.
 
-    Kernels are compiled first if there are none for this machine, as with any first command.
+    If there are no kernels for this machine yet, they are compiled first, as by any other command.
 
     Raises:
-        UserError: If TERCET_KERNEL is not an instruction set of this machine.
+        UserError: If TERCET_KERNEL is not an instruction set of this machine, or the variables of a launcher are
+            invalid.
     """
     import torch
 

@@ -1,10 +1,10 @@
 """Connection test between the processes of a launcher.
 
-Each rank first writes itself into a shared store, so that missing ranks can be named. Then the ranks connect over gloo,
-which is part of every PyTorch, and measure:
+Each rank first writes its host and versions into a shared store, so that missing ranks can be named. Then the ranks
+connect over gloo, which is part of every PyTorch, and measure:
 
-    round trip  8 bytes from rank 0 to another rank and back, median of several
-    all-reduce  sum over all ranks, in bytes per second, median of several
+    round trip  time for 8 bytes from rank 0 to another rank and back, median of 20
+    all-reduce  time for a sum of 16 MiB over all ranks, median of 5
 """
 
 import json
@@ -29,7 +29,7 @@ from tercet.version import tercet_version
 
 ROUND_TRIPS, ALL_REDUCES = 20, 5
 ALL_REDUCE_BYTES = 16 << 20
-MAX_LISTED_RANKS = 20  # ranks listed in a message
+MAX_LISTED_RANKS = 20  # missing ranks that a message lists
 DEFAULT_PORT = 29_500  # default port of torchrun
 c10d: Any = distributed  # its type stubs do not include the stores
 
@@ -40,7 +40,7 @@ class RankFacts:
 
     Attributes:
         rank: Rank.
-        host: Host name.
+        host: Host name of its machine.
         tercet, torch, python: Versions.
         round_trip: Seconds from rank 0 to this rank and back.
     """
@@ -58,9 +58,9 @@ class RankReport:
     """The result of a connection test.
 
     Attributes:
-        ranks: All ranks.
-        all_reduce_bytes: Size of the tensor that was summed.
-        all_reduce_seconds: Median time of the all-reduce.
+        ranks: All ranks, in their order.
+        all_reduce_bytes: Size of the tensor that was summed, in bytes.
+        all_reduce_seconds: Median time of an all-reduce, in seconds.
         disagreements: Versions that differ between ranks, one line each.
     """
 
@@ -81,7 +81,8 @@ def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
         The report on rank 0, None on the other ranks.
 
     Raises:
-        UserError: If ranks are missing after the timeout, or are lost during the test.
+        UserError: If the address of rank 0 is unknown or cannot be used, ranks are missing after the timeout, or the
+            connection to a rank is lost during the test.
     """
     end = time.monotonic() + timeout
     store = _open_store(launch, end)
@@ -111,7 +112,7 @@ def meet_ranks(launch: RankPlace, *, timeout: float) -> RankReport | None:
 
 
 def describe_report(report: RankReport) -> dict[str, str]:
-    """Return the lines of a report by name."""
+    """Return the lines of a report by name: one per rank, the all-reduce, and the versions."""
     lines = dict[str, str]()
     for rank in report.ranks:
         trip = "" if rank.rank == 0 else f", {rank.round_trip * 1e6:,.0f} us round trip"
@@ -129,9 +130,18 @@ def describe_report(report: RankReport) -> dict[str, str]:
 
 
 def _check_address(launch: RankPlace, host: str, port: int, end: float, *, listens: bool) -> None:
-    """Wait until the address of rank 0 accepts connections; on rank 0 itself, only resolve the host name.
+    """Wait until the address of rank 0 accepts connections.
 
-    This replaces a very long error message of PyTorch.
+    Without this check, PyTorch would raise an error with a very long message.
+
+    Args:
+        launch: Rank of this process.
+        host, port: Address of rank 0.
+        end: Value of `time.monotonic` at which the timeout ends.
+        listens: If True, this process will listen at the address, so only the host name is resolved.
+
+    Raises:
+        UserError: If the name cannot be resolved, or no connection was accepted until `end`.
     """
     while True:
         try:
@@ -152,7 +162,7 @@ def _check_address(launch: RankPlace, host: str, port: int, end: float, *, liste
 
 
 def _open_store(launch: RankPlace, end: float) -> Any:
-    """Open the store of rank 0, or that of torchrun."""
+    """Open the store that rank 0 provides, or the one that torchrun provides."""
     if launch.master is None:
         raise UserError(
             f"{launch.by} has started {launch.world_size} processes, but the address of rank 0 is not set; set "
@@ -178,7 +188,7 @@ def _key(rank: int) -> str:
 
 
 def _wait_for_ranks(store: Any, launch: RankPlace, end: float, timeout: float) -> None:
-    """Wait until every rank has written itself into the store."""
+    """Wait until every rank has written its facts into the store."""
     missing = list(range(launch.world_size))
     while missing := [rank for rank in missing if not store.check([_key(rank)])]:
         if time.monotonic() > end:

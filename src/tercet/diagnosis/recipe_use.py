@@ -1,4 +1,4 @@
-"""Estimated use of this machine by a recipe: device, precision, threads, strategy, micro-batch and memory."""
+"""Estimate how a recipe would use this machine: device, precision, threads, strategy, micro-batch and memory."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,9 +25,10 @@ class RecipeUse:
         micro_batches: Number of micro-batches per device and step.
         rows: Unit of `micro_batch`.
         checkpointing: If True, activation checkpointing is used.
-        memory_bytes: Estimated memory per device.
-        device_bytes: Memory of the device, or None if unknown.
-        fits: If True, the estimate fits into the memory of the device with the margin of a plan; None if unknown.
+        memory_bytes: Estimated memory per device in bytes.
+        device_bytes: Memory of the device in bytes, or None if unknown.
+        fits: If True, the estimate fits into the memory of the device with the safety margin of `tercet plan`; None if
+            unknown.
     """
 
     recipe: str
@@ -46,12 +47,12 @@ class RecipeUse:
 
 
 def diagnose_recipe(name: str, recipe: Recipe, *, progress: bool = False) -> RecipeUse:
-    """Estimate what a recipe uses on this machine.
+    """Return the estimated use of this machine by a recipe.
 
     Args:
         name: Name of the recipe.
         recipe: Recipe.
-        progress: If True, show on stderr how much of the data has been read, if it must be read.
+        progress: If True, print on stderr how much of the data has been read, if it has to be read for the estimate.
 
     Raises:
         UserError: If this machine has fewer devices than requested, or the settings do not fit together.

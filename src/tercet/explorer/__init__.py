@@ -1,7 +1,7 @@
 """A page with the tensors of a model's forward pass, served locally or saved as one file.
 
-The page sends queries (`queries`), which are answered by running the user's model (`answers`). `server` returns the
-answers to a browser; `export` writes them into a page that sends no requests. Only `server` needs the web framework.
+The page sends queries (`queries`), which are answered by running the user's model (`answers`). `server` sends the
+answers to a browser; `export` writes them into a page that sends no requests. Only `server` imports the web framework.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Answers to the page's queries: plain JSON objects, computed from one forward pass."""
+"""Answers to the page's queries: objects for JSON, most of them computed from one forward pass."""
 
 from functools import cached_property
 from threading import RLock
@@ -36,10 +36,11 @@ from tercet.nn import Attention
 
 
 class Answers:
-    """Answer queries about one model. The model runs in one thread at a time.
+    """Answer queries about one model, which runs in one thread at a time.
 
     Args:
-        start: Query that the page opens with.
+        trained_model: Model to ask about.
+        start: Query that the page opens with; None for an empty text.
     """
 
     def __init__(self, trained_model: TrainedModel, *, start: Query | None = None) -> None:
@@ -48,7 +49,11 @@ class Answers:
         self.lock = RLock()  # held while the model runs
 
     def answer(self, name: str, body: Any) -> Plain:
-        """Return the answer to the query `name` with the JSON body that the page sends.
+        """Return the answer to a query of the page.
+
+        Args:
+            name: Name of the query, one of QUERIES.
+            body: Parsed JSON body of the query.
 
         Raises:
             UserError: If the query is unknown, cannot be parsed or cannot be answered.
@@ -58,7 +63,11 @@ class Answers:
         return self.answer_query(parse_query(QUERIES[name], body))
 
     def answer_query(self, query: AnyQuery) -> Plain:
-        """Return the answer to a parsed query."""
+        """Return the answer to a parsed query.
+
+        Raises:
+            UserError: If the query cannot be answered.
+        """
         with self.lock:
             match query:
                 case ModelQuery():
@@ -80,6 +89,7 @@ class Answers:
                     return beam_tree(self.passes(query.ask), query.size)
 
     def model(self) -> Plain:
+        """Return a description of the model, and the query that the page opens with."""
         trained_model, model, tokenizer = self.trained_model, self.trained_model.model, self.trained_model.tokenizer
         card = trained_model.card.remove_folders()  # saved pages are shared
         folder = self.trained_model.folder.absolute()
@@ -114,7 +124,7 @@ class Answers:
         }
 
     def sample(self, query: SampleQuery) -> Plain:
-        """Draw a token with the sampler of text generation."""
+        """Return a token that the sampler of text generation draws after row `query.at`, and its probability."""
         forward_pass = self.passes(query.ask)
         recording = forward_pass.recording
         if recording.logits is None:
@@ -132,6 +142,7 @@ class Answers:
         }
 
     def attribution(self, query: AttributionQuery) -> Plain:
+        """Return the contribution of each part of the model to a logit, and the logit."""
         forward_pass = self.passes(query.ask)
         recording, row = forward_pass.recording, forward_pass.row(query.at)
         attribution = attribute_logit(self.trained_model.model, recording, row=row, token=query.id)
@@ -140,7 +151,7 @@ class Answers:
         return {"names": list(attribution.names), "values": attribution.values[:, 0].tolist(), "logit": logit}
 
     def heads(self, forward_pass: Pass) -> Plain:
-        """Return the scores of each head, and the increase of this text's loss without it."""
+        """Return the scores of each head, and how much the loss of the text increases without the head."""
         attentions = [name for name, part in self.trained_model.model.named_modules() if isinstance(part, Attention)]
         original_ids = forward_pass.query.original_ids
         loss_increases = ablate_heads(
@@ -150,7 +161,7 @@ class Answers:
 
     @cached_property
     def _scores(self) -> HeadScores:
-        """Scores on random tokens, the same for every text; empty if the context is too short."""
+        """Scores of the heads on random tokens, the same for every text; empty if the context is too short."""
         try:
             return score_heads(self.trained_model)
         except UserError:

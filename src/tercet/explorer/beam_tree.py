@@ -17,18 +17,19 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
     """Return the tree of the `width` hypotheses that beam search finds for the source of the pass.
 
     Raises:
-        UserError: If the model does not translate, `width` is out of range, or an edit is of single positions.
+        UserError: If the model is not a translator, `width` is not 1 to MAX_WIDTH, or an edit is restricted to some
+            positions.
     """
     trained_model = forward_pass.trained_model
     if not isinstance(trained_model, Translator):
-        raise UserError(f"beam search needs a translator, and {trained_model.folder} is not one")
+        raise UserError(f"beam search requires a translator: {trained_model.folder} is not one; load a translator")
     model, tokenizer = trained_model.model, trained_model.tokenizer
     if not 1 <= width <= MAX_WIDTH:
         raise UserError(f"size={width}: the number of hypotheses must be 1 to {MAX_WIDTH}")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):
-        raise UserError("cannot edit single positions in a beam search, which decodes token by token; edit all")
+        raise UserError("cannot edit single positions in a beam search, which adds token by token; edit all positions")
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    assert bos is not None  # required to encode the pass
+    assert bos is not None  # otherwise the pass could not have been encoded
     assert eos is not None
     source = list(forward_pass.recording.sides["encoder"].ids)
     search = Beam(size=width, n_best=width)
@@ -51,7 +52,16 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
 
 
 def build_tree(hypotheses: Sequence[Hypothesis], texts_of: Callable[[Sequence[int]], list[str]]) -> list[Plain]:
-    """Return one node for each distinct prefix, parents first."""
+    """Return one node for each distinct prefix of the hypotheses, parents before children.
+
+    A node contains the number of its parent (-1 at the root), its last token with its log-probability, and the total
+    log-probability of the prefix. `score` and `finish` are set if a hypothesis ends there. `best` is True on the path
+    of the first hypothesis.
+
+    Args:
+        hypotheses: Hypotheses, best first.
+        texts_of: Function that returns the text of each token id.
+    """
     nodes: list[Plain] = []
     node_of_prefix: dict[tuple[int, ...], int] = {}
     for rank, hypothesis in enumerate(hypotheses):

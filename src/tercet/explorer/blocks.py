@@ -1,4 +1,4 @@
-"""All tensors of one block of a pass, with the block's weights."""
+"""Tensors and weights of one block of a forward pass."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ MAX_EXACT_CHARACTERS = 1_000_000  # packed size of a block above which its numbe
 
 
 def block_names(model: AnyModel) -> list[str]:
-    """Return the valid names: each stack, for the parts around its blocks, and each block."""
+    """Return the names that `block` accepts: of each block, and of each stack, for the parts around its blocks."""
     return [
         name
         for stack, part in stacks_of(model).items()
@@ -31,10 +31,12 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
     In the answer, `same` maps each tensor that shares memory with an earlier one to that tensor's name.
 
     Args:
-        parameters: Type to pack the weights with; None leaves them out.
+        forward_pass: Recorded pass.
+        name: Name of a block or a stack; see `block_names`.
+        parameters: Type with which the weights are packed; None to leave them out.
 
     Raises:
-        UserError: If the model has no such block.
+        UserError: If the model has no such block, or a tensor contains NaN or infinity.
     """
     model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     if name not in block_names(model):
@@ -63,9 +65,9 @@ def block(forward_pass: Pass, name: str, *, parameters: PackedType | None = None
 
 
 def _find_shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Map each tensor that is a view of an earlier one to the earlier one's name.
+    """Map the name of each tensor that has the memory and shape of an earlier one to the name of that one.
 
-    Dropout in evaluation returns its input, for example.
+    For example, dropout in evaluation mode returns its input.
     """
     first: dict[tuple[int, torch.Size], str] = {}
     owners = {name: first.setdefault((tensor.data_ptr(), tensor.shape), name) for name, tensor in tensors.items()}
@@ -73,7 +75,7 @@ def _find_shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def parameters_of(model: AnyModel, name: str) -> dict[str, Tensor]:
-    """Return the weights of a block, or those around the blocks of a stack, without embeddings."""
+    """Return the weights of a block, or those around the blocks of a stack except embeddings, by parameter name."""
     if name in stacks_of(model):
         prefixes = [f"{name}.embedding_norm.", f"{name}.final_norm."]
         prefixes += ["transform."] if name == list(stacks_of(model))[-1] else []
@@ -91,7 +93,7 @@ def _embedding_name(model: AnyModel, stack: str) -> str:
 
 
 def _names_around(forward_pass: Pass, stack: str) -> list[str]:
-    """Return the names of the recorded tensors around the blocks, in the order of the pass."""
+    """Return the names of the recorded tensors around the blocks of a stack, in the order of the forward pass."""
     model, activations = forward_pass.trained_model.model, forward_pass.recording.activations
     names = [_embedding_name(model, stack), "segment_embedding"]
     names += [f"{stack}.{part}" for part in ("position.embed", "embedding_norm", "dropout", "final_norm")]
@@ -100,7 +102,10 @@ def _names_around(forward_pass: Pass, stack: str) -> list[str]:
 
 
 def _unembedding(forward_pass: Pass) -> Plain:
-    """Return the unembedding's rows for the tokens shown: the most likely ones of each row."""
+    """Return the unembedding's rows for the tokens that the page shows.
+
+    These are the NEXT_TOKENS likeliest ones after the default row, and the LENS_TOKENS likeliest ones after each row.
+    """
     logits, part = forward_pass.recording.logits, forward_pass.trained_model.model.unembedding
     assert logits is not None
     assert isinstance(part, Unembedding)

@@ -37,7 +37,7 @@ def explore(
                 raise
             raise UserError(MISSING) from None
     answers = Answers(trained_model, start=opening_query(trained_model, prompt, target=target))
-    if answers.passes(answers.start).recording.truncated:  # a text that cannot be read fails here
+    if answers.passes(answers.start).recording.truncated:  # raises UserError if the text cannot be read
         print_note(
             f"tercet: the text is longer than the context and was truncated to {trained_model.model.max_len:,} tokens"
         )

@@ -1,9 +1,9 @@
-"""The page as one file that opens from disk and sends no requests.
+"""Export the page as one file that can be opened from disk and sends no requests.
 
     {"answers": {'api/look {"ask":{...},"at":null}': {...}}}
 
-The file contains modules, styles and answers. The key of an answer is the path and body of the page's request. The
-answers for blocks include the weights if they fit, so that every number in the file can be recomputed.
+The file contains the page's modules and styles, and the answers. The key of an answer is the path and body of the
+page's request. If the weights of the blocks fit, the answers include them, so that every number can be recomputed.
 """
 
 import base64
@@ -37,16 +37,21 @@ from tercet.storage import write_atomically
 from tercet.web.page_files import check_page
 
 MAX_PAGE_CHARACTERS = 40_000_000  # browsers open larger files slowly
-MAX_LOGITS_CHARACTERS = 8_000_000  # for the logits of all rows
-# The file may only run its own scripts.
+MAX_LOGITS_CHARACTERS = 8_000_000  # packed logits of all rows; larger ones are left out
+# The file may run its own scripts, and load nothing from elsewhere.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
     """Write the page to `path` atomically and return its size in bytes.
 
+    Args:
+        answers: Answers about the model.
+        path: File to write, in an existing folder.
+        query: Text to show; None for the query that the page opens with.
+
     Raises:
-        UserError: As for `export_page`, or if the file cannot be written.
+        UserError: If `export_page` raises it, or the file cannot be written.
     """
     check_page(path, "--export")
     data = export_page(answers, query).encode()
@@ -55,10 +60,11 @@ def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
 
 
 def export_page(answers: Answers, query: Query | None = None) -> str:
-    """Return the page with all its answers about one text.
+    """Return the page as an HTML document that contains all answers about one text.
 
     Args:
-        query: Text to show; by default the query that the page opens with.
+        answers: Answers about the model.
+        query: Text to show; None for the query that the page opens with.
 
     Raises:
         UserError: If the page would be too large, or the text cannot be read.
@@ -68,7 +74,7 @@ def export_page(answers: Answers, query: Query | None = None) -> str:
 
 
 def assemble_page(answers: dict[str, Plain]) -> str:
-    """Return the page's files as one HTML document with these answers."""
+    """Return the page's files as one HTML document with the given answers, whose keys are those of `key_of`."""
     files = page_files()
     modules = {f"tercet/{name}": _data_url(text) for name, text in files.items() if name.endswith(".js")}
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -90,21 +96,21 @@ def assemble_page(answers: dict[str, Plain]) -> str:
 
 
 def canonical(body: Any) -> str:
-    """Return the canonical JSON of a body: sorted keys, no spaces."""
+    """Return the JSON of a body with sorted keys and without spaces, so that equal bodies have equal texts."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def key_of(query: AnyQuery) -> str:
-    """Return the key of an answer: the query as the page sends it."""
+    """Return the key under which the answer to a query is stored: the path and body of the page's request."""
     name = next(name for name, kind in QUERIES.items() if isinstance(query, kind))
     body = to_plain(query)
     if isinstance(query, BlockQuery):
-        del body["parameters"]  # the page's requests leave them out
+        del body["parameters"]  # the page's requests for an exported page leave the field out
     return f"api/{name} {canonical(body)}"
 
 
 def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
-    """Yield every answer about one text, with its key."""
+    """Yield the key and the answer of each query about one text."""
     model = answers.trained_model.model
     remaining = MAX_PAGE_CHARACTERS
 
@@ -146,7 +152,7 @@ def _answer_all(answers: Answers, query: Query) -> Iterator[tuple[str, Plain]]:
 
 
 def _choose_kind(answers: Answers, remaining: int) -> PackedType | None:
-    """Return the most exact type with which all weights fit into the remaining characters, if any."""
+    """Return the most exact type with which all weights fit into the remaining characters; None if none does."""
     model = answers.trained_model.model
     shapes = [weight.shape for name in block_names(model) for weight in parameters_of(model, name).values()]
     kinds: tuple[PackedType, ...] = ("float32", "uint16")
@@ -154,7 +160,7 @@ def _choose_kind(answers: Answers, remaining: int) -> PackedType | None:
 
 
 def _json(data: Any) -> str:
-    """Return JSON that is safe within a script element: no token can close it."""
+    """Return JSON that is safe within a script element: no text in it can close the element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

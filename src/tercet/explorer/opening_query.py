@@ -1,4 +1,4 @@
-"""The query that the page opens with by default: a validation line, or a fixed sentence."""
+"""The query that the page opens with: the user's text, a line of the validation part, or a fixed sentence."""
 
 from contextlib import suppress
 from itertools import islice
@@ -12,17 +12,22 @@ from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
 
 SENTENCE = "The cat sat on the mat."
-MAX_TOKENS = 32  # tokens of a line, so that the page stays readable
-FALLBACK_TOKENS = 6
-MAX_LINES = 100  # searched for a line without unknown tokens
+MAX_TOKENS = 32  # maximum tokens of a default text, so that the page stays readable
+FALLBACK_TOKENS = 6  # ordinary tokens to show if no default text can be encoded
+MAX_LINES = 100  # number of lines to search for one without unknown tokens
 
 
 def opening_query(trained_model: TrainedModel, text: str | None = None, *, target: str | None = None) -> Query:
     """Return the query that the page opens with.
 
     Args:
-        text: Text to read as it is; a line of the validation part by default.
-        target: Text that a translator's decoder reads.
+        trained_model: Model of the page.
+        text: Text to read unchanged; None for a line of the validation part, or SENTENCE if there is none. In this
+            default text, one token is masked if the model fills masks.
+        target: Text that a translator's decoder reads; None for the model's own translation.
+
+    Raises:
+        DamagedFile: If a file of the training data is damaged.
     """
     if text is not None:
         return Query(text=text, target=target)
@@ -40,7 +45,7 @@ def opening_query(trained_model: TrainedModel, text: str | None = None, *, targe
 
 
 def _mask_middle_token(trained_model: Encoder, ids: list[int]) -> Query:
-    """Return the text between bos and eos, with one token near the middle masked if possible."""
+    """Return a query for `ids` between bos and eos, with one token near the middle masked if possible."""
     tokenizer = trained_model.tokenizer
     frame = [token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None]
     if len(frame) < 2 or trained_model.model.max_len < len(ids) + 2:
@@ -69,9 +74,9 @@ def _any_tokens(tokenizer: Tokenizer) -> list[int]:
 
 
 def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
-    """Return the first lines of the validation part, lines of several words first.
+    """Return the first lines of the validation part; for data without pairs, lines of several words come first.
 
-    Empty if the data is not on this machine or has changed.
+    For sentence pairs, these are the sources. Empty if the data is not on this machine or has changed.
     """
     try:
         match data := open_training_data(trained_model):
@@ -91,5 +96,5 @@ def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
     lines = list(
         islice(filter(None, map(str.strip, trained_model.tokenizer.decode(ids.tolist()).splitlines())), MAX_LINES)
     )
-    # The first may be the rest of a line that starts in the training part.
+    # The first line may be the rest of a line that starts in the training part, so it comes last.
     return sorted([*lines[1:], *lines[:1]], key=lambda line: len(line.split()) < 2)

@@ -19,7 +19,13 @@ NEXT_TOKENS = 20  # tokens in the list of probabilities
 
 @torch.inference_mode()
 def overview(forward_pass: Pass, at: int | None) -> Plain:
-    """Return the overview of the pass, with the logits of row `at`; `page/model.js` documents the fields."""
+    """Return the overview of a pass, with the logits of row `at`; None for the default row.
+
+    The type `Look` in `page/model.js` lists the fields.
+
+    Raises:
+        UserError: If `at` is not a row, or a number is NaN or infinite.
+    """
     recording, row = forward_pass.recording, forward_pass.row(at)
     top, lens, logits = None, None, None
     shown_ids: set[int] = set()
@@ -68,7 +74,11 @@ def texts_by_id(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[str, str]:
 
 
 def logits_of_row(forward_pass: Pass, at: int) -> Plain:
-    """Return all logits of one row, and the texts of its most likely tokens."""
+    """Return all logits of row `at`, and the texts of its NEXT_TOKENS most likely tokens.
+
+    Raises:
+        UserError: If the model has no language-model head, or `at` is not a row.
+    """
     recording = forward_pass.recording
     if recording.logits is None:
         raise UserError(f"{forward_pass.trained_model.folder} has no language-model head, so it has no logits")
@@ -84,7 +94,7 @@ def _pack_norms(forward_pass: Pass, names: list[str]) -> Plain:
 
 
 def _pack_attention_maps(forward_pass: Pass) -> dict[str, Plain]:
-    """Return all attention weights as uint8; empty if they are too large."""
+    """Return all attention weights as uint8; empty if their packed size exceeds MAX_MAPS_CHARACTERS."""
     maps = {name: tensor[0] for name, tensor in forward_pass.recording.activations.items() if name.endswith(".weights")}
     if sum(packed_size(tensor.shape, "uint8") for tensor in maps.values()) > MAX_MAPS_CHARACTERS:
         return {}

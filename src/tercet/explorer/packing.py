@@ -20,7 +20,7 @@ STEPS: dict[PackedType, int] = {"uint16": 2**16 - 1, "uint8": 2**8 - 1}
 
 
 def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
-    """Pack a tensor as `kind`; boolean tensors are always packed as "bool".
+    """Return a tensor as an object for JSON, with numbers of type `kind`; boolean tensors always have type "bool".
 
     Raises:
         UserError: If a number is not finite, which JSON cannot represent.
@@ -46,7 +46,7 @@ def pack(tensor: Tensor, kind: PackedType = "float32") -> Plain:
 
 
 def unpack(packed: Plain) -> Tensor:
-    """Invert `pack`, up to half a step."""
+    """Return the tensor of a result of `pack`; quantized numbers differ from the original by at most half a step."""
     numbers = np.frombuffer(base64.b64decode(packed["data"]), DTYPES[packed["type"]]).reshape(packed["shape"])
     match packed["type"]:
         case "bool":
@@ -58,6 +58,6 @@ def unpack(packed: Plain) -> Tensor:
 
 
 def packed_size(shape: torch.Size | list[int], kind: PackedType) -> int:
-    """Return the number of base64 characters."""
+    """Return the number of base64 characters of a packed tensor."""
     count = int(np.prod(shape, dtype=np.int64))
     return (count * np.dtype(DTYPES[kind]).itemsize + 2) // 3 * 4

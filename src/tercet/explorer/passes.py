@@ -12,15 +12,17 @@ from tercet.inspect.losses import mean_loss, token_losses
 from tercet.inspect.recording import Recording, Side, read
 from tercet.models import Edit
 
-MAX_CACHE_BYTES = 2**29  # of the cached passes; the last pass is always kept
+MAX_CACHE_BYTES = 2**29  # total size of the cached passes; the last pass is kept even if it is larger
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One text through the model.
+    """The forward pass of one text.
 
     Attributes:
-        query: The query with the ids that were read, so that it is reproducible.
+        trained_model: Model that read the text.
+        query: Query with the token ids that were read, so that it is reproducible.
+        recording: Recorded tensors of the pass.
     """
 
     trained_model: TrainedModel
@@ -37,7 +39,11 @@ class Pass:
         return len(self.recording.side.ids) - 1 if self.recording.causal else self.recording.masked_row or 0
 
     def row(self, at: int | None) -> int:
-        """Return `at` if it is valid; `self.at` if it is None."""
+        """Return `at`, or the default row if it is None.
+
+        Raises:
+            UserError: If `at` is not a row of the pass.
+        """
         length = len(self.recording.side.ids)
         if at is None:
             return self.at
@@ -54,11 +60,16 @@ class Pass:
 
     @property
     def loss(self) -> float | None:
+        """The mean loss of the rows with a target in nats; None if no row has one."""
         return mean_loss(self.losses)
 
 
 class PassCache:
-    """Run the pass of a query, or return it from the cache."""
+    """A cache of forward passes: call it with a query to get the pass, which is run if it is not in the cache.
+
+    Args:
+        trained_model: Model that runs the passes.
+    """
 
     def __init__(self, trained_model: TrainedModel) -> None:
         self.trained_model = trained_model
@@ -68,7 +79,7 @@ class PassCache:
         """Return the pass of `query`.
 
         Raises:
-            UserError: As for `read`, or if an edit does not fit.
+            UserError: If `inspect.recording.read` raises it, or an edit or `original_ids` does not fit the pass.
         """
         if query not in self._passes:
             self._remember(query, _run_pass(self.trained_model, query))
@@ -76,10 +87,10 @@ class PassCache:
         return self._passes[query]
 
     def _remember(self, query: Query, new: Pass) -> None:
-        # The ids do not contain whether the text was truncated.
+        # A query with these ids reads all of them, so its recording is not truncated.
         pass_of_ids = replace(new, recording=replace(new.recording, truncated=False))
         self._passes |= {new.query: pass_of_ids, query: new}
-        # Most passes are cached under two queries.
+        # Most passes are cached under two queries, so their bytes are counted twice.
         while len(self._passes) > 2 and sum(map(_count_bytes, self._passes.values())) > 2 * MAX_CACHE_BYTES:
             self._passes.popitem(last=False)
 
@@ -94,7 +105,7 @@ def _run_pass(trained_model: TrainedModel, query: Query) -> Pass:
             target_ids=query.target_ids,
             edits=[ablation.edit for ablation in query.edits],
         )
-    except ValueError as error:  # an edit that does not fit
+    except ValueError as error:  # an edit does not fit the pass
         raise UserError(str(error)) from None
     if query.original_ids is not None:
         _check_originals(trained_model, recording.side, query.original_ids)

@@ -1,6 +1,6 @@
-"""The page's queries about a model, immutable and parsed strictly.
+"""The page's queries about a model: frozen dataclasses that are parsed strictly.
 
-A `Query` defines the text to read and its edits; the other classes select a result of that pass.
+A `Query` defines a forward pass: the text to read, and the edits. The other classes select a result of that pass.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,13 @@ from tercet.spec import BeamSize, Index, spec
 
 @spec
 class Ablation:
-    """A tensor to set to zero: all of it, or only these heads and positions, counted from 0."""
+    """A tensor of a forward pass to set to zero.
+
+    Attributes:
+        name: Name of the recorded tensor.
+        heads: Attention heads to set to zero, counted from 0; None for all.
+        positions: Positions to set to zero, counted from 0; None for all.
+    """
 
     name: str
     heads: tuple[Index, ...] | None = None
@@ -28,13 +34,13 @@ class Ablation:
 
 @spec
 class Query:
-    """The text to read.
+    """The text to read, and the edits of its forward pass.
 
     Attributes:
         text: Prompt, text with masks, or source of a translator.
         target: Text that a translator's decoder reads; by default the model's own translation.
-        ids, target_ids: Token ids to use instead of `text` and `target`.
-        original_ids: Ids before masking, for the loss of a masked language model.
+        ids, target_ids: Token ids to use instead of `text` and `target`, including special tokens.
+        original_ids: Token ids before masking, one per id, for the loss of a masked language model.
         edits: Tensors to set to zero.
     """
 
@@ -48,12 +54,12 @@ class Query:
 
 @spec
 class ModelQuery:
-    """A description of the model."""
+    """Query for a description of the model."""
 
 
 @spec
 class OverviewQuery:
-    """The overview of the pass, with the logits of row `at`."""
+    """Query for the overview of a pass, with the logits of row `at`; None for the default row."""
 
     ask: Query
     at: Index | None = None
@@ -61,7 +67,13 @@ class OverviewQuery:
 
 @spec
 class BlockQuery:
-    """All tensors of one block, or those around the blocks of a stack; optionally with the weights."""
+    """Query for all tensors of one block, or those around the blocks of a stack.
+
+    Attributes:
+        ask: Forward pass.
+        name: Name of the block or stack.
+        parameters: If True, the answer contains the weights.
+    """
 
     ask: Query
     name: str
@@ -70,13 +82,15 @@ class BlockQuery:
 
 @spec
 class LogitsQuery:
+    """Query for all logits of row `at`."""
+
     ask: Query
     at: Index
 
 
 @spec
 class SampleQuery:
-    """A token sampled after row `at`."""
+    """Query for a token that is sampled after row `at`."""
 
     ask: Query
     at: Index
@@ -85,7 +99,7 @@ class SampleQuery:
 
 @spec
 class AttributionQuery:
-    """The contribution of each part of the model to the logit of `id` at row `at`."""
+    """Query for the contribution of each part of the model to the logit of token `id` at row `at`."""
 
     ask: Query
     at: Index
@@ -94,14 +108,14 @@ class AttributionQuery:
 
 @spec
 class HeadsQuery:
-    """Scores of each head, and the loss without it."""
+    """Query for the scores of each head, and for the increase of the loss without the head."""
 
     ask: Query
 
 
 @spec
 class BeamsQuery:
-    """The final hypotheses of a beam search of this size."""
+    """Query for the final hypotheses of a beam search with beams of this size."""
 
     ask: Query
     size: BeamSize = 5
@@ -124,10 +138,14 @@ QueryT = TypeVar("QueryT", bound=AnyQuery)
 
 
 def parse_query(kind: type[QueryT], body: Any) -> QueryT:
-    """Parse one query from the page's JSON strictly.
+    """Parse the JSON body of a query.
+
+    Args:
+        kind: Class of the query.
+        body: Parsed JSON; must be an object.
 
     Raises:
-        UserError: If the body is not an object, has an unknown key, or has a value of the wrong type.
+        UserError: If the body is not an object, has an unknown key, or has an invalid value.
     """
     if not isinstance(body, Mapping):
         raise UserError(f"expected a JSON object, got {body!r:.60}")

@@ -17,10 +17,11 @@ PORT = 8765
 
 
 def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: bool = False) -> None:
-    """Serve the page until a signal; print its address as the only line on stdout.
+    """Serve the page until a signal arrives; print its address as the only line on stdout.
 
     Args:
-        host: Name or address of this machine.
+        answers: Answers about the model.
+        host: Host name or address to listen on.
         port: First port to try; 0 takes any free port.
         browse: If True, open the page in the browser.
 
@@ -35,7 +36,12 @@ def serve(answers: Answers, *, host: str = LOOPBACK, port: int = PORT, browse: b
 
 
 def application(answers: Answers, *, host: str = LOOPBACK) -> Starlette:
-    """Return the server as an ASGI application."""
+    """Return an ASGI application that serves the explorer's page and answers its queries.
+
+    Args:
+        answers: Answers about the model.
+        host: Host name or address that the server listens on.
+    """
 
     def answer(name: str, body: Any) -> Response:
         if name == "export":

@@ -1,1 +1,1 @@
-"""Reading of untrusted files: only regular files, within the bounds of `limits.py`."""
+"""Read untrusted files: only regular files, within the bounds of `tercet.limits`."""

@@ -1,4 +1,4 @@
-"""JSON with bounded size, depth and digits, unique keys and finite numbers."""
+"""Read untrusted JSON: bounded size and depth, integers of bounded length, unique keys and finite numbers."""
 
 import json
 import math
@@ -14,10 +14,15 @@ _TOO_DEEP = f"nested more than {MAX_JSON_DEPTH} levels deep"
 
 
 def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str, Any]:
-    """Return the object in a JSON file.
+    """Return the top-level object of a JSON file.
+
+    Args:
+        path: The file.
+        max_bytes: Maximum size of the file.
 
     Raises:
-        UserError: If `check_regular_file` or `parse_json` rejects the file, or it is not an object.
+        UserError: If `check_regular_file` rejects the file or `parse_json` its content, or if the top level is not an
+            object.
     """
     data = read_regular_file(path, max_bytes)
     try:
@@ -25,15 +30,16 @@ def read_json_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> dict[str,
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({shorten(error)}); restore the saved file") from None
     if not isinstance(structure, dict):
-        raise UserError(f"{path}: expected an object of keys at the top level")
+        raise UserError(f"{path}: expected a JSON object at the top level; restore the saved file")
     return cast("dict[str, Any]", structure)
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse UTF-8 JSON of bounded depth and digits, with unique keys and finite numbers.
+    """Return the value of a JSON text; bytes must be UTF-8.
 
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If `text` is not valid JSON, is nested more than MAX_JSON_DEPTH levels deep, or contains an integer
+            of more than MAX_DIGITS digits, a number that is not finite, or a duplicate key.
     """
     try:
         structure = json.loads(
@@ -57,7 +63,7 @@ def check_header(path: Path) -> None:
     """Check the header of a safetensors file.
 
     Raises:
-        ValueError: If it is longer than names and shapes require, or `parse_json` rejects it.
+        ValueError: If the header is longer than MAX_HEADER_BYTES, or `parse_json` rejects it.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""Whole files of a model or a run: regular files of bounded size, without links out of the folder."""
+"""Read whole files of a model or run folder: regular files of bounded size, and no links out of the folder."""
 
 import os
 import stat
@@ -9,11 +9,17 @@ from tercet.config import UserError
 from tercet.limits import FOLDER_ENTRIES
 from tercet.messages import shorten
 
-WANDB = "wandb"  # contains links to its logs elsewhere
+WANDB = "wandb"  # folder of Weights & Biases, which contains links to log files elsewhere
 
 
 def check_regular_file(path: Path, max_bytes: int | None = None) -> None:
-    """Check a file before a library opens it: a pipe would block, and a device may never end.
+    """Check that a path is a regular file, before a library opens it.
+
+    Opening a pipe would block, and reading a device may never end.
+
+    Args:
+        path: The file.
+        max_bytes: Maximum size of the file; None for no limit.
 
     Raises:
         UserError: If it is missing, not a regular file, or larger than `max_bytes`.
@@ -28,7 +34,7 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a file.
 
     Raises:
-        UserError: If `check_regular_file` would reject it.
+        UserError: If `check_regular_file` would reject the file, or it cannot be read.
     """
     with open_whole_file(path, max_bytes) as file:
         try:
@@ -38,10 +44,10 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
 
 def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
-    """Open a regular file for reading.
+    """Open a regular file for reading; the caller closes it.
 
     Raises:
-        UserError: If `check_regular_file` would reject it.
+        UserError: If `check_regular_file` would reject the file, or it cannot be opened.
     """
     try:
         file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  # the caller closes it
@@ -59,7 +65,7 @@ def read_text_file(path: Path, max_bytes: int) -> str:
     """Return the text of a file, with its line ends unchanged.
 
     Raises:
-        UserError: If `check_regular_file` would reject it, or it is not UTF-8.
+        UserError: If `check_regular_file` would reject the file, it cannot be read, or it is not UTF-8.
     """
     try:
         return read_regular_file(path, max_bytes).decode()
@@ -68,23 +74,27 @@ def read_text_file(path: Path, max_bytes: int) -> str:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a path without blocking at a pipe that has no writer, so that it can be rejected; an opener for `open`."""
+    """Open a path without blocking, even if it is a pipe without a writer; an `opener` for `open`.
+
+    The caller can then check the type of the opened file.
+    """
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def check_links(folder: Path, *, recursive: bool = False) -> None:
     """Reject symbolic links out of a folder of a model or run, and pipes, sockets and devices in it.
 
-    A folder may come from someone else, including its links. Through a link to another place, its author could have a
-    file of this machine read and published, or overwritten. Links within the folder are allowed, and those of a
-    snapshot in a Hugging Face cache. The folder itself may be reached through links.
+    A folder may come from someone else. Through a link out of the folder, its author could cause another file of this
+    machine to be read and published, or overwritten. Links within the folder are allowed, and so are links from a
+    snapshot in a Hugging Face cache to the blobs of that cache. The path of `folder` itself may contain links. A folder
+    that does not exist is not an error.
 
     Args:
         folder: Folder of a model or run.
-        recursive: If True, check everything below the folder except wandb folders, which Tercet does not read.
+        recursive: If True, also check the folders below it except wandb folders, which Tercet does not read.
 
     Raises:
-        UserError: If there is such a file, or the folder cannot be read.
+        UserError: If there is such a file, the folder cannot be read, or more than FOLDER_ENTRIES entries were found.
     """
     allowed = [folder.resolve()]
     if folder.parent.name == "snapshots":  # in a cache, files are links to ../../blobs, which all revisions share
@@ -115,7 +125,7 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none if it does not exist, as a training may be replacing it."""
+    """Return the entries of a folder; none if it does not exist, as a training process may be replacing it."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)

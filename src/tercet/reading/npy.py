@@ -1,4 +1,4 @@
-"""Headers of NumPy arrays, read within NumPy's own bound of 10,000 bytes, as literals and never as code."""
+"""Read headers of NumPy files: at most 10,000 bytes (NumPy's own limit), parsed as literals and never executed."""
 
 import warnings
 from tokenize import TokenError
@@ -16,7 +16,7 @@ class ArrayHeader(NamedTuple):
 
 
 def read_array_header(file: IO[bytes]) -> ArrayHeader:
-    """Read the header at the current position; the file is then at the first byte of the array.
+    """Read the header at the current position and leave the file at the first byte of the array.
 
     Raises:
         ValueError: If there is no valid header.

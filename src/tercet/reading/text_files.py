@@ -1,4 +1,4 @@
-"""Text files, read in blocks: only regular files, and no more bytes than they had when they were opened."""
+"""Read text files in blocks: only regular files, and no more bytes than they had when they were opened."""
 
 import errno
 import io
@@ -17,18 +17,23 @@ def open_regular_file(path: Path) -> io.BufferedReader:
     Devices, which may never end, and pipes, which may block, are rejected.
 
     Raises:
-        OSError: If it cannot be opened.
-        UserError: If it is not a regular file, is larger than any disk, or is almost entirely a hole; while reading, if
-            it becomes shorter.
+        OSError: If the file cannot be opened.
+        UserError: If it is not a regular file, is larger than FILE_BYTES, or is a sparse file that consists almost
+            entirely of holes. Reading raises it if the file has become shorter.
     """
     return io.BufferedReader(_RegularFile(path), 1 << 16)
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
-    """Reject a file that unpacks to far more text than real text does.
+    """Reject a compressed or sparse file whose content is far larger than text that compresses well.
+
+    Args:
+        path: The file, for the error message.
+        packed: Its size on disk in bytes.
+        unpacked: Size of its content in bytes.
 
     Raises:
-        UserError: If it does.
+        UserError: If `unpacked` exceeds both UNPACKED_BYTES and UNPACKED_RATIO times `packed`.
     """
     if unpacked > max(UNPACKED_BYTES, UNPACKED_RATIO * packed):
         raise UserError(
@@ -55,7 +60,7 @@ class _RegularFile(io.FileIO):
             raise
 
     def readinto(self, buffer: "bytearray | memoryview", /) -> int:  # type: ignore[override]  # the base class accepts any buffer
-        left = max(0, self._size - self.tell())  # reading a file that grows faster would never end
+        left = max(0, self._size - self.tell())  # otherwise reading a file that grows faster would never end
         n_bytes = super().readinto(memoryview(buffer)[:left]) or 0
         if not n_bytes and left and len(buffer):
             raise UserError(f"{self._path} became shorter while it was read; try again when it is complete")

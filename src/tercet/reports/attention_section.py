@@ -10,12 +10,15 @@ from tercet.plots.picture_file import ignore_missing_glyphs
 from tercet.reports.markup import Section, element, join, missing, paragraph
 from tercet.reports.subject import ReportSubject
 
-DPI, CSS_DPI = 150, 96  # sharp on high-resolution screens
-MAX_PIXELS = 4096  # per side; models with many blocks and heads are drawn at a lower resolution
+DPI, CSS_DPI = 150, 96  # of the picture and of CSS pixels; more than 96 is sharp on high-resolution screens
+MAX_PIXELS = 4096  # of the longer side; models with many blocks and heads are drawn at a lower resolution
 
 
 def attention_section(subject: ReportSubject) -> Section:
-    """Return the attention maps for a validation line, or a note if there is no model or text."""
+    """Return the section with the attention maps of the model for one text, or a note if they cannot be drawn.
+
+    The text is that of `opening_query`: if possible, a line of the validation part.
+    """
     if subject.trained_model is None:
         body = missing("No model is saved yet.")
         return Section(id="attention", title="Attention", body=body)

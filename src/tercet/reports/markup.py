@@ -1,4 +1,4 @@
-"""HTML from functions.
+"""Build HTML with functions.
 
 Everything that is not `Markup` is escaped, so no text of a run or model can become HTML.
 """
@@ -20,7 +20,13 @@ class Markup(str):
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the page with a heading; `body` is "" if it has no content."""
+    """A section of the page.
+
+    Attributes:
+        id: Id of the section's element.
+        title: Heading.
+        body: Content below the heading.
+    """
 
     id: str
     title: str
@@ -28,7 +34,14 @@ class Section:
 
 
 def element(tag: str, /, *children: str, **attributes: str) -> Markup:
-    """Return an element; trailing underscores of attribute names are removed, others become hyphens."""
+    """Return an HTML element.
+
+    Args:
+        tag: Name of the element.
+        children: Content; text that is not `Markup` is escaped.
+        attributes: Values of attributes. In their names, trailing underscores are removed (`class_`), and others become
+            hyphens (`aria_label`).
+    """
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(visible(value))}"' for key, value in attributes.items()
     )
@@ -43,7 +56,7 @@ def join(*children: str) -> Markup:
 
 
 def visible(text: str) -> str:
-    """Return the text with characters that are invalid in HTML as Python escapes."""
+    """Return the text with control characters and surrogates as Python escapes, except tabs and line ends."""
     text = text.replace("\r\n", "\n")
     if text.isprintable():
         return text
@@ -51,24 +64,24 @@ def visible(text: str) -> str:
 
 
 def paragraph(text: str, *, class_: str = "") -> Markup:
-    """Return a paragraph; text between backticks becomes code."""
+    """Return a paragraph, in which text between backticks becomes code; `class_` is its CSS class."""
     parts = text.split("`")
     words = [element("code", part) if n % 2 and n < len(parts) - 1 else part for n, part in enumerate(parts)]
     return element("p", *words, **({"class_": class_} if class_ else {}))
 
 
 def missing(text: str) -> Markup:
-    """Return a note about a missing value, and how to get it."""
+    """Return a paragraph in the style of notes about missing content."""
     return paragraph(text, class_="missing")
 
 
 def collapsed_block(summary: str, *children: str) -> Markup:
-    """Return content that is collapsed on a screen, and always printed."""
+    """Return content below a summary; it is collapsed on a screen until the summary is clicked, but always printed."""
     return element("details", element("summary", summary), *children)
 
 
 def facts_list(facts: Mapping[str, str]) -> Markup:
-    """Return a table of names and values, without empty values."""
+    """Return a table of names and values without rows for empty values; no table if all are empty."""
     rows = [(name, value) for name, value in facts.items() if value]
     return scrolling_table(rows, label="") if rows else Markup()
 
@@ -79,8 +92,10 @@ def scrolling_table(
     """Return a table that scrolls sideways if it is too wide; the first cell of each row is its header.
 
     Args:
-        label: Caption; "" if the section's heading is sufficient.
-        right: For each column, whether it is right-aligned, as numbers are.
+        rows: Cells of each row.
+        label: Caption; "" if the heading of the section is sufficient.
+        header: Headings of the columns; none by default.
+        right: For each column, True if it is right-aligned, as numbers are.
     """
 
     def side(column: int) -> dict[str, str]:

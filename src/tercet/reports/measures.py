@@ -4,8 +4,16 @@ from typing import NamedTuple
 
 
 class ValidationMeasure(NamedTuple):
+    """A measure of the quality of a model.
+
+    Attributes:
+        heading: Title of its row in a table and of its chart.
+        form: Format of a value, for `str.format`.
+        higher_is_better: If True, the best value is the highest one.
+    """
+
     heading: str
-    form: str  # for `str.format`
+    form: str
     higher_is_better: bool = True
 
 

@@ -1,4 +1,4 @@
-"""Sections about the model, its data, recipe and versions, which need no metrics of the training."""
+"""Sections about the model, its data, recipe and versions, which do not use the metrics of the training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ HEADER = ("layer", "module", "output", "parameters", "FLOPs")
 
 
 def model_section(subject: ReportSubject) -> Section:
-    """Return family, sizes and layers of the model, and the model that it was fine-tuned from."""
+    """Return the section with the family, sizes and layers of the model, and the model that it was fine-tuned from."""
     trained_model = subject.trained_model
     if trained_model is None:
         body = missing("No model is saved yet; the recipe below contains its sizes.")
@@ -64,7 +64,7 @@ def model_section(subject: ReportSubject) -> Section:
 
 
 def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that fine-tuning started from."""
+    """Return the pretrained model, the adapter and the frozen parameters of a fine-tuning; empty without it."""
     pretrained, adapter = recipe.get("pretrained"), recipe.get("adapter")
     facts = {"Fine-tuned from": one_line(str(pretrained)) if pretrained else ""}
     if isinstance(adapter, Mapping):
@@ -75,7 +75,7 @@ def _origin(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def data_section(subject: ReportSubject) -> Section:
-    """Return source, parts, sizes and hashes of the data."""
+    """Return the section with the source, parts, sizes and hashes of the data."""
     data = subject.recipe.get("data")
     if not isinstance(data, Mapping):
         body = missing("The training data is not known: the model has no recipe in its card.json.")
@@ -107,9 +107,10 @@ def data_section(subject: ReportSubject) -> Section:
 
 
 def count_data(subject: ReportSubject) -> tuple[dict[str, str], str]:
-    """Return the sizes of both parts if the data is on this machine, else a note.
+    """Return the sizes of the training and the validation part by name, and a note if they are unknown.
 
-    Reports are shared, so the note does not reveal whether a file with the card's name exists here.
+    They are counted in the data on this machine. Reports are shared, so the note does not reveal whether a file with
+    the name in the model's card exists on this machine.
     """
     trained_model = subject.trained_model
     if trained_model is None:
@@ -145,7 +146,7 @@ def _describe_parts(data: TrainingData) -> tuple[str, str]:
 
 
 def recipe_section(subject: ReportSubject) -> Section:
-    """Return the whole recipe, collapsed, and the settings that were changed during the run."""
+    """Return the section with the recipe, which is collapsed, and the settings that were changed during the run."""
     if not subject.recipe:
         return Section(id="recipe", title="The recipe", body=missing("No recipe is recorded with this model."))
     yaml = collapsed_block(
@@ -171,7 +172,7 @@ def _changes_table(subject: ReportSubject) -> Markup:
 
 
 def versions_section(subject: ReportSubject) -> Section:
-    """Return the versions of the software that trained the model."""
+    """Return the section with the versions of the software that trained the model."""
     trained_model = subject.trained_model
     if trained_model is None or not (trained_model.card.versions or trained_model.card.git_commit):
         return Section(id="versions", title="Versions", body=missing("No versions are recorded with this model."))

@@ -20,13 +20,13 @@ from tercet.training.planning.flops import training_flops
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.run_folder.checkpoints import Checkpoints
 
-CHART = (440, 180)  # CSS pixels: one fits on a phone, two fit side by side
-MAX_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # number shown, and limit of each
+CHART = (440, 180)  # width and height in CSS pixels: one fits on a phone, two side by side on a wider screen
+MAX_SAMPLES, SAMPLE_CHARACTERS = 9, 6000  # samples that are shown, and maximum length of each
 NO_RUN = "The model is not part of a run, so its training is not known here."
 
 
 def curves_section(subject: ReportSubject) -> Section:
-    """Return charts of losses, scores, learning rates, gradient norm and speed against the step."""
+    """Return the section with charts of losses, scores, learning rates, gradient norm and speed against the step."""
     charts = list(_charts(subject))
     if subject.run is None:
         body = missing(NO_RUN)
@@ -78,7 +78,7 @@ def _chart(title: str, lines: list[ChartLine], *, log: bool = False, highest: bo
 
 
 def samples_section(subject: ReportSubject) -> Section:
-    """Return the samples of validations: the latest one open, some earlier ones collapsed."""
+    """Return the section with the samples of validations: the latest one is shown, earlier ones are collapsed."""
     run = subject.run
     steps = [] if run is None else run.samples()
     blocks = list[Markup]()
@@ -114,7 +114,7 @@ def _choose_evenly(steps: list[int]) -> list[int]:
 
 
 def cost_section(subject: ReportSubject) -> Section:
-    """Return hours, steps, tokens, speed, FLOPs, machines, and the number of resumed sessions."""
+    """Return the section with the time, steps, tokens, speed, FLOPs, machines and sessions of the training."""
     if subject.run is None:
         card = None if subject.trained_model is None else subject.trained_model.card
         facts = {} if card is None or not card.step else {
@@ -139,7 +139,7 @@ def cost_section(subject: ReportSubject) -> Section:
 
 
 def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[str, str]:
-    """Return the FLOPs of the tokens read, by the model's formula, if recipe and model are available."""
+    """Return the FLOPs of a training on `tokens` tokens, by the formula of its recipe; empty if unavailable."""
     if subject.recipe.get("pretrained") and not (subject.folder / PRETRAINED_COPY).exists():
         return {}  # parsing the recipe would open the pretrained model at its path
     with suppress(UserError, OSError):
@@ -152,9 +152,9 @@ def _flops(subject: ReportSubject, tokens: int | None, seconds: float) -> dict[s
 
 
 def _machines(subject: ReportSubject) -> dict[str, str]:
-    """Return the arithmetic of the steps, as recorded in the newest checkpoint."""
+    """Return the devices, instruction sets, threads, precision and ranks that the newest checkpoint records."""
     kinds = {"device": "{}", "instructions": "{}", "threads": "{} threads", "precision": "{}", "ranks": "{} ranks"}
-    with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # none is complete, or it is being replaced
+    with suppress(UserError, OSError, RuntimeError, KeyError, ValueError):  # not complete, or being replaced
         checkpoint = Checkpoints(subject.folder, 1).newest()
         if checkpoint is not None:
             machines = [
@@ -170,7 +170,10 @@ def _machines(subject: ReportSubject) -> dict[str, str]:
 
 
 def _sessions(subject: ReportSubject) -> str:
-    """Return how often the training was resumed: the first line that a session logs has no speed."""
+    """Return the number of sessions, and the steps at which the training was resumed.
+
+    The first line that a session logs has a number of tokens, but no speed.
+    """
     speeds = dict(subject.columns["tokens_per_second"])
     session_starts = [step for step, value in subject.columns["tokens"] if step not in speeds and math.isfinite(value)]
     resume_steps = session_starts[1:]

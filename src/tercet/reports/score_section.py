@@ -1,6 +1,7 @@
-"""Scores of the model: recorded validations, guessing, and optionally those of `tercet evaluate`.
+"""Scores of the model: recorded validations, a baseline, and optionally the results of `tercet evaluate`.
 
-The baseline is uniform guessing: ln n nats for n tokens or labels.
+The baseline needs no model. For tokens, it is the entropy of their frequencies if this is recorded, otherwise uniform
+guessing: ln n nats for n tokens or labels. For numbers, it is the mean of the training labels.
 """
 
 import math
@@ -28,9 +29,10 @@ UNITS = {
 
 
 def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
-    """Return the scores.
+    """Return the section with the scores of the model.
 
     Args:
+        subject: Subject of the report.
         evaluate: If True, also score the model as `tercet evaluate` does.
 
     Raises:
@@ -52,7 +54,7 @@ def score_section(subject: ReportSubject, *, evaluate: bool) -> Section:
 
 
 def _recorded_scores(subject: ReportSubject) -> Markup:
-    """Return one row per measure: of the saved model, of the last validation, and of guessing."""
+    """Return a table with a row per measure and columns for the saved model, the last validation and the baseline."""
     trained_model = subject.trained_model
     model_metrics = (
         {} if trained_model is None else {k: v for k, v in trained_model.card.metrics.items() if k.startswith("val/")}
@@ -102,7 +104,7 @@ def _problem_type(subject: ReportSubject) -> str:
 
 
 def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
-    """Return the scores of guessing by measure; empty if the number of tokens or labels is not known."""
+    """Return the scores of the baseline by measure, as texts; empty if there is no baseline."""
     if entropy := subject.latest("val/unigram_entropy"):
         return {"val/loss": f"{entropy[1]:.4f}, counting tokens"}
     trained_model = subject.trained_model
@@ -128,7 +130,7 @@ def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
 
 
 def _evaluation_tables(trained_model: TrainedModel) -> Markup:
-    """Return the tables of `tercet evaluate`."""
+    """Return the tables that `tercet evaluate` prints for the model."""
     return join(
         element("h3", "Scores of ", element("code", "tercet evaluate"), " on held-out data"),
         *map(_part, _score(trained_model).parts),

@@ -23,8 +23,10 @@ class ReportSubject:
 
     Attributes:
         folder: Folder of the run, or of the model if there is no run.
-        run, status, record: Parts of the run; None without a run, or if the files are damaged.
-        trained_model: The model; None if none is saved yet, or it is damaged.
+        run: View of the run folder; None without a run.
+        status, record: Progress and record of the run; None without a run, or if their files are damaged. `record` is
+            also None if the run has none.
+        trained_model: Model; None if none is saved yet, or it is damaged.
         recipe: Recipe of the model's card, else of the run, without folders of this machine; empty if there is none.
             The card's recipe includes the settings that were changed during the run.
         columns: Columns of the run's metrics.csv, without invalid lines and numbers that are not finite.
@@ -42,20 +44,20 @@ class ReportSubject:
 
     @property
     def name(self) -> str:
-        """The name in the card or of the folder, never a path, because reports are shared."""
+        """The folder's name, or the name in the card of a model without a run; no path, because reports are shared."""
         card_name = "" if self.trained_model is None or self.run is not None else self.trained_model.card.name
         return one_line(card_name or self.folder.resolve().name) or "a model"
 
     @property
     def task(self) -> str:
-        """The kind of task as in `TaskKind`; "" if it is not known."""
+        """The kind of task, as in the model or `task.kind` of the recipe; "" if it is not known."""
         if self.trained_model is not None:
             return self.trained_model.task
         task = self.recipe.get("task")
         return str(task.get("kind", "")) if isinstance(task, Mapping) else ""
 
     def latest(self, name: str) -> tuple[int, float] | None:
-        """Return step and value of a column's last number; None if it is empty."""
+        """Return the step and the value of the last number in a column; None if the column is empty."""
         return self.columns[name][-1] if self.columns[name] else None
 
 
@@ -63,7 +65,8 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     """Open the run or model at `path`.
 
     Args:
-        trained_model: The model, if it is loaded already.
+        path: Run folder, or a model.
+        trained_model: Model at `path` if it has already been loaded.
 
     Raises:
         UserError: If there is neither a run nor a model, or a model without a run is damaged.
@@ -79,7 +82,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     run = RunFolder(folder)
 
     def read(reader: Any, *arguments: Any) -> Any:
-        """Return the result of a reader; None and a warning if a file is damaged."""
+        """Return the result of a reader; if a file is damaged, add a warning and return None."""
         try:
             return reader(*arguments)
         except UserError as error:
@@ -113,7 +116,7 @@ def _model_places(path: Path, folder: Path) -> tuple[Path, ...]:
 
 
 def strip_folder(text: str, folder: Path) -> str:
-    """Return a message with paths relative to the run folder, because reports are shared."""
+    """Return a message in which paths are relative to the run folder, because reports are shared."""
     return text.replace(f"{folder}/", "").replace(str(folder), folder.resolve().name)
 
 

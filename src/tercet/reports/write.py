@@ -1,4 +1,4 @@
-"""The report as one file with its styles and pictures; the page sends no requests."""
+"""Write the report as one file that contains its styles and pictures, so that the page sends no requests."""
 
 from pathlib import Path
 
@@ -24,7 +24,8 @@ def report(run: str | Path, out: str | Path | None = None, *, evaluate: bool = F
 
     Args:
         run: Folder of a run, which may be training, or of a model.
-        out: Path of the file; report.html in the folder by default. An existing file is replaced.
+        out: Path of the file. By default, it is report.html in the folder; for a model that is a single file, it has
+            the name of the model and the suffix .html. An existing file is replaced.
         evaluate: If True, also score the model on held-out data and compare it with baselines.
 
     Raises:
@@ -42,14 +43,14 @@ def write_report(
     trained_model: TrainedModel | None = None,
     device: torch.device | None = None,
 ) -> Path:
-    """Write a report as `report` does, which documents the other arguments and errors.
+    """Write a report and return its path; `report` documents the other arguments and the errors.
 
     Args:
-        trained_model: The folder's model, if it is loaded already.
-        device: Device for the model; by default its current one.
+        trained_model: Model of the folder if it has already been loaded.
+        device: Device to which the model is moved; None for its current device.
     """
     if out is not None:
-        check_page(Path(out), "out")  # before anything is read
+        check_page(Path(out), "out")  # before the run is read, which may take long
     subject = open_subject(folder, trained_model)
     if subject.trained_model is not None and device is not None:
         subject.trained_model.model.to(device)
@@ -61,7 +62,11 @@ def write_report(
 
 
 def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
-    """Return the page as HTML.
+    """Return the report as an HTML document.
+
+    Args:
+        subject: Subject of the report.
+        evaluate: If True, also score the model on held-out data.
 
     Raises:
         UserError: If the model is to be scored and its data is not available.
@@ -98,7 +103,7 @@ def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
         _header(subject),
         element("nav", contents, aria_label="Contents"),
         element("main", *map(_section, sections), id="report"),
-        element("footer", paragraph(f"Made by Tercet {current_versions()['tercet']} from the run folder.")),
+        element("footer", paragraph(f"Made by Tercet {current_versions()['tercet']}.")),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
@@ -127,7 +132,7 @@ def _header(subject: ReportSubject) -> Markup:
 
 
 def describe_state(subject: ReportSubject) -> str:
-    """Return whether the run is finished, or that the report is of a model without a run."""
+    """Return sentences about the state of the run, or about the absence of a run."""
     if subject.run is None:
         return (
             "A model without a run: its curves, samples and costs are not known; write a report of the run folder to "
@@ -156,7 +161,7 @@ def describe_state(subject: ReportSubject) -> str:
 
 
 def _figures(subject: ReportSubject) -> Markup:
-    """Return the most important numbers."""
+    """Return the list of the most important numbers; empty if none is known."""
     trained_model, time = subject.trained_model, training_time(subject.columns)
     losses = subject.columns["val/loss"]
     facts = {

@@ -1,1 +1,1 @@
-"""Serving of trained models: the engine generates many texts at once, the HTTP server handles clients."""
+"""Serve trained models: `engine` generates many texts at once, and `http` answers requests of clients."""

@@ -1,6 +1,7 @@
 """Registry of loaded models: their names, endpoints and workers.
 
-A language model has a scheduler, which generates many texts at once. Every task with a single answer has a batcher.
+A language model has a scheduler, which generates many texts at once. Each other task of a model (scores of prompts,
+translations, masks, classes, vectors) has a batcher.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ class ModelSelectionError(UserError):
     """No model, or more than one, matches a request.
 
     Attributes:
-        code: Error code for programs.
+        code: Machine-readable error code; None if the request named no model.
     """
 
     def __init__(self, message: str, code: Literal["model_not_found", "model_not_supported"] | None = None) -> None:
@@ -39,10 +40,14 @@ class ModelSelectionError(UserError):
 
 
 class Cancellable(Protocol):
+    """A submitted request that can be cancelled."""
+
     def cancel(self) -> None: ...
 
 
 class Worker(Protocol):
+    """A thread that answers the requests of one task; see `QueueWorker`."""
+
     @property
     def running(self) -> int: ...
 
@@ -65,10 +70,10 @@ class LoadedModel:
     """A model with its endpoints and workers.
 
     Args:
-        trained_model: The model.
-        name: Name in requests.
-        limits: Limits of its workers.
-        scheduler: Replacement for the scheduler of the model.
+        trained_model: Model to serve.
+        name: Name by which requests select the model.
+        limits: Limits of each worker of the model.
+        scheduler: Worker that generates text; None for a new `Scheduler` if the model is a language model.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class LoadedModel:
 
     @property
     def kind(self) -> str:
-        """Description of the model type."""
+        """The type of the model in words, for listings and error messages."""
         return self.trained_model.kind
 
     @cached_property
@@ -122,7 +127,8 @@ class ModelRegistry:
     """The loaded models by name.
 
     Attributes:
-        is_ready: If True, requests are accepted; False when the server is about to shut down.
+        models: Models by name.
+        is_ready: False once a shutdown has started, as reported by /ready; requests may still be accepted for a while.
 
     Raises:
         UserError: If there are no models.
@@ -149,8 +155,8 @@ class ModelRegistry:
         """Return the model called `name`, or the only one that supports the endpoint.
 
         Raises:
-            ModelSelectionError: If there is no such model, it does not support the endpoint, or none is named and not
-                exactly one supports it.
+            ModelSelectionError: If the named model is unknown or does not support the endpoint, or if `name` is None
+                and not exactly one model supports it.
         """
         if name is None:
             return self._single_model(endpoint)
@@ -175,7 +181,11 @@ class ModelRegistry:
         return all(worker.is_alive for worker in self._workers)
 
     def close(self, *, seconds: float | None = None) -> None:
-        """Accept no more requests, and finish the present ones within `seconds`."""
+        """Accept no more requests, and return when the current ones are finished.
+
+        Args:
+            seconds: Time after which unfinished requests end with `ShuttingDown`; None for no limit.
+        """
         self.is_ready = False
         with ThreadPoolExecutor(max(1, len(self._workers))) as pool:
             for future in [pool.submit(worker.close, seconds=seconds) for worker in self._workers]:

@@ -1,4 +1,4 @@
-"""The packages that serving requires; missing ones are reported in one line."""
+"""Check for the packages that serving requires."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "pr
 
 
 def missing_packages() -> list[str]:
-    """Return the names of missing packages, as pip knows them."""
+    """Return the names under which pip installs the missing packages."""
     return [name for module, name in PACKAGES.items() if find_spec(module) is None]
 
 

@@ -1,7 +1,7 @@
-"""The server of trained models: a socket, uvicorn with the application, and a graceful shutdown.
+"""Serve trained models over HTTP: open a socket, run the application in uvicorn, and shut down gracefully.
 
-A signal makes the server not ready. After `shutdown_delay` seconds it accepts no more requests; accepted requests are
-finished for at most `grace` seconds. The order is that of `BoundedServer.shutdown`.
+After a signal, /ready reports that the server is not ready. After another `shutdown_delay` seconds no new requests are
+accepted, and running requests have at most `grace` seconds to finish. `BoundedServer.shutdown` lists all stages.
 """
 
 import gc
@@ -28,9 +28,8 @@ from tercet.web.server import BoundedServer, open_socket
 
 KEY = "TERCET_API_KEY"
 PORT = 8000
-SWITCH_SECONDS = (
-    0.0005  # after which a computing thread releases the interpreter lock to a waiting one; by default 0.005
-)
+# Time after which a computing thread must pass the interpreter lock to a waiting thread; Python's default is 0.005.
+SWITCH_SECONDS = 0.0005
 
 
 def serve(
@@ -48,33 +47,33 @@ def serve(
     json_log: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Serve models over HTTP until a signal; print the address on stdout, and write the log to stderr.
+    """Serve models over HTTP until a signal arrives; print the address on stdout, and write the log to stderr.
 
-    The environment variable TERCET_API_KEY contains the key that requests must send.
+    If the environment variable TERCET_API_KEY is set, requests must send its value as a bearer token.
 
     Args:
         models: Models by the names that clients use.
-        host: Name or address of this machine; one that other machines can reach requires a key.
+        host: Host name or address to listen on. One that other machines can reach requires a key.
         port: TCP port; 0 chooses a free one.
-        limits: Limits of each model's workers.
+        limits: Limits of each model's workers; None for the defaults of `Limits`.
         max_body: Maximum size of a request body in bytes.
-        grace: Seconds, at most a day, to finish accepted requests after new ones are rejected.
+        grace: Seconds, at most a day, to finish running requests after new ones are rejected.
         shutdown_delay: Seconds, at most a day, for which requests are still accepted after a signal. During this time
             /ready returns 503, so that load balancers choose another server.
-        hosts: Host names under which the server may be addressed, in addition to those of this machine; "*" allows any.
+        hosts: Host names that clients may use, in addition to the names of this machine; "*" allows any.
         origins: Origins of web pages that may send requests and read responses; "*" allows any.
-        allow_no_key: If True, no key is required, although other machines can reach the server.
+        allow_no_key: If True, `host` may be reachable from other machines although TERCET_API_KEY is not set.
         json_log: If True, write the log as JSON.
         quiet: If True, do not log requests.
 
     Raises:
-        UserError: If the address cannot be opened, or other machines could use it without a key.
+        UserError: If no model is passed, a value or key is invalid, a key is missing, or the address cannot be opened.
     """
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, allow_no_key)
     _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
     listening = open_socket(host, port, send_timeout=limits.seconds)
-    warm_up()  # requests wait until this is done
+    warm_up()  # connections that arrive in the meantime wait in the queue of the socket
     log = ServerLog(quiet=quiet, use_json=json_log)
     registry = ModelRegistry(
         LoadedModel(trained_model, name=name, limits=limits) for name, trained_model in models.items()
@@ -97,11 +96,12 @@ def serve(
 
 @contextmanager
 def tuned_interpreter() -> Generator[None]:
-    """Tune the interpreter for many clients during computation; enter it after the models are loaded.
+    """Reduce interruptions by worker threads and garbage collection; enter the context after loading the models.
 
-    The connection thread releases the interpreter lock at each system call, and then waits for it behind the worker
-    threads. The garbage collector stops all threads: it takes 150 ms to search the present objects, none of which is
-    garbage.
+    The thread that serves connections releases the interpreter lock at each system call, and then has to wait until a
+    worker thread passes the lock on: a shorter switch interval reduces this time. A garbage collection stops all
+    threads. Searching the objects that exist after loading takes 150 ms, and none of them is garbage, so they are
+    excluded from later collections.
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -115,7 +115,7 @@ def tuned_interpreter() -> Generator[None]:
 
 
 def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
-    """Return the folders by model name, which is the name of the folder.
+    """Return a name for each model folder, which is the last part of its path.
 
     Raises:
         UserError: If two models have the same name.
@@ -159,12 +159,20 @@ def _access_rules(
         names = AllowedNames(local=local, hosts=(*map(host_name, hosts), *extra_hosts), origins=origins)
         return AccessRules(key=key, names=names, max_body=max_body)
     except ValueError as error:
-        name, flag = (KEY, f"; unset it for none: {error}") if "key" in str(error) else ("--max-body", f": {error}")
+        name, flag = (KEY, f": {error}; unset it for no key") if "key" in str(error) else ("--max-body", f": {error}")
         raise UserError(f"invalid {name}{flag}") from None
 
 
 class ModelServer(BoundedServer):
-    """A server whose models accept work until the grace period is over, as running requests may need it."""
+    """A server that closes its models at the end of the grace period.
+
+    Until then, running requests may submit further items to the workers.
+
+    Args:
+        app: ASGI application.
+        registry: Models that the application serves.
+        note, grace, shutdown_delay, connections: See `BoundedServer`.
+    """
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""HTTP servers: sockets, connections and their timeouts, and the checks of host names and origins."""
+"""HTTP servers: sockets, connections with timeouts, checks of host names and origins, and files of pages."""

@@ -1,8 +1,8 @@
 """Checks of the Host and Origin headers: the names and origins that a server accepts.
 
-A page of another site can lead a browser here under its own host name (DNS rebinding), or send a cross-site request.
-The first has a foreign Host header, the second a foreign Origin header, and pages cannot set either. IP addresses are
-not names that others could point here.
+A page of another site can make its own host name resolve to this machine (DNS rebinding), or send a cross-site
+request. The first kind of request has a foreign Host header, the second a foreign Origin header, and a page cannot
+change either of them. A Host header with an IP address is safe, because DNS rebinding requires a name.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ SECURITY_HEADERS = {  # defaults for all responses
 
 @dataclass(frozen=True)
 class Rejection:
-    """The reason why a request is rejected, without the remedy; `code` is machine-readable."""
+    """The reason why a request is rejected; `code` is machine-readable, and the caller adds a remedy to `message`."""
 
     message: str
     code: Literal["wrong_host", "wrong_origin"]
@@ -35,9 +35,9 @@ class AllowedNames:
     """Host names and origins that a server accepts.
 
     Attributes:
-        local: If True, accept only loopback names; else also this machine's host name and IP addresses.
+        local: If True, accept only loopback names and addresses; else also this machine's host name and any IP address.
         hosts: Further host names, in lower case; "*" accepts any.
-        origins: Origins of other sites whose pages are accepted; "*" accepts any.
+        origins: Origins of other sites whose pages may send requests, such as https://example.org; "*" accepts any.
     """
 
     local: bool = True
@@ -45,7 +45,7 @@ class AllowedNames:
     origins: tuple[str, ...] = ()
 
     def check_headers(self, headers: Mapping[str, str]) -> Rejection | None:
-        """Return why a request with these headers is rejected; None if it is accepted.
+        """Return the reason to reject a request with these headers; None if it is accepted.
 
         Args:
             headers: Headers of the request, with names in lower case.

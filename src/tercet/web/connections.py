@@ -1,8 +1,9 @@
 """Connections with a timeout for every wait.
 
-uvicorn only times a connection between two requests, and any byte stops its timer. Here a timer runs whenever no
-request is being answered. A connection is closed if its client does not send a complete head in time, or does not read
-the response. If the maximum number of connections is reached, the one that has waited longest for a request is closed.
+uvicorn's own timeout applies only between two requests, and any received byte ends it. Here a timer runs whenever no
+request is being answered. A connection is closed if its client does not send a complete request head in time, or does
+not read the response. If a new connection exceeds the maximum number, the one that has waited longest for a request is
+closed; if none is waiting, the new one.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ class ConnectionLimits:
     Attributes:
         capacity: Maximum number of open connections.
         head_seconds: Timeout for a complete request head, in seconds.
-        reading_seconds: Timeout for a client to read a part of a waiting response, in seconds.
-        idle: Connections that wait for a request, longest first.
+        reading_seconds: Time in which a client must read MIN_READ_BYTES of a pending response, in seconds.
+        idle: Connections that wait for a request, the one that has waited longest first; the values are unused.
     """
 
     capacity: int
@@ -39,7 +40,7 @@ class ConnectionLimits:
 class StrictConnection(h11.Connection):
     """h11's connection, which also rejects requests with both Transfer-Encoding and Content-Length.
 
-    A proxy could find the end of the body by the other header (request smuggling).
+    A proxy in front of the server might use the other header to find the end of the body (request smuggling).
     """
 
     def next_event(self) -> Any:
@@ -52,7 +53,12 @@ class StrictConnection(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's h11 protocol with a timeout for each wait; its errors have the service's format."""
+    """uvicorn's h11 protocol with a timeout for each wait; its error responses have OpenAI's format.
+
+    Args:
+        limits: Limits and state that all connections of the server share.
+        args, kwargs: Arguments of `H11Protocol`.
+    """
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,7 +90,7 @@ class BoundedProtocol(H11Protocol):
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()  # which may start the next request if it was received
+        super().on_response_complete()  # starts the next request if it has already been received
         if not self._is_answering:
             self._wait_for_request()
 
@@ -97,7 +103,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_watching()
 
     def set_default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Set the default headers, also for the current request if its response has not started."""
+        """Set the default headers of the current request; they have no effect if its response has started."""
         if self._is_answering:
             self.cycle.default_headers = headers
 
@@ -109,7 +115,13 @@ class BoundedProtocol(H11Protocol):
         self.reject(400, f"invalid HTTP/1.1 request, or its head is too large ({msg})", "invalid_http")
 
     def reject(self, status: int, message: str, code: str) -> None:
-        """Close the connection, with an error response if one can still be sent."""
+        """Close the connection, after an error response if one can still be sent.
+
+        Args:
+            status: HTTP status.
+            message: Reason for the client.
+            code: Machine-readable reason.
+        """
         if self.transport.is_closing():
             return
         self._stop_waiting()
@@ -154,7 +166,7 @@ class BoundedProtocol(H11Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Close after the client has read the response, or after the timeout."""
+        """Close the connection once the client has read the response, or abort it if the client stops reading."""
         self.transport.close()
         self._watch_reader()
 
@@ -169,7 +181,10 @@ class BoundedProtocol(H11Protocol):
             self._reading_timer = None
 
     def _check_reader(self, previous_unread: int) -> None:
-        """Check progress; nothing is written in the meantime, so unread data only shrinks."""
+        """Abort the connection if the client has read less than MIN_READ_BYTES since the last check.
+
+        Nothing is written between two checks, so the amount of unread data can only decrease.
+        """
         if previous_unread - self.transport.get_write_buffer_size() >= MIN_READ_BYTES:
             self._watch_reader()
         else:

@@ -1,4 +1,4 @@
-"""Files of a page: the folder `page` of its package, and the files that all pages share."""
+"""Files of web pages: those in the folder `page` of a package, and those that all pages share."""
 
 import base64
 import hashlib
@@ -18,7 +18,13 @@ SHARED_PACKAGE = "tercet.web"
 
 @cache
 def read_page_files(package: str) -> Mapping[str, str]:
-    """Return the text of each file of a package's page by name; cached, because each request reads it."""
+    """Return the text of each file of a page by name, including the shared files.
+
+    The texts are cached, because each request needs them.
+
+    Args:
+        package: Package with the folder `page`, such as "tercet.explorer".
+    """
     paths = [file for name in (SHARED_PACKAGE, package) for file in files(name).joinpath("page").iterdir()]
     texts = {
         file.name: file.read_text(encoding="utf-8")
@@ -29,7 +35,15 @@ def read_page_files(package: str) -> Mapping[str, str]:
 
 
 def check_page(path: Path, flag: str) -> None:
-    """Raise UserError if no page can be written to `path`, before any work is done."""
+    """Check that a page can be written to `path`, before any work is done.
+
+    Args:
+        path: File to write.
+        flag: Option that sets `path`, for the error message.
+
+    Raises:
+        UserError: If `path` is a folder, or its folder does not exist.
+    """
     if path.is_dir():
         raise UserError(f"{flag} {path} is a folder; pass a file name, such as {path / 'page.html'}")
     if not path.parent.is_dir():
@@ -37,17 +51,24 @@ def check_page(path: Path, flag: str) -> None:
 
 
 def hash_of(text: str) -> str:
-    """Return the hash that allows a style or script in a page's policy: base64 of its SHA-256."""
+    """Return the source expression by which a content security policy allows an inline style or script.
+
+    It is "sha256-" and the SHA-256 hash of the text in base64, without the quotes that the policy requires.
+    """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def type_of(name: str) -> str | None:
-    """Return the media type of a page's file; None for other files."""
+    """Return the media type of a page's file by its suffix; None for other files."""
     return next((kind for suffix, kind in TYPES.items() if name.endswith(suffix)), None)
 
 
 def policy(document: str) -> str:
-    """Return a page's content security policy: only its own origin, and no inline scripts."""
+    """Return the content security policy of an HTML document.
+
+    It allows only files of the page's own origin and images in data: and blob: URLs, and no inline scripts except the
+    import map in `document`.
+    """
     import_map = IMPORT_MAP.search(document)
     sha = f" '{hash_of(import_map[0])}'" if import_map else ""
     return (

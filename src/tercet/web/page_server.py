@@ -1,7 +1,8 @@
-"""A page over HTTP, for local use: some files, and a POST request for each query.
+"""Serve a local web page over HTTP: its files, and a POST request for each query.
 
-It is meant for this machine, and rejects requests of other pages. A request must name a host of this machine and no
-foreign origin, and pages cannot fake these headers. The body must be JSON, which a form of another page cannot send.
+Requests from pages of other sites are rejected. The Host header of a request must be a name of this machine, and its
+Origin header, if any, must be the same host; a page cannot change these headers. The body of a query must be JSON,
+which a form on another page cannot send.
 """
 
 import asyncio
@@ -27,10 +28,10 @@ from tercet.web.access import SECURITY_HEADERS, AllowedNames
 from tercet.web.page_files import policy, type_of
 from tercet.web.server import BoundedServer, open_socket
 
-PORTS_TRIED = 20  # ports tried after the requested one
+PORTS_TRIED = 20  # ports that are tried after the requested one
 MAX_BODY_BYTES = 1_000_000  # bytes of a query
 SEND_TIMEOUT = 60.0  # seconds after which a browser that reads nothing is disconnected
-Answer = Callable[[str, Any], Response]  # from a query's name and body; called in a thread
+Answer = Callable[[str, Any], Response]  # (name of a query, body) -> response; called in a thread
 
 
 def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
@@ -38,6 +39,7 @@ def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
 
     Args:
         port: First port to try; 0 takes any free port.
+        host: Host name or address to listen on.
 
     Raises:
         UserError: If no port can be opened.
@@ -48,9 +50,12 @@ def open_page(port: int, *, host: str = LOOPBACK) -> tuple[Any, str]:
 
 
 def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = False) -> None:
-    """Serve until a signal arrives.
+    """Serve a page until a signal arrives.
 
     Args:
+        app: Application of the page; see `page_application`.
+        listening: Socket to listen on; see `open_page`.
+        address: Address of the page.
         browse: If True, open the page in the browser.
     """
     if browse:
@@ -63,11 +68,13 @@ def serve_page(app: Starlette, listening: Any, address: str, *, browse: bool = F
 
 
 def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, host: str = LOOPBACK) -> Starlette:
-    """Return the server as an ASGI application.
+    """Return an ASGI application that serves the files of a page and answers its queries.
 
     Args:
         files: Function that returns the page's files by name, including index.html.
-        answer: Function that answers a query, sent as `POST api/NAME` with JSON; a UserError becomes a response 400.
+        answer: Function that answers a query, which is sent as `POST api/NAME` with a JSON body. It receives NAME and
+            the parsed body. If it raises UserError, the response has the status 400.
+        host: Host name or address that the server listens on; requests may use it as their host name.
     """
 
     async def page(request: Request) -> Response:
@@ -94,7 +101,7 @@ def page_application(files: Callable[[], Mapping[str, str]], answer: Answer, *, 
 
 
 class _Guard:
-    """Middleware that rejects requests with a foreign host name, and those of other sites' pages."""
+    """Middleware that rejects requests with a foreign host name, and requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp, *, names: AllowedNames) -> None:
         self._app, self._names = app, names
@@ -109,7 +116,7 @@ class _Guard:
 
 
 async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> Response:
-    """Read the query, and answer it in a thread, because the model blocks."""
+    """Read a query and answer it in a thread, since the computation would block the event loop."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error_response(415, "a query must be JSON; send it with the content type application/json")
     body = bytearray()
@@ -118,16 +125,15 @@ async def _answer_post(request: Request, respond: Callable[[Any], Response]) -> 
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
-                    return _error_response(413, f"the query is larger than {MAX_BODY_BYTES:,} bytes")
+                    return _error_response(413, f"the query exceeds {MAX_BODY_BYTES:,} bytes; send a smaller one")
     except TimeoutError:
         return _error_response(408, f"the query was not complete within {BODY_SECONDS:g} seconds; send it again")
     except ClientDisconnect:
         return _error_response(400, "the query was cut off")  # the client is gone
     try:
         data = json.loads(body)
-        json.dumps(
-            data, ensure_ascii=False
-        ).encode()  # half a surrogate pair is no text, and could not be answered with
+        # Reject half a surrogate pair, which cannot be encoded as UTF-8 in a response.
+        json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return _error_response(400, "the query is not valid JSON")
     try:

@@ -1,6 +1,6 @@
 """A uvicorn server with bounded connections, and the socket that it listens on.
 
-`BoundedServer.shutdown` documents the stages of a shutdown.
+`BoundedServer.shutdown` lists the stages of a shutdown.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ SECONDS_BETWEEN_NOTES = 60.0
 LONGEST_QUEUE = 1024  # connections that wait in the kernel until they are accepted
 LARGEST_BATCH = 512  # connections accepted at once
 CLOSE_HEADER = (b"connection", b"close")
-LAST_ANSWER_SECONDS = 3.0  # to send errors for requests that were not finished
-TICK_SECONDS = 0.05  # between two checks during a drain
-TURNS = 4  # of the event loop, from accepting a connection to closing the one it replaces
+LAST_ANSWER_SECONDS = 3.0  # to send error responses for unfinished requests at the end of the grace period
+TICK_SECONDS = 0.05  # between two checks during a shutdown
+TURNS = 4  # iterations of the event loop from accepting a connection to closing the one that it replaces
 
 
 class BoundedServer(uvicorn.Server):
@@ -35,10 +35,10 @@ class BoundedServer(uvicorn.Server):
 
     Args:
         app: ASGI application.
-        note: Called with each message about the server itself.
+        note: Function that logs a message about the server itself.
         grace: Seconds to finish running requests at shutdown.
         shutdown_delay: Seconds for which new requests are accepted after a signal.
-        connections: Maximum number of connections; lower if the process may open fewer files.
+        connections: Maximum number of connections; reduced if the process may not open enough files.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BoundedServer(uvicorn.Server):
             proxy_headers=False,
             backlog=batch,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            timeout_graceful_shutdown=1,  # `shutdown` has waited already
+            timeout_graceful_shutdown=1,  # seconds; `shutdown` has already waited for the requests
         )
         super().__init__(config)
         self._grace, self._shutdown_delay = grace, shutdown_delay
@@ -72,78 +72,83 @@ class BoundedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         await super().startup(sockets)
-        for listening in sockets or ():  # asyncio sets the queue to the number accepted at once
+        for listening in sockets or ():  # asyncio sets the length of the queue to `backlog`
             listening.listen(LONGEST_QUEUE)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start the shutdown; a second signal of any kind shortens it, which uvicorn only does for Ctrl-C."""
+        """Start the shutdown; a second signal of any kind shortens it, whereas in uvicorn only Ctrl-C does."""
         self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain the server in stages. A second signal ends the waiting in stages 2 and 4."""
-        # 1. Readiness fails for load balancers, and responses close their connections.
+        """Shut down in six stages; a second signal ends the waiting in stages 2 and 4."""
+        # 1. The hook `on_drain` runs, and further responses close their connections.
         self.on_drain()
         self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         for connection in self._connections:
             connection.set_default_headers(self.server_state.default_headers)
-        # 2. Requests are accepted until balancers and clients have noticed.
+        # 2. Requests are still accepted, so that load balancers and clients have time to react.
         await self._wait(self._shutdown_delay)
         # 3. Stop listening. Idle connections are closed now, the others after their response.
         for server in self.servers:
             server.close()
         for connection in self._connections:
             connection.shutdown()
-        # 4. Running requests are finished,
+        # 4. Wait for running requests.
         if not await self._wait(self._grace, until_closed=True):
-            # 5. or get an error,
+            # 5. Unfinished requests receive an error.
             self.on_grace_over()
             await self._wait(LAST_ANSWER_SECONDS, until_closed=True, interruptible=False)
-        # 6. or are aborted.
+        # 6. Abort the remaining connections.
         for connection in self._connections:
             connection.transport.abort()
         await super().shutdown(sockets)
 
     def on_drain(self) -> None:
-        """Hook at the start of a shutdown: load balancers should stop sending requests."""
+        """Hook at the start of a shutdown, for example to report to load balancers that the server is not ready."""
 
     def on_grace_over(self) -> None:
-        """Hook for unfinished requests at the end of the grace period."""
+        """Hook at the end of the grace period if requests are unfinished, to make them fail."""
 
     @property
     def _connections(self) -> list[BoundedProtocol]:
         return [connection for connection in self.server_state.connections if isinstance(connection, BoundedProtocol)]
 
     async def _wait(self, seconds: float, *, until_closed: bool = False, interruptible: bool = True) -> bool:
-        """Wait for at most `seconds`.
+        """Wait for at most `seconds`; return True only if `until_closed` ended the waiting.
 
         Args:
-            until_closed: If True, return True as soon as no connection is left.
+            seconds: Maximum time to wait.
+            until_closed: If True, stop waiting when no connection and no request is left.
             interruptible: If True, a second signal ends the waiting.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end and not (interruptible and self.force_exit):
-            await asyncio.sleep(TICK_SECONDS)  # first, so that new connections are counted
+            await asyncio.sleep(TICK_SECONDS)  # before the check, so that new connections are counted
             if until_closed and not self._connections and not self.server_state.tasks:
                 return True
         return False
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Limit notes on exhausted resources to one per minute; asyncio reports each failed accept."""
+        """Log exhausted file descriptors or memory at most once per minute; asyncio reports every failed accept."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context):
             loop.default_exception_handler(context)
         elif time.monotonic() - self._last_note > SECONDS_BETWEEN_NOTES:
             self._last_note = time.monotonic()
-            self._note(f"cannot accept connections: {error.strerror}; open ones continue (see ulimit -n)")
+            self._note(f"cannot accept connections: {error.strerror}; open connections continue (see ulimit -n)")
 
 
 def connection_capacity(limit: int = MAX_CONNECTIONS) -> tuple[int, int]:
-    """Return the maximum number of connections and of simultaneous accepts, leaving files for other uses.
+    """Return the maximum number of connections, and how many of them may be accepted at once.
 
-    An accepted connection uses a file before it is counted. The connection that it replaces uses one until it closes.
+    Both are at least 1. If possible, RESERVED_FILES of the files that the process may open remain free. A new
+    connection uses a file before it is counted, and the connection that it replaces uses one until it is closed.
+
+    Args:
+        limit: Maximum number of connections if enough files may be opened.
     """
-    if sys.platform == "win32":  # sockets are not files there
+    if sys.platform == "win32":  # sockets are not files on Windows
         return limit, LARGEST_BATCH
     import resource
 
@@ -160,10 +165,13 @@ def _open_files() -> int:
 
 
 def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int = 1) -> socket.socket:
-    """Return a listening socket at the first free port from `port` on; 0 takes any free port.
+    """Return a listening socket at the first free port from `port` on.
 
     Args:
-        send_timeout: Seconds after which the kernel disconnects a client that reads nothing.
+        host: Host name or address to listen on.
+        port: First port to try; 0 takes any free port.
+        send_timeout: Seconds after which the kernel disconnects a client that reads nothing (on Linux).
+        ports_tried: Number of successive ports to try.
 
     Raises:
         UserError: If no port can be opened.
@@ -171,9 +179,9 @@ def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int =
     last = port if port == 0 else min(port + ports_tried - 1, 65535)
     for candidate in range(port, last + 1):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on: 40 ms per response on a kept connection.
+        # Without IPPROTO_TCP, asyncio does not disable Nagle's algorithm, which delays each further response by 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        if sys.platform != "win32":  # there it would let two programs share a port
+        if sys.platform != "win32":  # on Windows, the option would let two programs share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * min(send_timeout, 1e6)))
@@ -181,7 +189,7 @@ def open_socket(host: str, port: int, *, send_timeout: float, ports_tried: int =
             listening.bind((host, candidate))
             listening.listen(LONGEST_QUEUE)
             return listening
-        except (OSError, UnicodeError) as error:  # a name that is invalid in DNS raises UnicodeError
+        except (OSError, UnicodeError) as error:  # UnicodeError: the name is invalid in DNS
             listening.close()
             if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or candidate == last:
                 why = getattr(error, "strerror", None) or error

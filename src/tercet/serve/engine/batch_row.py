@@ -14,7 +14,7 @@ class BatchRow:
     """A text that is being generated.
 
     Args:
-        ids: Tokens so far, at least one.
+        ids: Token ids so far, at least one.
         sampling: Sampling settings.
         top: Number of likeliest tokens to report with each sampled token.
     """
@@ -22,10 +22,10 @@ class BatchRow:
     def __init__(self, ids: Iterable[int], sampling: Sampling, *, top: int = 0) -> None:
         self.ids = list(ids)
         self.top = top
-        self.left = sampling.max_new_tokens  # remaining tokens
+        self.left = sampling.max_new_tokens  # number of tokens that may still be sampled
         self.generator = torch.Generator().manual_seed(sampling.seed)
-        self.numbers = UniformNumbers(self.generator)  # copied to the GPU
-        # Rows with equal settings, apart from these three, are sampled together.
+        self.numbers = UniformNumbers(self.generator)  # drawn in advance for sampling on the GPU
+        # Settings that affect the choice of a token. Rows for which they are equal are sampled together.
         self.settings = replace(sampling, seed=0, stop=(), max_new_tokens=0)
         # Cache of a long prompt during its chunked prefill.
         self.chunked_cache: StackCache | None = None

@@ -1,4 +1,4 @@
-"""Tasks with a single answer: for each task, a method that answers many items in one call.
+"""Tasks with one answer per item, which is not streamed: for each task, a method that answers many items in one call.
 
 The answer for an item does not depend on other items, so items of several clients may share a batch.
 """
@@ -43,14 +43,24 @@ class TranslationItem(NamedTuple):
 
 
 class PoolingOptions(NamedTuple):
-    """Pooling of token vectors into a text vector."""
+    """Settings for the vector of a text.
+
+    Attributes:
+        pooling: How the vectors of the tokens are combined.
+        normalise: If True, scale the result to length 1.
+    """
 
     pooling: Pooling
     normalise: bool
 
 
 class FillOptions(NamedTuple):
-    """Number of candidates, and the words they are chosen from."""
+    """Settings for the candidates of a mask.
+
+    Attributes:
+        top: Maximum number of candidates; None for the default of `tercet.encoding.fill`.
+        only: Words to choose from; None for the whole vocabulary.
+    """
 
     top: int | None
     only: tuple[str, ...] | None
@@ -60,7 +70,9 @@ class FillOptions(NamedTuple):
 class ScoredPrompt:
     """Log-probabilities of the tokens of a prompt except the first.
 
-    Each position also has its likeliest (id, logprob).
+    Attributes:
+        logprobs: Natural logarithm of the probability of each token, given the tokens before it.
+        top: Likeliest tokens at each of these positions.
     """
 
     logprobs: tuple[float, ...]
@@ -69,14 +81,16 @@ class ScoredPrompt:
 
 @dataclass(frozen=True)
 class BatchTasks:
-    """The tasks of one model. Each method takes many items and one setting for all of them.
+    """The tasks of one model.
 
-    Each raises UserError or ValueError if an item is invalid, and UserError if the weights contain NaN.
+    Each method takes many items and settings that apply to all of them, and returns one answer per item, in their
+    order. It raises UserError or ValueError if an item is invalid, and UserError if a result is NaN.
     """
 
     trained_model: TrainedModel
 
     def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
+        """Return the translations of each item, best first."""
         translations = translate(
             self.trained_model.require("translate").model,
             self.trained_model.tokenizer,
@@ -89,9 +103,9 @@ class BatchTasks:
         return translations
 
     def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
-        """Return vectors as `tercet.encoding.embed` does, for texts that are already ids.
+        """Return a vector (D) for each text, as `tercet.encoding.embed` does, from its token ids without bos and eos.
 
-        No text may exceed the model's maximum length.
+        The caller must check the lengths: ids that, with bos and eos, exceed the model's maximum length are cut.
         """
         model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
@@ -100,6 +114,7 @@ class BatchTasks:
         return vectors
 
     def fill(self, items: list[str], options: FillOptions) -> list[MaskPredictions]:
+        """Return the candidates for the masks of each text."""
         model = self.trained_model.require("fill").model
         filled = fill(model, self.trained_model.tokenizer, items, top=options.top, only=options.only)
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
@@ -108,10 +123,10 @@ class BatchTasks:
     def classify(
         self, items: list[str], threshold: float
     ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
-        """Return one answer per text, of the kind of the model's classifier.
+        """Return one answer per text; its type depends on the model's classifier.
 
-        This is a label, a label for each word (split at white space), the labels with a probability above `threshold`,
-        or a number.
+        An answer contains one label, a label for each word (split at white space), all labels with a probability above
+        `threshold`, or a number.
         """
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
@@ -134,7 +149,12 @@ class BatchTasks:
                 return regressed
 
     def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
-        """Return the log-probability of each token of each prompt, given the tokens before it."""
+        """Return the log-probability of each token of a prompt after the first, for each prompt.
+
+        Args:
+            items: Token ids of the prompts.
+            top: Number of likeliest tokens to report at each position.
+        """
         return [self._score(list(ids), top) for ids in items]
 
     def _score(self, ids: list[int], top: int) -> ScoredPrompt:

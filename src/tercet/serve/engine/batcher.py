@@ -1,9 +1,9 @@
-"""Batching of requests with a single answer: translations, masks, classes and vectors.
+"""Batching of requests with a single answer: prompt scores, translations, masks, classes and vectors.
 
 Requests with equal settings are answered together.
 
-While one batch is computed, the next one is collected. A request never waits for others: without load it is answered
-immediately, and under load the batches are full.
+While one batch is computed, the requests for the next one arrive. An idle batcher does not wait for more requests: it
+answers the first one immediately. Under load, the batches are full.
 """
 
 import logging
@@ -21,11 +21,12 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
-    """A worker thread, which starts immediately.
+    """Worker thread that answers queued items in batches; it starts immediately.
 
     Args:
-        call: Function that returns the answers to some items, in their order; called in the worker thread.
-        limits: Limits; a call has at most `limits.slots` items.
+        call: Function that takes items and their common settings, and returns one answer per item, in their order. It
+            is called in the worker thread.
+        limits: Limits of the worker; a batch has at most `limits.slots` items.
     """
 
     def __init__(self, call: Callable[[list[Item], Key], Sequence[Answer]], limits: Limits) -> None:
@@ -35,16 +36,21 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
     def submit(
         self, item: Item, key: Key, on_answer: Callable[[Answer | Exception], None]
     ) -> QueuedRequest[tuple[Item, Key]]:
-        """Submit one item, in any thread.
+        """Submit one item; may be called in any thread.
 
         Args:
-            item: The item.
+            item: Item to answer.
             key: Settings; items with equal settings may be answered together.
-            on_answer: Callback for the worker thread, called once: with the answer, with the exception of `call` for
-                this item, with `TimeoutError` after `limits.seconds`, or with `ShuttingDown`; never after `cancel`.
+            on_answer: Callback, called once in the worker thread: with the answer, with the exception of `call` for
+                this item, with `TimeoutError` after `limits.seconds`, or with `ShuttingDown`. It is not called after
+                the request has been cancelled.
+
+        Returns:
+            The request, whose `cancel` withdraws it.
 
         Raises:
-            QueueFull, ShuttingDown: If the request is rejected.
+            QueueFull: If the queue is full.
+            ShuttingDown: If the batcher has been closed.
         """
         return self._queue.submit((item, key), on_answer)
 
@@ -69,7 +75,7 @@ class Batcher(QueueWorker[tuple[Item, Key]], Generic[Item, Key, Answer]):
             if len(requests) == 1:
                 requests[0].answer(error, last=True)
                 return
-            # Without the error message, which may quote a text.
+            # The error is not logged, because its message may quote a text of a client.
             log.warning("a batch of %d items failed; retrying each item separately", len(requests))
             for request in requests:
                 self._end_expired()

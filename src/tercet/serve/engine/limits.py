@@ -1,4 +1,4 @@
-"""Limits of a model's workers, and the errors for requests that exceed them."""
+"""Limits of a model's workers, and the errors for rejected requests."""
 
 import math
 from typing import Annotated
@@ -8,14 +8,13 @@ from tercet.spec import Interval, spec
 
 @spec
 class Limits:
-    """Limits of the workers of one model."""
+    """Limits of the workers of one model; each of them applies to each worker separately."""
 
-    slots: Annotated[int, Interval(ge=1, le=4096)] = 8  # rows in the batch
-    waiting: Annotated[int, Interval(ge=0, le=1 << 62)] = 64  # length of the queue; further requests are rejected
-    max_new_tokens: Annotated[int, Interval(ge=1, le=1 << 62)] = 1024  # maximum per request
-    seconds: Annotated[float, Interval(gt=0, le=math.inf)] = (
-        120.0  # maximum duration of a request, including the time in the queue
-    )
+    slots: Annotated[int, Interval(ge=1, le=4096)] = 8  # maximum number of rows in a batch
+    waiting: Annotated[int, Interval(ge=0, le=1 << 62)] = 64  # requests that may wait while `slots` others run
+    max_new_tokens: Annotated[int, Interval(ge=1, le=1 << 62)] = 1024  # maximum per generated text
+    # Maximum duration of a request, including the time in the queue.
+    seconds: Annotated[float, Interval(gt=0, le=math.inf)] = 120.0
 
 
 class QueueFull(Exception):
@@ -31,7 +30,7 @@ class QueueFull(Exception):
 
 
 class ShuttingDown(Exception):
-    """The server is shutting down."""
+    """The worker of a model is shutting down: the request is rejected, or was not finished in time."""
 
     def __init__(self, message: str = "the server is shutting down and accepts no more requests") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Base class of Scheduler and Batcher: a thread that answers the requests of a bounded queue."""
+"""Base class of `Scheduler` and `Batcher`: a thread that answers the requests of a bounded queue."""
 
 from abc import ABC, abstractmethod
 from threading import Thread, current_thread
@@ -12,7 +12,11 @@ from tercet.serve.engine.request_queue import Payload, RequestQueue
 class QueueWorker(ABC, Generic[Payload]):
     """A worker thread and its queue, closed by `close` or at the end of a `with` block.
 
-    The thread starts in `__init__`, so subclasses call it last.
+    The thread starts in `__init__`, so subclasses must call `super().__init__` last.
+
+    Args:
+        limits: Limits of the queue and of each request.
+        thread_name: Name of the thread.
     """
 
     def __init__(self, limits: Limits, *, thread_name: str) -> None:
@@ -41,16 +45,20 @@ class QueueWorker(ABC, Generic[Payload]):
     def is_alive(self) -> bool:
         """Liveness: True if the thread makes progress.
 
-        No step may exceed the time limit of a request, and the thread must run until it is closed.
+        False if the current step has taken longer than STALLED_SECONDS and than the time limit of a request, or if the
+        thread ended before it was closed.
         """
         if not self._thread.is_alive():
             return self._queue.is_closed
         return self._queue.step_seconds < max(STALLED_SECONDS, self._limits.seconds)
 
     def close(self, *, seconds: float | None = None) -> None:
-        """Accept no more requests, answer the present ones, and end the thread.
+        """Accept no more requests, answer the current ones, and wait until the thread has ended.
 
-        After `seconds` they are answered with `ShuttingDown`.
+        A call in the worker thread does not wait.
+
+        Args:
+            seconds: Time after which unfinished requests are answered with `ShuttingDown`; None for no limit.
         """
         self._queue.close(seconds=seconds)
         if current_thread() is not self._thread:

@@ -1,4 +1,4 @@
-"""Requests of the engine, and its answers: one event per token."""
+"""Requests for generated text, and the answers to them: one event per token."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Finish = Literal["stop", "eos", "length", "time"]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """Tokens of a prompt and settings of its continuation."""
+    """The token ids of a prompt, and the settings of its continuation."""
 
     ids: tuple[int, ...]
     sampling: Sampling
@@ -26,4 +26,4 @@ class TokenEvent:
     text: str  # may be "" if a character or a possible stop string is incomplete
     token: SampledToken | None = None  # None if nothing was sampled: no tokens were requested, or the time is over
     finish: Finish | None = None  # set in the last event; "time" if `limits.seconds` is exceeded
-    at: float = field(default_factory=time.perf_counter, compare=False)  # time of the event
+    at: float = field(default_factory=time.perf_counter, compare=False)  # time of `time.perf_counter`, in seconds

@@ -15,19 +15,19 @@ from tercet.serve.engine.limits import Limits, QueueFull, ShuttingDown
 
 log = logging.getLogger(__name__)
 Payload = TypeVar("Payload")
-Expiry = Literal["time", "shutdown"]  # the time of the request is over, or that of all requests at the shutdown
+Expiry = Literal["time", "shutdown"]  # time limit of the request, or of all requests at shutdown
 
-RECENT = 32  # requests from which the waiting time is estimated
+RECENT = 32  # finished requests whose mean duration is used to estimate the waiting time
 
 
 class QueuedRequest(Generic[Payload]):
-    """A request. `is_finished` is True if no more answers will follow.
+    """A request in a `RequestQueue`; `is_finished` is True if no more answers will follow.
 
     Args:
-        queue: Its queue.
+        queue: Queue of the request.
         payload: Content of the request.
         on_answer: Callback for answers, called in the worker thread.
-        deadline: Time of `time.monotonic`, in seconds.
+        deadline: Value of `time.monotonic` after which the request expires, in seconds.
     """
 
     def __init__(
@@ -38,17 +38,24 @@ class QueuedRequest(Generic[Payload]):
         self._lock = RLock()  # held during the callback, so that there is no callback after `cancel`
 
     def cancel(self) -> None:
-        """Prevent further answers; running work ends with the present step of the worker.
+        """Prevent further answers; the worker stops computing them after its current step.
 
-        May be called at any time in any thread, including in the callback. In another thread it waits for a running
-        callback.
+        May be called at any time in any thread, including in the callback. If the callback is running in another
+        thread, the call waits for it.
         """
         with self._lock:
             if not self.is_finished:
                 self._finish()
 
     def answer(self, answer: object, *, last: bool) -> None:
-        """Send an answer, unless the request is finished. Exceptions of the callback do not reach the worker."""
+        """Call the callback with an answer, unless the request is finished.
+
+        If the callback raises, the exception is logged and the request is cancelled; the worker continues.
+
+        Args:
+            answer: Argument of the callback.
+            last: If True, the request is finished afterwards.
+        """
         with self._lock:
             if self.is_finished:
                 return
@@ -66,7 +73,7 @@ class QueuedRequest(Generic[Payload]):
 
 
 class RequestQueue(Generic[Payload]):
-    """Requests that wait for the worker, which ends when `is_closed` is True and no request is left."""
+    """Waiting and running requests of a worker, which ends when `is_closed` is True and no request is left."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -96,7 +103,8 @@ class RequestQueue(Generic[Payload]):
         """Append a request to the queue.
 
         Raises:
-            QueueFull, ShuttingDown: If the request is rejected.
+            QueueFull: If the number of unfinished requests has reached `limits.slots + limits.waiting`.
+            ShuttingDown: If the queue is closed.
         """
         with self._condition:
             if self.is_closed:
@@ -115,8 +123,9 @@ class RequestQueue(Generic[Payload]):
 
         Args:
             limit: Maximum number of requests.
-            wait: If True, wait for a request if the queue is empty.
-            batchable: Function of two payloads.
+            wait: If True, wait for a request if the queue is empty and not closed.
+            batchable: Function of the payloads of the first request and of a candidate, which returns whether they may
+                be processed together.
         """
         with self._condition:
             self._step_start = None
@@ -133,7 +142,7 @@ class RequestQueue(Generic[Payload]):
         return requests
 
     def take_expired(self) -> list[tuple[QueuedRequest[Payload], Expiry]]:
-        """Return the requests whose time is over, with the reason, and remove waiting ones from the queue."""
+        """Return the requests whose time limit is over, with the reason, and remove waiting ones from the queue."""
         now = time.monotonic()
         expired: list[tuple[QueuedRequest[Payload], Expiry]] = []
         with self._condition:
@@ -148,7 +157,7 @@ class RequestQueue(Generic[Payload]):
         return expired
 
     def discard(self, request: QueuedRequest[Payload]) -> None:
-        """Remove a finished request."""
+        """Remove a finished request; if it was running, its duration is used to estimate waiting times."""
         with self._condition:
             began = self._running.pop(request, None)
             if began is not None:

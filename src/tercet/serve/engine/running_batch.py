@@ -2,9 +2,9 @@
 
     step:  decode the live rows  ->  prefill some rows that are to join  ->  sample a token for each
 
-Keys, values and draws are managed by a `SlotDecoding`; on a GPU its results are available one step late. All
-computation of the model is done here, in one thread. The result of a row depends on its own tokens only: its window is
-that of `generation`, its keys and values are its own, and it has its own generator.
+A `SlotDecoding` contains the KV cache and samples the tokens; with CUDA graphs, its results are available one step
+late. The model is only called in this module and in `slot_decoding`, in one thread. The result of a row depends on its
+own tokens only: rows share no keys, values or random numbers, and each has the context window of `tercet.generation`.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from tercet.serve.engine.slot_decoding import DrawnToken, decode_slots
 
 
 class RunningBatch:
-    """The rows of one model, at most `slots`; its owner adds and removes rows between steps.
+    """The rows that one model generates, at most `slots`; the caller adds and removes rows between steps.
 
     Args:
         model: The model.
         slots: Maximum number of rows.
-        end_ids: Tokens that end a row when they are sampled.
+        end_ids: Ids of tokens that end a row when they are sampled.
     """
 
     def __init__(self, model: DecoderOnly, slots: int, end_ids: AbstractSet[int]) -> None:
@@ -47,16 +47,17 @@ class RunningBatch:
         self.prefilling.append(row)
 
     def remove(self, row: BatchRow) -> None:
-        """Remove a row and free its slot; no effect if the row has failed before."""
+        """Remove a row and free its slot; no effect if the row has already been removed."""
         if row in self.rows:
             self._leave(row)
         elif row in self.prefilling:
             self.prefilling.remove(row)
 
     def step(self) -> dict[BatchRow, SampledToken | Exception]:
-        """Return a token for each decoded row, and for each row whose prompt has been read completely.
+        """Run one step and return the next token of each decoded row, and of each row whose prefill is complete.
 
-        A failed row is removed. If a forward pass fails, all its rows fail.
+        For a failed row, the value is the exception, and the row is removed. If a forward pass fails, all its rows
+        fail.
         """
         results: dict[BatchRow, SampledToken | Exception] = {}
 
@@ -82,15 +83,18 @@ class RunningBatch:
             if isinstance(result, Exception):
                 self.remove(row)
             elif window_moved(len(row.ids), self.model.max_len):
-                self._leave(row)  # it exceeds the context: its new window is prefilled
+                self._leave(row)  # it exceeds the context: the rest after dropping the oldest tokens is prefilled
                 self.prefilling.append(row)
         return results
 
     def _next_prompts(self, budget: int) -> tuple[list[BatchRow], list[BatchRow]]:
-        """Return the rows to prefill together, and one row with a longer prompt to prefill in chunks.
+        """Return the rows to prefill together, and at most one row with a longer prompt to prefill in chunks.
 
-        Equal prompts (samples of one prompt) are read once. A step may have rows of both kinds, so that neither waits
-        for the other.
+        Equal prompts (samples of one prompt) are computed once. A step may have rows of both kinds, so that neither
+        waits for the other.
+
+        Args:
+            budget: Maximum number of tokens of a forward pass, including padding.
         """
         short_prompts: list[BatchRow] = []
         long_prompts: list[BatchRow] = []
@@ -116,7 +120,7 @@ class RunningBatch:
         self._decoding.begin(rows, logits)
 
     def _prefill_chunk(self, row: BatchRow, budget: int) -> None:
-        """Read the next `budget` tokens of a long prompt; the row joins when all its tokens have been read."""
+        """Prefill the next `budget` tokens of a long prompt; after the last one, the row joins the batch."""
         ids = self._visible(row)
         if row.chunked_cache is None:
             row.chunked_cache, row.n_prefilled = self.model.new_cache(1, capacity=len(ids)), 0
@@ -147,7 +151,7 @@ class RunningBatch:
 
     def _leave(self, row: BatchRow) -> None:
         slot = self.rows.index(row)
-        with torch.inference_mode(), current_device(self._device):  # like the creation of the tables
+        with torch.inference_mode(), current_device(self._device):  # the tables may be inference tensors
             self._decoding.leave(slot)
         last = self.rows.pop()
         if last is not row:

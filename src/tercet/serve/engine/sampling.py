@@ -1,4 +1,4 @@
-"""Sampling for a batch whose rows have their own settings and generators, so rows are independent."""
+"""Sample the next tokens of a batch; each row has its own settings and generator, so rows are independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,10 @@ class SamplingRow(Protocol):
 
 
 def sample_rows(rows: Sequence[SamplingRow], logits: Float[Tensor, "B V"]) -> tuple[list[int], dict[int, Exception]]:
-    """Return the next token of each row, and the errors of failed rows by their index in the batch."""
+    """Return the next token of each row, and the exceptions of failed rows by their index in the batch.
+
+    The token of a failed row is 0.
+    """
     groups: dict[Sampling, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row.settings, []).append(number)

@@ -1,8 +1,8 @@
-"""Scheduler: requests that arrive at any time are generated together, one token per step.
+"""Scheduler: the texts of requests that arrive at any time are generated together, one token per step.
 
-One thread owns the model. The prompt of a new request is prefilled between two decode steps, then its row joins the
-batch; an ended row frees its slot immediately. The result of a request is that of `generation.generate` with this
-prompt only.
+Only the worker thread runs the model. The prompt of a new request is prefilled between two decode steps, then its row
+joins the batch; a finished row frees its slot immediately. The text of a request is the one that
+`tercet.generation.generate` returns for this prompt only.
 """
 
 import logging
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler(QueueWorker[GenerationRequest]):
-    """A worker thread, which starts immediately.
+    """Worker thread for continuous batching of generated texts; it starts immediately.
 
     Args:
-        model: The language model.
-        tokenizer: Its tokenizer.
-        limits: Limits; at most `limits.slots` requests are generated at once.
+        model: Language model.
+        tokenizer: Tokenizer of the model.
+        limits: Limits of the worker; at most `limits.slots` texts are generated at once.
     """
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, limits: Limits) -> None:
@@ -40,18 +40,23 @@ class Scheduler(QueueWorker[GenerationRequest]):
     def submit(
         self, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
     ) -> QueuedRequest[GenerationRequest]:
-        """Submit a request, in any thread.
+        """Submit a request; may be called in any thread.
 
         Args:
-            request: The request.
+            request: Prompt and settings of the text.
             on_event: Callback for events, called in the worker thread. The last event has a `finish`, or is an
-                exception: `UserError` if the model's outputs are not numbers, `ShuttingDown`, or an exception of the
-                model. There is no call after `QueuedRequest.cancel`. It must return quickly, since all requests wait
-                for it. Its exceptions are logged, and its request is cancelled.
+                exception: `UserError` if the model's outputs are NaN, `ShuttingDown`, or an exception of the model. The
+                callback is not called after `QueuedRequest.cancel`. It must return quickly, since all requests wait for
+                it. If it raises, the exception is logged and the request is cancelled.
+
+        Returns:
+            The request, which can be cancelled.
 
         Raises:
-            QueueFull, ShuttingDown: If the request is rejected.
-            ValueError: If the request is invalid for the model.
+            QueueFull: If the queue is full.
+            ShuttingDown: If the scheduler has been closed.
+            ValueError: If the prompt is empty, an id is not in the vocabulary, or `max_new_tokens` or `top_logprobs`
+                exceeds its limit.
         """
         self._check(request)
         return self._queue.submit(request, on_event)

@@ -1,8 +1,10 @@
-"""Keys, values and draws of the running batch: on the host, or on a GPU with results one step late.
+"""Decoding state of the running batch: the KV cache, and the sampling of tokens.
 
     decode the rows  ->  some join and start  ->  results  ->  some leave  ->  decode ...
 
-The last row takes the slot of a row that leaves, so live rows are at the front and a step costs only these.
+`StepSlots` samples on the host after each step. `GraphSlots` runs a CUDA graph per step, whose results are available
+one step late. The last row takes the slot of a row that leaves, so the live rows occupy the first slots, and a step
+does not have to compute the others.
 """
 
 from collections import deque
@@ -34,31 +36,41 @@ from tercet.serve.engine.batch_row import BatchRow
 from tercet.serve.engine.cache_slots import CacheSlots
 from tercet.serve.engine.sampling import TopTokens, sample_rows, top_tokens
 
-DrawnToken = tuple[int, float, TopTokens]  # a token, its log-probability, the likeliest tokens
+DrawnToken = tuple[int, float, TopTokens]  # (id, its log-probability, the likeliest tokens)
 
 # Prompt tokens per step of a chunked prefill. On a CPU, 64 tokens take as long as two or three decode steps of eight
-# rows, and cost little more per token than in a longer forward pass. If no row waits for its next token, more are read.
+# rows, and cost little more per token than in a longer forward pass. If no row waits for its next token, the longer
+# chunk is read.
 CHUNK_WHILE_DECODING, CHUNK_WHILE_IDLE = 64, 256
-CHUNK_ON_GPU = 1024  # in all steps; not measured yet
+CHUNK_ON_GPU = 1024  # whether rows are decoding or not; no measurements exist yet
 FEWEST_LIKELIEST = 16  # minimum number of likeliest tokens per row if any row requests some
 
 
 class SlotDecoding(Protocol):
-    """The decoding state of the running batch. All methods are called in inference mode."""
+    """The decoding state of the running batch. All methods are called in inference mode.
+
+    Attributes:
+        chunk_while_decoding: Prompt tokens to prefill in a step that also decodes rows.
+        chunk_while_idle: Prompt tokens to prefill in a step without other rows.
+    """
 
     chunk_while_decoding: int
     chunk_while_idle: int
 
     def decode(self, rows: list[BatchRow]) -> None:
-        """Append the last token of all rows, which are in the order of their slots."""
+        """Run a decode step with the last token of each row.
+
+        Args:
+            rows: All rows, in the order of their slots.
+        """
         ...
 
     def join(self, row: BatchRow, cache: StackCache, number: int, length: int) -> None:
-        """Copy a row of another cache, with its first `length` tokens, into the next free slot."""
+        """Copy the first `length` tokens of row `number` of `cache` into the next free slot, for `row`."""
         ...
 
     def begin(self, rows: list[BatchRow], logits: Float[Tensor, "B V"]) -> None:
-        """Store the logits after the prompts of rows that have just joined."""
+        """Add rows that have just joined, with the logits after their prompts, to the next results."""
         ...
 
     def leave(self, slot: int) -> None:
@@ -74,7 +86,7 @@ class SlotDecoding(Protocol):
 
 
 def decode_slots(model: DecoderOnly, slots: int) -> SlotDecoding:
-    """Return the decoding state of an empty batch of at most `slots` rows."""
+    """Return the decoding state of an empty batch of at most `slots` rows; with CUDA graphs if the model allows it."""
     return GraphSlots(model, slots) if can_capture(model, device_of(model)) else StepSlots(model, slots)
 
 
@@ -126,8 +138,8 @@ class _Slot:
     """A row in a slot, from when it joins until it leaves.
 
     Attributes:
-        length: Number of its tokens in the cache, with those of launched steps.
-        read: Number of its results that the host has read.
+        length: Number of its tokens in the cache, including those of launched steps.
+        read: Number of sampled tokens that the host has read.
         is_removed: If True, pending results are ignored.
     """
 
@@ -139,7 +151,13 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _LaunchedStep:
-    """A step whose results have not been read: its slots, and the reader of its results."""
+    """A step whose results have not been read.
+
+    Attributes:
+        slots: Slots at the time of the step.
+        reader: Reader of the results.
+        likeliest: Number of likeliest tokens in the result of each row.
+    """
 
     slots: list[_Slot]
     reader: ResultReader
@@ -218,7 +236,10 @@ class GraphSlots:
         return {slot.row: _read(slot, values, launched.likeliest) for slot, values in rows if not slot.is_removed}
 
     def _reserve(self, columns: int, *, likeliest: int = 0) -> None:
-        """Extend the tables to rows of `columns` tokens; a row beyond the context is prefilled again."""
+        """Extend the tables to `columns` tokens per row and to results with `likeliest` likeliest tokens.
+
+        The context is enough for `columns`, since a row that exceeds it is prefilled again.
+        """
         columns, likeliest = min(columns, self._model.max_len), min(likeliest, self._model.vocab_size)
         if columns > self._space.capacity:
             self._space.grow(round_up_capacity(columns, self._model.max_len))
@@ -231,7 +252,7 @@ class GraphSlots:
 
 
 def _read(slot: _Slot, values: Sequence[float], likeliest: int) -> DrawnToken | Exception:
-    """Return the token in the results of a row."""
+    """Return the token in the results of a row, or an error if its logits are NaN."""
     token, logprob, diverged = values[:N_RESULTS]
     slot.read += 1
     if diverged:

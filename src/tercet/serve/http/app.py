@@ -37,7 +37,10 @@ REQUESTS: dict[Endpoint, type[BaseModel]] = {
 def application(registry: ModelRegistry, rules: AccessRules | None = None, *, log: ServerLog | None = None) -> FastAPI:
     """Return an application that serves the models of `registry` over HTTP.
 
-    The caller closes the registry (`registry.close`) afterwards.
+    Args:
+        registry: Models to serve. The caller must close it (`registry.close`) after the last request.
+        rules: Access rules; None for the defaults of `AccessRules`.
+        log: Log of requests; None for no log.
     """
     rules = AccessRules() if rules is None else rules
     metrics = ServerMetrics(registry)

@@ -1,4 +1,4 @@
-"""Requests with limits: the body must be JSON and has a maximum size and duration."""
+"""Requests with limits: a body must be JSON of limited size, and must arrive within a limited time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -14,15 +14,16 @@ from tercet.serve.http.context import service_of
 from tercet.serve.http.disconnect import CLIENT_GONE, ClientGone
 from tercet.serve.http.errors import APIError
 
-MAX_READ_FACTOR = 16  # a body up to this many times too large is read and dropped; beyond, the connection is closed
+MAX_READ_FACTOR = 16  # times the limit: a larger body is not read to its end, and its connection is closed
 
 
 class BoundedRequest(Request):
-    """A request whose body is JSON of limited size and duration; close the body after the response."""
+    """A request with a JSON body of limited size and duration; call `close_body` after the response."""
 
     _body_bytes = 0
 
     def close_body(self) -> None:
+        """Subtract the size of the body from the total of all requests."""
         service_of(self).body_bytes -= self._body_bytes
         self._body_bytes = 0
 
@@ -74,7 +75,7 @@ class BoundedRequest(Request):
 
 
 class Route(APIRoute):
-    """A route with bounded requests that sends no response if the client has disconnected."""
+    """A route that limits its requests (`BoundedRequest`) and does not answer a client that has disconnected."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()

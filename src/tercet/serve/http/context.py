@@ -1,4 +1,4 @@
-"""The context of a route: the service, and the model and token counts of a request."""
+"""The shared state of the service, and the context of a request: its model and its token counts."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -27,7 +27,10 @@ class Service:
     """State shared by all routes.
 
     Attributes:
-        body_bytes: Total size of the bodies of all current requests.
+        registry: Models of the server.
+        metrics: Metrics of the server.
+        rules: Access rules.
+        body_bytes: Total size of the bodies of all current requests in bytes.
     """
 
     registry: ModelRegistry
@@ -43,9 +46,14 @@ def service_of(request: Request) -> Service:
 class RequestContext:
     """A request and the model that answers it.
 
+    Args:
+        request: Request.
+        body: Parsed body of the request.
+        endpoint: Endpoint that received the request.
+
     Raises:
-        ModelSelectionError: If there is no such model, it does not support the endpoint, or none is named and not
-            exactly one supports it.
+        ModelSelectionError: If the model that `body` names is unknown or does not support the endpoint, or if `body`
+            names none and not exactly one model supports it.
     """
 
     def __init__(self, request: Request, body: RequestBody, endpoint: Endpoint) -> None:
@@ -63,30 +71,34 @@ class RequestContext:
         self.metrics.count_new_tokens(self.model.name, count)
 
     async def count_text_tokens(self, texts: Sequence[str]) -> None:
-        """Count the tokens of the prompt.
+        """Count the tokens of the input texts, for the log and the metrics.
 
-        A text that cannot be encoded is rejected here, before it enters a batch.
+        A text that cannot be encoded raises UserError here, before it enters a batch with other texts.
         """
         encoded = await self.tokenize(self.model.trained_model.source_tokenizer.encode_batch, texts)
         self.count_prompt_tokens(sum(map(len, encoded)))
 
     async def tokenize(self, encode: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
-        """Encode the texts of the request: short ones here, others in a thread.
+        """Return the result of `encode` for the texts of the request, called directly or in a thread.
 
-        For short texts, waking a thread and waiting for it, with the interpreter lock, takes longer than the encoding.
-        Longer ones would block all clients.
+        If the body is short, starting a thread and waiting for the interpreter lock would take longer than the
+        encoding. Encoding longer texts directly would block all clients.
         """
         if len(await self.request.body()) <= SHORT_BODY:
             return encode(*args, **kwargs)
         return await run_in_threadpool(encode, *args, **kwargs)
 
     async def answer_batch(self, task: BatchTask, items: Sequence[Any], key: Any) -> list[Any]:
-        """Return the answer to each item, in their order; cancelled if the client disconnects.
+        """Return the answer to each item, in their order.
 
         Args:
-            task: Task of the batcher.
+            task: Task of the model's batcher that answers the items.
             items: Items to answer.
             key: Settings; items with equal settings may be answered together, including those of other requests.
+
+        Raises:
+            ClientGone: If the client disconnects first; the unfinished items are cancelled.
+            APIError: If an item is invalid for the model.
         """
         return await unless_disconnected(self.request, self._gather(task, items, key))
 
@@ -97,12 +109,16 @@ class RequestContext:
         async with aclosing(arriving):
             try:
                 answers = {index: answer async for index, answer in arriving}
-            except ValueError as error:  # invalid for this model
+            except ValueError as error:  # an item is invalid for this model
                 raise APIError(400, str(error)) from None
         return [answers[index] for index in range(len(items))]
 
     def known_ids(self, ids: Sequence[int], param: str) -> list[int]:
-        """Return token ids of a client as a list.
+        """Check token ids from a client and return them as a list.
+
+        Args:
+            ids: Token ids, which are not negative.
+            param: Field of the request, for the error.
 
         Raises:
             APIError: If an id is not in the vocabulary.

@@ -24,9 +24,10 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
 
 
 async def race(work: Coroutine[Any, Any, Result], end: Coroutine[Any, Any, None]) -> Result:
-    """Return the result of `work`, or raise `ClientGone` if `end` finishes first.
+    """Return the result of `work`, and cancel `end`.
 
-    The other one is cancelled.
+    Raises:
+        ClientGone: If `end` finishes first; `work` is then cancelled.
     """
     working, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:
@@ -41,6 +42,6 @@ async def race(work: Coroutine[Any, Any, Result], end: Coroutine[Any, Any, None]
 
 
 async def disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Wait until the client disconnects; it sends nothing else after its request."""
+    """Wait until the client disconnects, after the whole request has been received."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Error responses: OpenAI's format, a suitable status, and a message with a remedy.
+"""Error responses: OpenAI's format, an HTTP status, and a message with a remedy.
 
 {"error": {"message": ..., "type": ..., "param": the invalid field or null, "code": an error code or null}}
 """
@@ -65,7 +65,11 @@ class ErrorResponse(BaseModel):
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error responses of a route for the OpenAPI document; by default all of them."""
+    """Return the error responses of a route for the OpenAPI document.
+
+    Args:
+        statuses: HTTP statuses of the route's errors; by default all statuses in DESCRIPTIONS.
+    """
     return {
         status: {"model": ErrorResponse, "description": DESCRIPTIONS[status]} for status in statuses or DESCRIPTIONS
     }
@@ -78,7 +82,7 @@ class APIError(HTTPException):
         status: HTTP status.
         message: Reason and remedy.
         param: Invalid field of the request.
-        code: Error code for programs.
+        code: Machine-readable error code.
         headers: Additional headers.
     """
 
@@ -106,7 +110,7 @@ class APIError(HTTPException):
 
 
 def to_api_error(error: BaseException) -> APIError | None:
-    """Return the response for `error`; None for an internal error."""
+    """Return the error response for an exception; None if the exception is an internal error."""
     match error:
         case APIError():
             return error
@@ -128,7 +132,7 @@ def to_api_error(error: BaseException) -> APIError | None:
 
 
 def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
-    """Send all errors of `app` in this format.
+    """Make `app` send all its errors in OpenAI's format.
 
     Args:
         app: The application.
@@ -161,7 +165,11 @@ def register_errors(app: FastAPI, *, paths: Sequence[str]) -> None:
 
 
 def validation_error(errors: Sequence[Any]) -> APIError:
-    """Return the error response for the first invalid field of a body."""
+    """Return the error response for an invalid body.
+
+    Args:
+        errors: Errors of pydantic; only the first one is reported.
+    """
     first = errors[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     match first["type"]:

@@ -30,16 +30,27 @@ Delta = TypeVar("Delta", bound=BaseModel)
 
 
 class ResponseFormat(Protocol[Delta]):
-    """A response format; `index` is the number of a text in the plan."""
+    """A response format; `index` is the number of a text in the plan.
 
-    object: str  # of an event in a stream
+    Attributes:
+        object: Value of the field `object` in the events of a stream.
+    """
+
+    object: str
 
     def opening(self, plan: GenerationPlan, index: int) -> Delta | None:
-        """Return the delta that is sent before a text is generated, if any."""
+        """Return the delta that precedes the first generated token of a text; None if there is none."""
         ...
 
     def delta(self, plan: GenerationPlan, index: int, event: TokenEvent, certain: Sequence[OffsetLogprob]) -> Delta:
-        """Return the delta of an event; `certain` are the tokens whose text has become certain with it."""
+        """Return the delta for an event of a text.
+
+        Args:
+            plan: Plan of the request.
+            index: Number of the text.
+            event: New part of the text.
+            certain: Tokens whose text has become certain with this event; see `logprobs.CertainTokens`.
+        """
         ...
 
     def response(self, plan: GenerationPlan, texts: Sequence[Sequence[Delta]], usage: Usage) -> BaseModel:

@@ -1,7 +1,7 @@
 """Text generation: events of the engine become deltas, which are streamed or joined.
 
-A response contains the texts of `tercet generate`: sample j of a prompt is drawn with seed + j, independently of other
-requests.
+A response contains the same texts as `tercet generate` with the same settings: sample j of a prompt is drawn with
+seed + j, and does not depend on other requests.
 """
 
 import secrets
@@ -59,9 +59,9 @@ async def _stream(
 async def _deltas(
     context: RequestContext, plan: GenerationPlan, response_format: ResponseFormat[Delta], *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, Delta]]:
-    """Yield (number of a text, its next delta); a delta is a part of a text in the response's format.
+    """Yield the number of a text and its next delta, which is a part of the text in the response's format.
 
-    If `is_streamed`, each token is passed on immediately, else several may be passed on together.
+    If `is_streamed` is True, each token is passed on immediately; otherwise several may be passed on together.
     """
     tokenizer = plan.model.trained_model.tokenizer
     certain: dict[int, CertainTokens] = {}
@@ -79,7 +79,7 @@ async def _deltas(
 async def _events(
     context: RequestContext, plan: GenerationPlan, *, is_streamed: bool
 ) -> AsyncGenerator[tuple[int, TokenEvent]]:
-    """Yield the events of each text, and count and time them."""
+    """Yield the number of a text and its next event, and record token counts and times in the metrics."""
     limits, name, metrics, requests = plan.model.limits, plan.model.name, context.metrics, plan.requests
     if not plan.sampling.max_new_tokens:  # the response is the echo or empty
         for index in range(len(requests)):
@@ -118,16 +118,21 @@ def _usage(context: RequestContext, plan: GenerationPlan) -> Usage:
 def make_sampling(body: SamplingRequest, max_new_tokens: int) -> Sampling:
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
-    # Random seeds are exact in programs that store numbers as float64.
+    # A random seed is below 2^52, so that clients that store numbers as float64 can repeat it exactly.
     seed = secrets.randbelow(1 << 52) if body.seed is None else body.seed
     return Sampling(max_new_tokens=max_new_tokens, seed=seed, stop=body.stops, **settings)
 
 
 def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int:
-    """Return the maximum number of tokens of a request.
+    """Return the maximum number of new tokens per text.
+
+    Args:
+        model: Model that generates the texts.
+        requested: Number in the request; None if it has none.
+        default: Number for a request without one, reduced to the limit of the server if necessary.
 
     Raises:
-        APIError: If the request exceeds the limit of the server.
+        APIError: If `requested` exceeds the limit of the server.
     """
     limit = model.limits.max_new_tokens
     if requested is None:
@@ -139,10 +144,16 @@ def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int
 
 
 def check_length(model: LoadedModel, ids: Sequence[int], param: str, name: str) -> None:
-    """Check that the prompt fits the context of the model.
+    """Check that a prompt is not longer than the context of the model.
+
+    Args:
+        model: Model that generates the text.
+        ids: Token ids of the prompt.
+        param: Field of the request, for the error.
+        name: Description of the prompt, for the error message.
 
     Raises:
-        APIError: If it is longer.
+        APIError: If the prompt is longer than the context.
     """
     too_many = len(ids) - model.max_len
     if too_many > 0:

@@ -1,4 +1,4 @@
-"""The plan of a request: the model, the prompts, the number of samples and their settings."""
+"""The plan of a request for text: the model, the prompts, the number of samples and their settings."""
 
 import time
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ class Prompt:
 
     Attributes:
         ids: Token ids.
-        echo: Text of the prompt, if it is to be sent before the completion.
-        logprobs: Tokens of the prompt, if they are to be sent as well.
+        echo: Text of the prompt if it is sent before the completion; else empty.
+        logprobs: Tokens of the prompt with their log-probabilities if they are sent as well; else None.
     """
 
     ids: tuple[int, ...]
@@ -27,19 +27,31 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationPlan:
-    """Sample j of each prompt is drawn with seed + j; text number i continues prompt i // samples."""
+    """The texts to generate for a request.
+
+    Text number i continues prompt i // samples. Sample j of each prompt is drawn with the seed `sampling.seed` + j.
+
+    Attributes:
+        model: Model that generates the texts.
+        prompts: Prompts to continue.
+        sampling: Settings of all texts, with the seed of the first sample.
+        samples: Number of texts per prompt.
+        top_logprobs: Number of likeliest tokens to report with each token; None if no log-probabilities are sent.
+        id: Id of the response.
+        created: Time of the request in seconds since 1970.
+    """
 
     model: LoadedModel
     prompts: Sequence[Prompt]
     sampling: Sampling
     samples: int
-    top_logprobs: int | None  # likeliest tokens to report with each token; None if no tokens are sent
+    top_logprobs: int | None
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def requests(self) -> list[GenerationRequest]:
-        """One request per text."""
+        """One request to the engine per text, in the order of their numbers."""
         top = min(self.top_logprobs or 0, self.model.trained_model.model.vocab_size)
         return [
             GenerationRequest(

@@ -1,7 +1,7 @@
 """Access control before any route (key, host name, origin), and logging and metrics after it.
 
-The key is compared in constant time and never written. Nor is any other text of the client, which may be the key in a
-wrong place.
+The key is compared in constant time and never logged. No other text of a client is logged either, because it could be
+the key in a wrong place.
 """
 
 import hmac
@@ -38,7 +38,11 @@ class AccessRules:
         key: Required bearer token; None if no key is required.
         names: Allowed host names and origins.
         max_body: Maximum size of a body in bytes.
-        body_seconds: Maximum duration of its transfer.
+        body_seconds: Maximum time for receiving a body in seconds.
+
+    Raises:
+        ValueError: If the key is empty, is not printable ASCII, or has leading or trailing spaces, or if `max_body` is
+            below 1.
     """
 
     key: str | None = field(default=None, repr=False)
@@ -72,7 +76,7 @@ class Guard:
         rules: Access rules.
         metrics: Metrics of the server.
         log: Log of the server.
-        paths: Registered paths; other paths are not logged.
+        paths: Registered paths. Other paths are not logged; the log contains their route instead, or "other".
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-LARGE = 50_000  # characters, which take a millisecond to encode
+LARGE = 50_000  # characters of JSON; encoding them takes a millisecond
 Item = TypeVar("Item")
 
 
@@ -18,11 +18,11 @@ async def item_list_response(
 
     Args:
         answer: The response without items.
-        field: Name of the list.
-        items: The items.
-        describe: Returns the description of an item.
-        characters: Approximate length of the JSON. A long one is encoded in a thread, item by item, since a single call
-            would hold the interpreter lock to its end and block all other clients.
+        field: Field of the response that contains the items.
+        items: Items of the response.
+        describe: Function that converts an item to its model in the response.
+        characters: Approximate length of the JSON. A response of more than LARGE characters is encoded in a thread,
+            item by item, since a single call would hold the interpreter lock to its end and block all other clients.
     """
 
     def encode() -> bytes:

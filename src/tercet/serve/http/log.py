@@ -13,7 +13,7 @@ class ServerLog:
     Args:
         quiet: If True, do not log requests.
         use_json: If True, write each line as a JSON object.
-        file: Standard error by default; a line that cannot be written is lost.
+        file: File to write to; None for standard error. A line that cannot be written is lost.
     """
 
     def __init__(self, *, quiet: bool = False, use_json: bool = False, file: TextIO | None = None) -> None:

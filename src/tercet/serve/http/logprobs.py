@@ -1,6 +1,7 @@
-"""Log-probabilities for clients: each token is sent when its text is certain.
+"""Log-probabilities of generated tokens for clients: each token is sent when its text is certain.
 
-Tokens of a stop string and of the end are not sent, as their text is not; `usage` counts them.
+The text of a token is certain when it can no longer be a part of a stop string or of an incomplete character. The
+tokens of a stop string and the end token are not sent, because their text is not; `usage` counts them.
 """
 
 import math
@@ -18,14 +19,20 @@ OffsetLogprob = tuple[int, TokenLogprob]  # offset of the token in the text, and
 
 
 class TokenTexts:
-    """Texts and offsets of the tokens of one text."""
+    """Texts and offsets of the tokens of one text.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        start: Offset of the first token, in characters.
+        after: Ids that precede the text.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, start: int = 0, after: Sequence[int] = ()) -> None:
         self._tokenizer, self._length = tokenizer, start
         self._decoder = tokenizer.stream(after=after)
 
     def push(self, token: int) -> tuple[int, str]:
-        """Return the offset and text of the next token."""
+        """Return the offset of the next token in characters, and the token's own text."""
         name = self._tokenizer.tokens([token])[0]
         text = self._decoder.push(token)
         # The new text may begin with bytes of earlier tokens that were not a complete character.
@@ -50,7 +57,7 @@ class CertainTokens:
     Args:
         tokenizer: Tokenizer of the model.
         after: Ids that precede the text.
-        echo: Text that is sent before it.
+        echo: Text that is sent before the generated text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echo: str = "") -> None:
@@ -84,7 +91,14 @@ def completion_logprobs(tokens: Sequence[OffsetLogprob], top: int) -> Completion
 
 
 def prompt_logprobs(tokenizer: Tokenizer, ids: Sequence[int], scored: ScoredPrompt, top: int) -> CompletionLogprobs:
-    """Return the tokens of an echoed prompt; the first one has no probability."""
+    """Return the tokens of an echoed prompt with their log-probabilities; that of the first one is None.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        ids: Token ids of the prompt, at least one.
+        scored: Log-probabilities of the tokens after the first.
+        top: Number of likeliest tokens to report; 0 for none.
+    """
     texts = TokenTexts(tokenizer)
     offset, name = texts.push(ids[0])
     rest = [texts.push_logprob(*token) for token in zip(ids[1:], scored.logprobs, scored.top, strict=True)]
@@ -102,7 +116,7 @@ def join_logprobs(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
 
 
 def _logprobs_by_text(token: TokenLogprob) -> dict[str, float]:
-    """Return the likeliest tokens by text, and the token itself."""
+    """Return the log-probability of each likeliest token and of the token itself, by text."""
     logprobs = dict[str, float]()
     for token_id in (*token.top_logprobs, token):  # of two with equal texts, the likelier one is used
         logprobs.setdefault(token_id.token, token_id.logprob)

@@ -14,6 +14,12 @@ REQUEST_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 
 
 
 class ServerMetrics:
+    """The metrics of one application.
+
+    Args:
+        models: Models whose workers are observed.
+    """
+
     def __init__(self, models: ModelRegistry) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -29,7 +29,10 @@ MAX_LOGPROBS = 20
 
 
 def describe_choices(description: str) -> WrapValidator:
-    """Validate a field with several types: the error message describes them instead of one error per type."""
+    """Return a validator for a field with several types: its error message is "must be" and the description.
+
+    Without it, an invalid value would cause one error message per type.
+    """
 
     def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -61,12 +64,12 @@ TopCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 def to_list(value: "str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]") -> list[Any]:
-    """Return a list of texts or of lists of ids; a single one becomes a list."""
+    """Return a list of texts or of lists of token ids; a single text or list of ids becomes a list of one."""
     return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 
 
 def example(**fields: Any) -> ConfigDict:
-    """Return a configuration with an example request for the OpenAPI document."""
+    """Return a pydantic configuration with an example request for the OpenAPI document."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
@@ -247,5 +250,5 @@ class ClassifyRequest(RequestBody):
     text: Texts
     threshold: Annotated[
         Share | None,
-        Field(description="return labels with a probability above this, for models with several labels per text (0.5)"),
+        Field(description="probability above which a label is returned, if a text may have several (default: 0.5)"),
     ] = None

@@ -1,4 +1,4 @@
-"""Response schemas: OpenAI's formats, and the fields of `tercet VERB --json` for other routes."""
+"""Response schemas: OpenAI's formats, and for other routes the fields of the command's output with `--json`."""
 
 from typing import Literal
 

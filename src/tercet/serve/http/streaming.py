@@ -1,7 +1,7 @@
 """Server-sent events: the parts of a response as lines of JSON, followed by `[DONE]`.
 
-A client that stops reading occupies only the memory of its response: the worker never waits for it, and the stream
-ends if nothing could be sent for some time.
+A client that stops reading delays no other client, because the worker does not wait until its tokens are sent. Its
+stream ends if nothing could be sent for some time.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ class EventStream(Response):
 
     Args:
         first: The first event.
-        rest: The following events; closed at the end in all cases.
-        patience: Seconds for which a client may accept no data.
+        rest: The following events; always closed at the end of the response.
+        patience: Seconds after which a client that accepts no data is treated as disconnected.
     """
 
     media_type = "text/event-stream"
@@ -74,7 +74,18 @@ def _encode(event: Event) -> bytes:
 
 
 async def start_stream(request: Request, events: AsyncGenerator[Event], *, patience: float) -> EventStream:
-    """Return the stream after its first event; an error before that has its own status."""
+    """Wait for the first event and return the stream.
+
+    An error before the first event is raised here, so that the response can have the status of the error.
+
+    Args:
+        request: Request of the client.
+        events: Events of the response.
+        patience: Seconds after which a client that accepts no data is treated as disconnected.
+
+    Raises:
+        ClientGone: If the client disconnects before the first event.
+    """
     try:
         first = await unless_disconnected(request, anext(events))  # type: ignore[arg-type]
     except BaseException:

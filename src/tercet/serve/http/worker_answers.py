@@ -12,7 +12,7 @@ from tercet.serve.registry import Cancellable
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | Exception], None]], Cancellable]
 TIMEOUT_MESSAGE = "the response took longer than {:g} seconds; request less at once, or try again later"
-MAX_ANSWERS_PER_BATCH = 16  # answers that are transferred together, which takes a millisecond of the event loop
+MAX_ANSWERS_PER_BATCH = 16  # answers that are transferred together; they take a millisecond of the event loop
 
 
 async def worker_answers(
@@ -23,23 +23,24 @@ async def worker_answers(
     is_last: Callable[[Answer], bool],
     is_streamed: bool = False,
 ) -> AsyncGenerator[tuple[int, Answer]]:
-    """Yield a worker's answers to the parts of a request, with the part's number, as they arrive.
+    """Yield a worker's answers to the parts of a request as they arrive, each after the number of its part.
 
-    Close it (`contextlib.aclosing`) to cancel unfinished parts.
+    Close the generator (`contextlib.aclosing`) to cancel unfinished parts.
 
     Args:
-        submits: Functions that submit one part each, with a callback for its answers.
+        submits: Functions that submit one part each; their argument is a callback for the answers of the part.
         max_running: Maximum number of parts in the worker, so that a long list leaves capacity for other requests.
         seconds: Time limit of all parts together.
-        is_last: Returns whether an answer is the last of its part.
-        is_streamed: If True, each answer is transferred immediately. Otherwise several answers of a part are
-            transferred together, up to the last: each wake-up of the client thread takes the interpreter lock from the
-            worker, during a step that other requests wait for.
+        is_last: Function that returns whether an answer is the last of its part.
+        is_streamed: If True, each answer is transferred to the event loop immediately. Otherwise up to
+            MAX_ANSWERS_PER_BATCH answers of a part are transferred together, because each transfer lets the thread of
+            the event loop take the interpreter lock from the worker, during a step that other requests wait for.
 
     Raises:
         TimeoutError: If the time limit is exceeded.
-        QueueFull, ShuttingDown: If the worker rejects all parts.
-        Exception: Exceptions of the worker.
+        QueueFull: If the queue is full and no part of this request is running.
+        ShuttingDown: If the worker shuts down before the last answer.
+        Exception: If the worker answers a part with an exception.
     """
     loop, batch_size = asyncio.get_running_loop(), 1 if is_streamed else MAX_ANSWERS_PER_BATCH
     batches = asyncio.Queue[tuple[int, list[Answer | Exception]]]()

@@ -30,7 +30,7 @@ async def chat(request: Request, body: ChatRequest) -> Any:
     ids = await run_in_threadpool(model.chat_template.encode, messages)
     check_length(model, ids, "messages", "the conversation")
     requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    # By default, the answer is at most as long as the conversation stays visible.
+    # By default, the answer may only be so long that the whole conversation stays within the context.
     length = limit_tokens(model, requested, answer_budget(len(ids), model.max_len))
     plan = GenerationPlan(
         model=model, prompts=[Prompt(ids=tuple(ids))], samples=body.samples, sampling=make_sampling(body, length),

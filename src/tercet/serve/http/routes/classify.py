@@ -1,4 +1,4 @@
-"""/classify: label, labels or number of each text, or label of each word, as `tercet classify`."""
+"""/classify: the label, labels or number of each text, or the label of each word, as in `tercet classify`."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from tercet.serve.http.responses import (
 
 Answer = Classification | MultiLabelClassification | Regression | Tagging
 
-SCORE_CHARACTERS = 40  # JSON of a label and its probability
+SCORE_CHARACTERS = 40  # approximate JSON of a label and its probability
 
 router = APIRouter(route_class=Route)
 
@@ -39,7 +39,7 @@ async def classify(request: Request, body: ClassifyRequest) -> Response:
     await context.count_text_tokens(texts)
     threshold = THRESHOLD if body.threshold is None else body.threshold
     answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
-    lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # number of score lists
+    lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # dicts of scores
     labels = 1 if head is None else len(head.labels)
     return await item_list_response(
         ClassifyResponse(model=context.model.name, answers=[]), "answers", list(zip(texts, answers, strict=True)),

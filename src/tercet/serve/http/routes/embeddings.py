@@ -14,7 +14,7 @@ from tercet.serve.http.item_list import item_list_response
 from tercet.serve.http.requests import EmbeddingsRequest, to_list
 from tercet.serve.http.responses import EmbeddingItem, EmbeddingsResponse, PromptUsage
 
-NUMBER_CHARACTERS = 20  # JSON of a float32
+NUMBER_CHARACTERS = 20  # approximate JSON of a float32
 
 router = APIRouter(route_class=Route)
 
@@ -47,9 +47,9 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 
 
 def _encode_texts(context: RequestContext, body: EmbeddingsRequest) -> list[tuple[int, ...]]:
-    """Return the ids of each text.
+    """Return the token ids of each text, without bos and eos.
 
-    A text that is too long is rejected, since a vector cannot report a truncation.
+    A text that is too long is rejected, because the response has no field to report a truncation.
     """
     model, texts = context.model, to_list(body.input)
     max_tokens = model.trained_model.require("embed").text_len - 2  # without bos and eos

@@ -18,7 +18,8 @@ from tercet.serve.http.requests import FillRequest, to_list
 from tercet.serve.http.responses import FilledText, FillResponse
 from tercet.tokens import Tokenizer
 
-FIELD_CHARACTERS = 256  # JSON of a candidate's word, ids and probability, weighted by the time they take
+# Characters per candidate for its word, ids and probability: more than their length, since they take longer to encode.
+FIELD_CHARACTERS = 256
 
 router = APIRouter(route_class=Route)
 
@@ -42,10 +43,10 @@ def _describe(filled: MaskPredictions) -> FilledText:
 
 
 def _count_characters(tokenizer: Tokenizer, texts: Sequence[str], body: FillRequest) -> int:
-    """Return the approximate length of the response.
+    """Return the approximate length of the response in characters.
 
     Raises:
-        APIError: If it exceeds the limit.
+        APIError: If the length exceeds MAX_FILLED_CHARACTERS.
     """
     n_candidates = len(body.only) if body.only is not None else min(body.top or TOP, tokenizer.vocab_size)
     masks = [count_masks(tokenizer, text) for text in texts]

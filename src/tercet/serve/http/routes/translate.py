@@ -37,10 +37,10 @@ async def translate(request: Request, body: TranslateRequest) -> TranslateRespon
 
 
 def _search(body: TranslateRequest) -> Beam | Sampling:
-    """Return the search settings.
+    """Return the settings of the beam search, or those of sampling if the request asks for it.
 
     Raises:
-        APIError: If fields cannot be combined.
+        APIError: If fields cannot be combined, or a value is invalid.
     """
     beam = {field: value for field in BEAM_FIELDS if (value := getattr(body, field)) is not None}
     sampling = {field: value for field in SAMPLING_FIELDS if (value := getattr(body, field)) is not None}
@@ -61,7 +61,8 @@ def _search(body: TranslateRequest) -> Beam | Sampling:
 def _describe_text(lines: Sequence[Sequence[Translation]]) -> TranslatedText:
     """Return the translations of a text from those of its lines.
 
-    The first joins the best of each line, the second the second best, and so on.
+    The first one joins the best translation of each line, the second one the second best, and so on. A line with fewer
+    translations contributes its last one.
     """
     ranks = max(map(len, lines))  # an empty line has only one
     choices = [[hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in lines] for rank in range(ranks)]

@@ -57,7 +57,7 @@ def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: i
     for targets in [*seen, *held_out]:
         left.remove(targets)
     assert len(left) == len(task.rows) - len(seen)
-    cut = "longer than max_len cut" in task.describe()
+    cut = "truncated to max_len" in task.describe()
     assert cut
     assert ("left out" in task.describe()) == (len(every) < len(messages_of(tmp_path)))
 
@@ -92,7 +92,7 @@ def test_it_leaves_a_model_that_answers(finished: Finished) -> None:
     assert trained_model.chat_template == task.corpus.template
     assert (trained_model.task, trained_model.kind) == ("chat", "a chat model")
     text = (out / "samples" / "step-000012.txt").read_text()
-    assert text.count("written") == 2
+    assert text.count("output") == 2
     assert "answer   die" in text
     scores: Any = tercet.load(out / "last").evaluate()
     assert scores.nats_per_answer_token == pytest.approx(figures(out)["val/loss"][-1][1], rel=1e-6)

@@ -107,7 +107,7 @@ def test_sentences_that_do_not_fit(tmp_path: Path) -> None:
     words = "every pair is longer than max_len=4 tokens, .*; set model.max_len higher"
     check_rejected(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 4}}), tmp_path, words)
     task = task_of(tiny_pairs_recipe(tmp_path, {"model": {"max_len": 6}}), progress=False)
-    assert "longer than max_len left out" in task.describe()
+    assert "left out for exceeding max_len" in task.describe()
 
 
 def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:

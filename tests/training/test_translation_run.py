@@ -145,7 +145,7 @@ def test_what_a_run_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for text, (source, reference), written in zip(
         sample, texts, greedy(out, "last", [source for source, _ in texts]), strict=False
     ):
-        assert text.splitlines() == [f"source     {source}", f"reference  {reference}", f"written    {written}"]
+        assert text.splitlines() == [f"source     {source}", f"reference  {reference}", f"output     {written}"]
 
 
 @pytest.mark.slow

@@ -54,16 +54,14 @@ def test_pairs_longer_than_the_context_count_in_the_validation_loss_as_in_evalua
 def test_pairs_that_are_cut_are_counted(tmp_path: Path) -> None:
     task = pairs_task(tmp_path)
     assert task.describe().endswith(
-        "padding, 4 validation pairs (3 longer than max_len cut, 1 near duplicate of training pairs)"
+        "padding, 4 validation pairs (3 truncated to max_len, 1 near duplicate of training pairs)"
     )
 
 
 def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
     rows = [{"text": "the Red cat, sleeps", "label": "cat"}, {"text": LONG, "label": "cat"}]
     task = task_of(tiny_labels_recipe(tmp_path, held_out_file(tmp_path, rows)), progress=False)
-    assert task.describe().endswith(
-        "2 validation texts (1 longer than max_len cut, 1 near duplicate of training texts)"
-    )
+    assert task.describe().endswith("2 validation texts (1 truncated to max_len, 1 near duplicate of training texts)")
 
 
 def test_conversations_that_are_cut_or_left_out_are_counted(tmp_path: Path) -> None:
@@ -73,7 +71,7 @@ def test_conversations_that_are_cut_or_left_out_are_counted(tmp_path: Path) -> N
     rows = [turns("mouse", "Maus"), turns("cat", f"{LONG} {LONG}"), turns(f"{LONG} {LONG} {LONG}", "Katze")]
     task = task_of(tiny_chat_recipe(tmp_path, held_out_file(tmp_path, rows)), progress=False)
     expected_report = (
-        "3 validation conversations (1 whose answers start after max_len left out, 1 longer than max_len cut)"
+        "3 validation conversations (1 left out for answers that start after max_len, 1 truncated to max_len)"
     )
     assert expected_report in task.describe()
 

@@ -26,6 +26,7 @@ def micro_batch(recipe: Recipe) -> int:
 
 
 def unit_of(recipe: Recipe) -> Literal["rows", "tokens per side"]:
+    """Return the unit of the batch sizes of a recipe."""
     return "tokens per side" if isinstance(recipe, TranslationRecipe) else "rows"
 
 
@@ -96,7 +97,7 @@ def smallest_micro_batch(recipe: Recipe) -> int:
 
 
 def tokens_of_row(recipe: Recipe) -> int:
-    """Return the maximum tokens per row of a `Plan`; for translation, whose rows are buckets, those per side."""
+    """Return the maximum tokens per row of a `Plan`; for translation, per side of a bucket."""
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
     return recipe.model.max_len

@@ -1,4 +1,4 @@
-"""Estimate the requirements of a run before training: parameters, FLOPs, memory per device, steps, time, cost."""
+"""Estimate the parameters, FLOPs, memory per device, steps, time and cost of a run before training."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ def plan_run(
     price: float | None = None,
     progress: bool = False,
 ) -> RunPlan:
-    """Return the memory and steps of a run, and its time and cost if `mfu`, `measured` or `here` gives a speed.
+    """Return memory and steps of a run, and time and cost if `mfu`, `measured` or `here` gives a speed.
 
     Args:
         name, recipe: Name of the recipe, and the recipe.

@@ -147,7 +147,9 @@ def _memory(plan: RunPlan) -> Table:
     if any(memory.host for memory in columns):
         rows.append(("in host memory", *(format_bytes(memory.host) for memory in columns)))
     if any(memory.fits is not None for memory in columns):
-        rows.append((f"fits into {1 - HEADROOM:.0%}", *("yes" if memory.fits else "no" for memory in columns)))
+        rows.append(
+            (f"fits into {1 - HEADROOM:.0%} of memory", *("yes" if memory.fits else "no" for memory in columns))
+        )
         rows.append((f"largest micro-batch, {plan.rows}", *(_largest(plan, memory) for memory in columns)))
     header = f"memory of {'each' if plan.devices > 1 else 'the'} device", *titles
     return Table(header=header, rows=rows, caption="* as in the recipe", flush=True)

@@ -128,7 +128,7 @@ def _run_step(
     batch: Any,
     dtype: torch.dtype | None,
 ) -> tuple[int, int]:
-    """Return the bytes of activations when the loss is known, and the maximum bytes in addition during the step."""
+    """Return the bytes of activations when the loss is known, and the maximum in addition during the step."""
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         loss = fake_loss(recipe, model, batch)
     activations = live.current
@@ -156,7 +156,7 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 @contextmanager
 def _fake_tensors_on(device: Device) -> Generator[None]:
-    """Use the chunk sizes and document masks of `device` within a context, although fake tensors are on a CPU."""
+    """Use the chunk sizes and document masks of `device` for fake tensors on a CPU, within a context."""
     cpu_rows, block_mask_devices = likelihood.CHUNK_ELEMENTS["cpu"], document_mask.DEVICES
     likelihood.CHUNK_ELEMENTS["cpu"] = likelihood.CHUNK_ELEMENTS[device]
     document_mask.DEVICES = ("cpu",) if device in block_mask_devices else ()

@@ -45,6 +45,7 @@ def free_memory(accelerator: str, devices: int) -> int | None:
 
 
 def machine_memory() -> int | None:
+    """Return the physical memory of this machine in bytes; None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # another system, or unknown
@@ -52,7 +53,7 @@ def machine_memory() -> int | None:
 
 
 def free_of_linux(root: Path) -> Iterator[int]:
-    """Yield the available memory of Linux and the memory left within a container's limit (cgroup v2), in bytes.
+    """Yield the available bytes of Linux, and those left within a container's limit (cgroup v2).
 
     A value that cannot be read is omitted.
 

@@ -1,4 +1,4 @@
-"""Training speed of a device in model FLOP/s: assumed, from an earlier run, or measured on this machine.
+"""Training speed of a device in model FLOP/s: assumed, from an earlier run, or measured here.
 
     FLOP/s of a device = MFU · peak = tokens per second · FLOPs per token / devices
 

@@ -1,4 +1,4 @@
-"""Choose a packaged recipe if data is passed in the place of a recipe, as in `tercet train mytext.txt`.
+"""Choose a packaged recipe for data that is passed as a recipe, as in `tercet train mytext.txt`.
 
 The choice depends on the format of the data and on its first characters.
 """
@@ -101,7 +101,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
 
 
 def _tokenizer_keys(texts: Iterable[str]) -> Plain:
-    """Return the settings of a character tokenizer if texts are sequences such as DNA; empty for other texts.
+    """Return the settings of a character tokenizer for sequences such as DNA; empty for other texts.
 
     Sequences are recognized by their small alphabet and the absence of spaces and tabs.
     """

@@ -61,11 +61,12 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
 
 
 def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
-    """Return a recipe's settings without those that only fit its own data, if `changes` set another `data.source`.
+    """Return the settings of a recipe without those that do not fit the data in `changes`.
 
-    These are `REPLACED_KEYS`, with two exceptions: validation rules that apply to any data are kept, and so are the
-    languages if they are needed to read the other data. A recipe that validates on its training data then validates on
-    the other data. With the same source, the settings are returned unchanged.
+    If `changes` set another `data.source`, `REPLACED_KEYS` are removed, with two exceptions: validation rules that
+    apply to any data are kept, and so are the languages if they are needed to read the other data. A recipe that
+    validates on its training data then validates on the other data. With the same source, the settings are returned
+    unchanged.
 
     Args:
         settings: Unparsed settings of the recipe.

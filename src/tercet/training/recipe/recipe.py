@@ -171,7 +171,7 @@ class LabelsRecipe(Recipe):
         return replace(self, model=model)
 
     def with_labels(self, labels: tuple[str, ...], *, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Return the recipe whose classifier has the labels of the data, or for regression the scale of its numbers.
+        """Return the recipe whose classifier has the labels of the data, or the scale of its numbers.
 
         Args:
             labels: Names of the labels; empty for regression.

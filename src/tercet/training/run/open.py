@@ -1,4 +1,4 @@
-"""First stage of a run: adapt its recipe to the processes, and report all errors that can be found without torch."""
+"""First stage of a run: adapt its recipe to the processes, and report errors without importing torch."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -92,7 +92,9 @@ def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], 
 
 
 def describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
-    """Describe layers, width and context of a model; the context of the pretrained model only if it differs.
+    """Describe layers, width and context of a model that starts from a pretrained one.
+
+    The context of the pretrained model is added if it differs.
 
     Args:
         spec: Model that is trained.

@@ -1,4 +1,4 @@
-"""Values that are fixed when a run starts and kept when it is resumed: choices of `auto`, and hashes of the data."""
+"""Values that are fixed when a run starts: choices of `auto`, and hashes of the data."""
 
 from typing import TYPE_CHECKING
 

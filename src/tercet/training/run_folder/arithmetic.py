@@ -50,7 +50,7 @@ def describe_arithmetic(
 
 
 def find_changes(earlier: Sequence[Mapping[str, str]], current: Mapping[str, str]) -> list[str]:
-    """Return the differences between the current environment and an earlier one, such as `threads 2, now 4`.
+    """Return the differences of the current environment from an earlier one, such as `threads 2, now 4`.
 
     Args:
         earlier: Environments of the steps so far, the oldest first.

@@ -242,7 +242,7 @@ def plan_with_changes(plan: "Plan", record: RunRecord) -> "Plan":
 
 
 def equals_planned_run(spec: TrainingSpec, plan: "Plan", at: int) -> bool:
-    """Return whether the steps before `at` are those of a run that was planned with the new length from its start.
+    """Return whether the steps before `at` are those of a run planned with the new length from the start.
 
     Args:
         spec: Training settings.

@@ -247,7 +247,9 @@ def _check_groups(groups: list[dict[str, Any]], model: "nn.Module", optimizer: "
 
 
 def _check_tied(weights: Mapping[str, "torch.Tensor"], model: "nn.Module") -> None:
-    """Check that tied weights are equal under all their names, since loading would silently use the last one.
+    """Check that tied weights are equal under all their names.
+
+    If they were not, loading would silently use the last one.
 
     Raises:
         ValueError: If two tied weights differ.

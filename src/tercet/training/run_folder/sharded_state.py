@@ -18,7 +18,7 @@ WEIGHTS, OPTIMIZER = "weights.", "optimizer."  # prefixes of tensor names
 
 
 def flatten_checkpoint(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-    """Return the tensors of weights and optimizer by unique names, and the checkpoint without these tensors.
+    """Return the tensors of weights and optimizer by name, and the checkpoint without these tensors.
 
     The names are `weights.NAME` and `optimizer.PARAMETER.KEY`.
     """
@@ -47,7 +47,7 @@ def has_shards(folder: Path) -> bool:
 
 
 def load_full_checkpoint(folder: Path, rest: Checkpoint) -> Checkpoint:
-    """Read a sharded checkpoint, and return it with all weights and optimizer tensors unsharded, on the CPU.
+    """Read a sharded checkpoint, and return it with whole weights and optimizer tensors on the CPU.
 
     Args:
         folder: Folder of the checkpoint.

@@ -1,4 +1,4 @@
-"""`compare`: train the variants that are not trained yet, score all in the same way, and write a table and a plot.
+"""`compare`: train variants that are not trained yet, score all equally, and write a table and a plot.
 
 It writes into the folder of the comparison:
 
@@ -143,7 +143,10 @@ def compare_runs(
 
 
 def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
-    """Train and compare the runs of a planned sweep; other arguments, result and errors as in `compare_runs`."""
+    """Train and compare the runs of a planned sweep.
+
+    The other arguments, the result and the errors are those of `compare_runs`.
+    """
     check_sweep(sweep, quiet=quiet)
     trained_runs = list(train_sweep(sweep, quiet=quiet))
     folders = [run.folder for run, error in trained_runs if error is None]

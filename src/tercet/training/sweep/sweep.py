@@ -99,7 +99,7 @@ def plan_sweep(
     recipes = [name for name in names if not is_run(name)]
     if not recipes and (varied_keys or changes or seeds):
         flag = "--vary" if varied_keys else "--set" if changes else "--seeds"
-        raise UserError(f"{flag} applies only to recipes, but {' and '.join(names)} are trained already; add a recipe")
+        raise UserError(f"{flag} applies only to recipes, but no recipe is given, only {' and '.join(names)}; add one")
     training = changes.get("training")
     if seeds is not None and isinstance(training, Mapping) and "seed" in training:
         raise UserError("training.seed is both in --set and in --seeds; remove it from --set")
@@ -241,9 +241,9 @@ def _open_finished(folder: Path, name: str) -> SweepRun:
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return a short name for each recipe or run: the last part of its path, or the full name if two would be equal.
+    """Return a short name for each recipe or run: the last part of its path.
 
-    Names of recipes have no suffix.
+    Names of recipes have no suffix. If two short names would be equal, the full names are used.
     """
     ends = [Path(name).resolve().name if is_run(name) else Path(name).stem for name in names]
     return [end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)]

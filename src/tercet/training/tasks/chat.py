@@ -61,9 +61,9 @@ class ChatTask:
         n_excluded = len(corpus.train) - len(self.rows)
         facts = [
             f"{len(self.rows):,} training conversations",
-            *([f"{corpus.skipped:,} without an answer left out"] if corpus.skipped else []),
-            *([f"{n_excluded:,} whose answers start after max_len left out"] if n_excluded else []),
-            *([f"{cut:,} longer than max_len cut"] if cut else []),
+            *([f"{corpus.skipped:,} left out for having no answer"] if corpus.skipped else []),
+            *([f"{n_excluded:,} left out for answers that start after max_len"] if n_excluded else []),
+            *([f"{cut:,} truncated to max_len"] if cut else []),
             *describe_validation(
                 len(corpus.validation),
                 "conversations",
@@ -121,7 +121,7 @@ class ChatTask:
             # Number of tokens up to the first token outside the answer.
             length = np.argmin(np.append(held_out.answers[first:end], False))
             reference = held_out.ids[first : first + min(length, SAMPLE_TOKENS)]
-            lines = {"prompt": prompt, "answer": reference.tolist(), "written": answer}
+            lines = {"prompt": prompt, "answer": reference.tolist(), "output": answer}
             blocks.append(
                 "\n".join(f"{name:<8} {' '.join(tokenizer.decode(ids).split())}" for name, ids in lines.items())
             )

@@ -64,12 +64,12 @@ class LabelsTask:
         cut, held_out_cut = (int((part.lengths + 2 > self.length).sum()) for part in (corpus.train, corpus.validation))
         facts = [
             f"{len(corpus.train):,} training texts",
-            f"numbers of {scale.mean:.4g} ± {scale.std:.4g}"
+            f"numbers with mean {scale.mean:.4g} and deviation {scale.std:.4g}"
             if self.head.problem_type == "regression"
             else f"{len(corpus.labels)} labels",
-            *([f"{corpus.skipped:,} without text left out"] if corpus.skipped else []),
+            *([f"{corpus.skipped:,} left out for having no text"] if corpus.skipped else []),
             *([f"{corpus.lost:,} words without a token"] if corpus.lost else []),
-            *([f"{cut:,} longer than max_len cut"] if cut else []),
+            *([f"{cut:,} truncated to max_len"] if cut else []),
             *describe_validation(
                 len(corpus.validation), "texts", near_duplicates=corpus.near_duplicates, cut=held_out_cut
             ),
@@ -107,7 +107,7 @@ class LabelsTask:
                 return loss, {}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
-        """Return the macro F1 of labels, or for regression the RMSE in the unit of the data and the correlations."""
+        """Return the macro F1; for regression the correlations, and the RMSE in the unit of the data."""
         match score_classifier(model, self.corpus.tokenizer, self.corpus.validation):
             case LabelScores(f1=f1) | MultiLabelScores(f1=f1):
                 return {"val/f1": f1}
@@ -131,7 +131,7 @@ class LabelsTask:
             lines = {
                 "text": " ".join(self.corpus.tokenizer.decode(tokens[:SAMPLE_TOKENS].tolist()).split()),
                 "labels" if several else "label": self._format_target(target),
-                "said": self._format_target(prediction),
+                "output": self._format_target(prediction),
             }
             blocks.append("\n".join(f"{name:<7} {line}" for name, line in lines.items()))
         return "\n\n".join(blocks)

@@ -89,7 +89,7 @@ class MaskedTask:
         return group_windows(self.validation_windows, self.length)
 
     def validation_batch(self, group: np.ndarray) -> MaskedBatch:
-        """Return windows of the validation text with fixed masks, which depend only on the number of the window."""
+        """Return windows of the validation text, with masks that depend only on the number of the window."""
         return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED_MASKING)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
@@ -105,7 +105,7 @@ class MaskedTask:
         return {"val/unigram_entropy": self.unigram}
 
     def sample(self, model: EncoderOnly) -> str:
-        """Return windows of the validation text in three versions: masked, filled in by the model, and original."""
+        """Return windows of the validation text, each masked, filled in by the model, and original."""
         batch = self.validation_batch(self.validation_windows[:SAMPLES])
         inputs, positions, targets = batch.inputs, batch.positions, batch.targets
         with inference_mode(model.modules()):
@@ -151,7 +151,10 @@ class MaskedTask:
 
 
 def _cut(batch: MaskedBatch, first: int, end: int) -> MaskedBatch:
-    """Return the rows from `first` to `end` (exclusive) of a batch with equally many masked positions per row."""
+    """Return the rows from `first` to `end` (exclusive) of a batch.
+
+    Each row of the batch has the same number of masked positions.
+    """
     n_rows, length = batch.inputs.shape
     share = len(batch.positions) // n_rows
     positions, targets = (part[first * share : end * share] for part in (batch.positions, batch.targets))

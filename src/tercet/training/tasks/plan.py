@@ -1,7 +1,7 @@
 """The length of a run and the rows of each step, in closed form, so that neither has to be saved.
 
 A step takes whole units of rows. Without a ramp, a unit is the batch. With a ramp, a unit is one micro-batch per
-device, and the number of units that step s takes is
+device, and the number of units that step s, counted from 0, takes is
 
     k(s) = 1 + floor((K - 1) s / r)     for s < r, and K afterwards
 
@@ -65,7 +65,7 @@ class Plan:
         return np.concatenate(numbers), np.concatenate(epochs)
 
     def shifts(self, epochs: np.ndarray, length: int) -> np.ndarray:
-        """Return the offset of the window of each packed row in the text, which depends only on the row's epoch.
+        """Return the offset of each packed row's window in the text, which depends on the row's epoch.
 
         Args:
             epochs: Epoch of each row.
@@ -102,7 +102,10 @@ class Plan:
         return ceil(self.ramp * self.length_at(0))
 
     def for_epochs(self, epochs: float) -> "Plan":
-        """Return the shortest plan that takes at least `epochs` epochs; rows of the next one fill the last batch."""
+        """Return the shortest plan that takes at least `epochs` epochs.
+
+        Rows of the next epoch fill the last batch.
+        """
 
         def units(steps: int) -> int:
             return replace(self, steps=steps).units_before(steps)
@@ -163,6 +166,7 @@ class RowSums:
         self._cached_sums: tuple[tuple[int, int, int], np.ndarray] | None = None  # key of an epoch, and its sums
 
     def sum_before(self, plan: Plan, step: int) -> int:
+        """Return the sum over the rows of all steps before `step`."""
         if isinstance(self._values, int):
             return plan.rows_before(step) * self._values
         epochs, rest = divmod(plan.rows_before(step), plan.n_rows)

@@ -69,7 +69,15 @@ class Task(Protocol):
         """Return the batch for one of `validation_groups`."""
         ...
 
-    def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss: ...
+    def loss(self, model: Any, batch: Any, *, smoothing: float = 0.0) -> Loss:
+        """Return the training loss of a batch, as a sum over its targets and their number.
+
+        Args:
+            model: Model of the task's family.
+            batch: Micro-batch from `batches`.
+            smoothing: Fraction of label smoothing.
+        """
+        ...
 
     def validate_batch(self, model: Any, batch: Any) -> tuple[Loss, dict[str, Tensor]]:
         """Return the loss of a validation batch, and the sums of other metrics over its targets, by name."""
@@ -109,8 +117,8 @@ def describe_validation(count: int, items: str, *, near_duplicates: int, left_ou
     """
     duplicates = "duplicate" if near_duplicates == 1 else "duplicates"
     facts = [
-        *([f"{left_out:,} whose answers start after max_len left out"] if left_out else []),
-        *([f"{cut:,} longer than max_len cut"] if cut else []),
+        *([f"{left_out:,} left out for answers that start after max_len"] if left_out else []),
+        *([f"{cut:,} truncated to max_len"] if cut else []),
         *([f"{near_duplicates:,} near {duplicates} of training {items}"] if near_duplicates else []),
     ]
     noun = items.removesuffix("s") if count == 1 else items

@@ -66,7 +66,7 @@ def _rows(
 
 
 def spread(n_windows: int, length: int, tokens: int | None) -> np.ndarray:
-    """Return the numbers of evenly spread windows that together have at most `tokens` tokens, but at least one window.
+    """Return the numbers of evenly spread windows with at most `tokens` tokens, but at least one window.
 
     Args:
         n_windows: Number of all windows.

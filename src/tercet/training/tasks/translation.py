@@ -72,8 +72,8 @@ class TranslationTask:
 
     def describe(self) -> str:
         left_out = [
-            *([f"{self.corpus.skipped:,} with an empty side left out"] if self.corpus.skipped else []),
-            *([f"{self.buckets.skipped:,} longer than max_len left out"] if self.buckets.skipped else []),
+            *([f"{self.corpus.skipped:,} left out for an empty side"] if self.corpus.skipped else []),
+            *([f"{self.buckets.skipped:,} left out for exceeding max_len"] if self.buckets.skipped else []),
         ]
         held_out = describe_validation(
             len(self.corpus.validation),
@@ -121,7 +121,7 @@ class TranslationTask:
         pairs = self.corpus.validation_texts[: self.recipe.task.sample_sentences]
         translations = self._translate(model, [source for source, _ in pairs])
         return "\n\n".join(
-            f"source     {source}\nreference  {reference}\nwritten    {text}"
+            f"source     {source}\nreference  {reference}\noutput     {text}"
             for (source, reference), text in zip(pairs, translations, strict=True)
         )
 

@@ -14,7 +14,7 @@ Label = TypeVar("Label")
 def pad_rows(
     rows: Sequence[Sequence[int]], device: torch.device, *, pad: int = 0
 ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Return the rows padded on the right, and a mask that is True at real tokens."""
+    """Return at least one row, padded on the right with `pad`, and a mask that is True at real tokens."""
     longest = max(map(len, rows))
     tokens = to_device(torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows]), device)
     lengths = to_device(torch.tensor([len(row) for row in rows]), device)
@@ -38,12 +38,12 @@ def wait_for_copies(device: torch.device) -> None:
 
 
 def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[Label, Tensor]]:
-    """Yield each tensor on the CPU with its label, after the next batch has been launched.
+    """Yield each label and its tensor on the CPU, after the next batch has been launched.
 
-    A GPU is therefore never idle.
+    A GPU therefore computes the next batch while the results of the previous one are copied and used.
 
     Args:
-        batches: Labels and result tensors of batches. Each batch is launched when the iterator is advanced.
+        batches: Label and result tensor of each batch. The iterator launches a batch when it is advanced.
     """
     pending: tuple[Label, _Copy] | None = None
     for label, tensor in batches:
@@ -55,7 +55,7 @@ def overlap_copies(batches: Iterable[tuple[Label, Tensor]]) -> Iterator[tuple[La
 
 
 class _Copy:
-    """A copy of a tensor to the CPU in progress."""
+    """A copy of a tensor to the CPU that may still be in progress."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = to_host(tensor)

@@ -1,6 +1,6 @@
 """Causal language modeling: predict each token from the tokens before it.
 
-The loss is the mean of -ln p(next token).
+The loss of a target is -ln p(next token).
 """
 
 from typing import NamedTuple
@@ -22,8 +22,8 @@ class CausalBatch(NamedTuple):
 
     Attributes:
         inputs: (B, T) Token ids.
-        targets: (B, T) Id after each input, or IGNORE_INDEX.
-        token_mask: (B, T) True at real inputs; None if all are real.
+        targets: (B, T) Id after each input, or IGNORE_INDEX if it does not count.
+        token_mask: (B, T) True at real inputs; None if the model needs no mask.
         documents: (B, T) Document number of each input; None without a document mask.
     """
 
@@ -34,7 +34,10 @@ class CausalBatch(NamedTuple):
 
 
 def collate_causal(rows: TokenRows) -> CausalBatch:
-    """Return rows as a batch. A target counts if it and its input are real tokens of the same document."""
+    """Return rows as a batch.
+
+    A target counts if it and its input are real tokens and, with a document mask, belong to the same document.
+    """
     tokens = torch.from_numpy(rows.tokens)
     is_real = None if rows.mask is None else torch.from_numpy(rows.mask)
     targets = tokens[:, 1:]
@@ -59,7 +62,13 @@ def collate_windows(rows: TokenRows) -> CausalBatch:
 
 
 def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
-    """Return the loss of a batch."""
+    """Return the loss of a batch.
+
+    Args:
+        model: Language model.
+        batch: Batch on the model's device.
+        smoothing: Share of each target that is spread over the whole vocabulary.
+    """
     return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 

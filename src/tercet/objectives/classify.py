@@ -2,7 +2,7 @@
 
 one label        -ln p(label)
 several labels   binary cross-entropy: the mean over all labels of -ln p(present or absent)
-a number         (score - (number - mean) / std)², which is 1 for a constant prediction of the mean
+a number         (score - (number - mean) / std)², on average 1 if the mean is always predicted
 """
 
 from typing import NamedTuple
@@ -26,9 +26,9 @@ class LabeledBatch(NamedTuple):
     Attributes:
         inputs: (B, T) Token ids, from bos to eos.
         token_mask: (B, T) True at real tokens; None if all are real.
-        targets: Over texts, (B,) index of the label. Over tokens, (B, T) with IGNORE_INDEX on all but the first piece
-            of a word. For several labels, (B, L) float32 with 1 for each label of the text. For numbers, (B,) float32
-            in standard deviations from the mean.
+        targets: One label per text: (B,) index of the label. One label per word: (B, T) index of the label at the first
+            token of the word, and IGNORE_INDEX elsewhere. Several labels per text: (B, L) float32, 1 for each label of
+            the text. Numbers: (B,) float32 distances from the mean in standard deviations.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -37,7 +37,12 @@ class LabeledBatch(NamedTuple):
 
 
 def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBatch:
-    """Return rows as a batch. `head` contains the mean and deviation by which numbers are scaled."""
+    """Return rows as a batch.
+
+    Args:
+        rows: Rows of labeled examples.
+        head: Classifier settings; required for numbers, which are scaled by its mean and standard deviation.
+    """
     token_mask, targets = None if rows.mask.all() else torch.from_numpy(rows.mask), rows.targets
     if head is not None and head.problem_type == "regression":
         targets = ((targets - head.target_mean) / head.target_std).astype(np.float32)
@@ -45,7 +50,7 @@ def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBa
 
 
 def label_logits(model: EncoderOnly, batch: LabeledBatch) -> Float[Tensor, "N L"]:
-    """Return the float32 logits of each label, for each text or for each token of the batch."""
+    """Return the float32 logits of each label, for each text (N = B) or for each token (N = B T) of the batch."""
     return model.classify(model.hidden(batch.inputs, token_mask=batch.token_mask), batch.token_mask).flatten(0, -2)
 
 
@@ -57,8 +62,8 @@ def classify_loss(
     Args:
         model: Model with a classifier.
         batch: Batch on the model's device.
-        smoothing: Label smoothing as in PyTorch: share of each target that is spread over all labels. Only for one
-            label.
+        smoothing: Label smoothing as in PyTorch: share of each target that is spread over all labels. Must be 0 for
+            several labels and for numbers.
         logits: Result of `label_logits`, if it was computed before.
 
     Raises:

@@ -3,9 +3,10 @@
     z = softcap(h Wᵀ + b)
     loss = (1 - ε) (lse(z) - z[target]) + ε (lse(z) - mean(z))      dloss/dz = softmax(z) - (1 - ε) 1[target] - ε/V
 
-The scores of all targets over the vocabulary are the largest tensor of a training step, and the plain formula reads and
-writes them about eight times. A chunk of a few rows takes little memory. Since its gradient is computed immediately,
-nothing is kept for the backward pass. ε is label smoothing as in PyTorch (Szegedy et al. 2016).
+h are the hidden states, W and b the unembedding, and lse is logsumexp. The scores z of all targets over the vocabulary
+are the largest tensor of a training step, and the plain formula reads and writes them about eight times. A chunk of a
+few rows takes little memory. Its gradient is computed immediately, so its scores are not kept for the backward pass.
+ε is label smoothing as in PyTorch (Szegedy et al. 2016).
 
 In a graph that is compiled for a GPU, the compiler fuses the formula with its neighbors. There the plain formula is
 used if the scores of all rows fit into `MAX_WHOLE_BYTES`. `choose_form` contains the rule.
@@ -33,11 +34,13 @@ from tercet.models.vocabulary import Unembedding
 from tercet.nn.linear import multiplied_dtype
 from tercet.objectives.loss import IGNORE_INDEX, Loss
 
-# Scores per chunk: as many as fit into a cache, or keep a GPU busy. A chunk has at least this number of float32 rows,
-# because each chunk reads the unembedding twice, and reads and writes its gradient (benchmarks/log/kernels.md).
+# Scores per chunk: as many as fit into a cache, or keep a GPU busy. A chunk has at least `MIN_CHUNK_ROWS` float32 rows,
+# or twice as many 16-bit rows, because each chunk reads the unembedding twice, and reads and writes its gradient
+# (benchmarks/log/kernels.md).
 CHUNK_ELEMENTS, MIN_CHUNK_ROWS = {"cpu": 1 << 21, "cuda": 1 << 27}, 512
 MAX_WHOLE_BYTES = 2 << 30  # maximum bytes of scores that a compiled graph computes at once
-SMALL_MATMUL = 1 << 25  # multiplications up to which call overhead dominates and a single chunk is faster
+# Multiplications up to which call overhead dominates in a single chunk, so the kernel with its few calls is faster.
+SMALL_MATMUL = 1 << 25
 
 
 # whole    the formula over all rows, with its gradient by autograd
@@ -45,8 +48,8 @@ SMALL_MATMUL = 1 << 25  # multiplications up to which call overhead dominates an
 # library  torch.nn.functional.linear_cross_entropy, available in PyTorch 2.13 and later; for measurements
 Form = Literal["whole", "chunks", "library"]
 _forced_form: Form | None = None
-# Created here, since a compiled graph cannot create them. Without `allow_retain_graph` a warning would break the graph.
-# Older versions of PyTorch lack these options, and nothing uses them there.
+# Options of "library", created here since a compiled graph cannot create them. Without `allow_retain_graph` a warning
+# would break the graph. Older versions of PyTorch lack these options; the dict that replaces them there is not used.
 _LIBRARY_OPTIONS: Any = getattr(torch.nn, "LinearCrossEntropyOptions", dict)(allow_retain_graph=True)
 
 
@@ -56,7 +59,7 @@ def negative_log_likelihood(
     """Return the loss of `targets` as float32 sums. Targets with IGNORE_INDEX do not count.
 
     Args:
-        hidden: Hidden states.
+        hidden: Hidden state from which each target is predicted.
         unembedding: Layer that computes the scores.
         targets: Target ids.
         smoothing: ε, the share of each target that is spread over the whole vocabulary.
@@ -74,8 +77,8 @@ def choose_form(n_rows: int, width: int, dtype: torch.dtype, device: str) -> For
     Args:
         n_rows: Number of targets.
         width: Number of scores of each target.
-        dtype: Type in which the scores are multiplied.
-        device: Type of the device, such as `cuda`.
+        dtype: Dtype of the matrix product that computes the scores.
+        device: Type of the device, such as "cuda".
     """
     if _forced_form is not None:
         return _forced_form
@@ -96,7 +99,7 @@ def use_form(form: Form) -> Generator[None]:
 
 
 def bytes_of_graph(n_rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of scores and their gradient that a graph compiled for a GPU keeps at once."""
+    """Return the maximum bytes of scores and their gradient that a graph compiled for a GPU holds at once."""
     return 2 * min(n_rows * width * dtype.itemsize, MAX_WHOLE_BYTES)
 
 

@@ -17,7 +17,7 @@ from tercet.models import AnyModel
 from tercet.objectives.batch import to_device
 from tercet.objectives.loss import IGNORE_INDEX
 
-MAX_LOGITS = 1 << 24  # 64 MiB of float32, whatever the vocabulary
+MAX_LOGITS = 1 << 24  # 64 MiB in float32
 
 
 def token_logprobs(logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -39,7 +39,7 @@ def target_logprobs(model: AnyModel, hidden: Float[Tensor, "*B D"], targets: Int
     Args:
         model: Model of any family.
         hidden: Hidden states.
-        targets: Targets on the CPU. On a GPU, counting those to score would have to wait for the device.
+        targets: Targets on the CPU. With targets on a GPU, the host would have to wait to count those to score.
     """
     flat = targets.flatten()
     positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)  # (N,)

@@ -1,7 +1,7 @@
 """A loss is a sum and a count, never a mean.
 
-Sums and counts of four small batches add up to those of one large batch, whatever was padded or masked, and those of
-all ranks to those of a single one. The mean is computed once at the end.
+The sums and counts of four small batches add up to those of one large batch, whatever was padded or masked, and those
+of all ranks add up to those of a single one. The mean is computed once, at the end.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,9 @@ class Loss:
     """Loss of a batch.
 
     Attributes:
-        total: () Sum over the targets that is minimized, in nats (in squares for numbers). It carries the gradient.
-        plain: () Sum of -ln p of the targets without label smoothing and without a gradient.
+        total: () Sum that is minimized: the loss of all targets in nats, or squared errors for numbers. It has the
+            gradient.
+        plain: () The same sum without label smoothing and without a gradient.
         count: () Number of targets, int64.
     """
 
@@ -31,12 +32,12 @@ class Loss:
 
     @property
     def mean(self) -> Tensor:
-        """Mean loss in nats per target; zero, not NaN, without targets."""
+        """Mean loss per target; zero, not NaN, without targets."""
         return self.total / self.count.clamp(min=1)
 
     @property
     def plain_mean(self) -> Tensor:
-        """Mean -ln p per target. Its exponential is the perplexity, whatever the smoothing."""
+        """Mean -ln p per target, without label smoothing. Its exponential is the perplexity."""
         return self.plain / self.count.clamp(min=1)
 
     def detach(self) -> "Loss":

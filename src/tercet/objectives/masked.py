@@ -44,8 +44,14 @@ def collate_masked(
 ) -> MaskedBatch:
     """Return rows of T tokens as a batch with some of the tokens masked.
 
-    A row starts and ends like a text: if it is cut from a document, bos and eos replace its first and last token.
-    Special tokens are never masked, and never used as a random replacement.
+    bos and eos replace the first and the last real token of each row, so that it starts and ends like a text. Special
+    tokens are never masked, and never used as a random replacement.
+
+    Args:
+        rows: Rows of T tokens.
+        tokenizer: Tokenizer of the model.
+        masking: Share of tokens to mask, and how to mask them.
+        generator: Source of randomness.
 
     Raises:
         UserError: If the tokenizer has no mask token, bos or eos.
@@ -112,7 +118,7 @@ def masked_loss(
     """Return the loss of a batch.
 
     Args:
-        model: Model with a masked head.
+        model: Model with a head for masked language modeling.
         batch: Batch on the model's device.
         smoothing: Share of each target that is spread over the whole vocabulary.
         states: Result of `masked_states`, if it was computed before.

@@ -2,12 +2,13 @@
 
     n = floor(rate · candidates + u)          80 % of n become the mask token, 10 % a random token, 10 % are unchanged
 
-Devlin et al. (2018). Whole words: Google's BERT, 2019. Spans of whole words: Joshi et al. (2020), SpanBERT, who limit
-spans to 10 words, where here they end at the row's share.
+u is a random number in [0, 1), so n is rate · candidates on average. Devlin et al. (2018). Whole words: Google's BERT,
+2019. Spans of whole words: Joshi et al. (2020), SpanBERT. There a span has at most 10 words; here it ends when n tokens
+of the row are masked.
 
-There are three differences from most implementations. n is an exact share of each row, not a draw per token, so that
-N = B · ceil(rate · T) positions always suffice. The three replacements are exact shares of a row too, up to rounding.
-Random tokens are drawn from the whole vocabulary except its special tokens.
+There are three differences from most implementations. n is an exact share of each row, up to rounding, instead of a
+draw per token, so that N = B · ceil(rate · T) positions always suffice. The three replacements are exact shares of a
+row too, up to rounding. Random tokens are drawn from the whole vocabulary except its special tokens.
 """
 
 from dataclasses import dataclass
@@ -53,11 +54,11 @@ def mask_rows(
     Args:
         tokens: (B, T) Token ids.
         candidates: (B, T) bool, True at tokens that may be masked.
-        masking: How many tokens are masked, and how.
+        masking: Share of tokens to mask, and how to mask them.
         generator: Source of randomness.
         mask_id: Id of the mask token.
         random_ids: Ids that random tokens are drawn from.
-        word_starts: (B, T) bool, True at the first token of a word. Required for words and spans.
+        word_starts: (B, T) bool, True at the first token of a word. Required if whole words or spans are masked.
 
     Raises:
         ValueError: If random tokens are needed and `random_ids` is empty, or if `word_starts` is missing.
@@ -123,7 +124,7 @@ def _geometric(uniform: Array, mean: float) -> Array:
 
 
 def _choose_words(words: Array, candidates: Array, share: Array, order: Array, lengths: Array) -> Array:
-    """Return (B, T) a mask of random runs of `lengths` words, up to the share of each row.
+    """Return (B, T) bool, True at random runs of `lengths` words, up to `share` tokens in each row.
 
     A word that exceeds the share is not added. A run ends before such a word, before a word that is already selected,
     and before tokens that are not candidates. All rows advance together: each tries the next word of its run, or starts

@@ -1,4 +1,4 @@
-"""Translation (Sutskever et al. 2014): predict target tokens from the source and earlier ones.
+"""Translation (Sutskever et al. 2014): predict each target token from the source and the target tokens before it.
 
 The decoder's input is `<bos> a b c` and its targets are `a b c <eos>`. The source ends with `<eos>` too.
 """
@@ -23,8 +23,8 @@ class PairBatch(NamedTuple):
     Attributes:
         source: (B, S) Token ids.
         source_token_mask: (B, S) True at real tokens; None if all are real.
-        inputs: (B, T) Target from `<bos>` on. Padding is on the right, where no real token attends to it.
-        targets: (B, T) Id after each input, or IGNORE_INDEX.
+        inputs: (B, T) Ids of the target from `<bos>` on. Padding is on the right, so no real token attends to it.
+        targets: (B, T) Id after each input, or IGNORE_INDEX at padding.
     """
 
     source: Int[Tensor, "B S"]
@@ -42,7 +42,13 @@ def collate_pairs(rows: PairRows) -> PairBatch:
 
 
 def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
-    """Return the loss of a batch."""
+    """Return the loss of a batch.
+
+    Args:
+        model: Translation model.
+        batch: Batch on the model's device.
+        smoothing: Share of each target that is spread over the whole vocabulary.
+    """
     return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
 
 

@@ -11,7 +11,7 @@ class Masking:
     """Share of tokens to mask, and how to mask them.
 
     Args:
-        rate: Share of a row's tokens, without special tokens, to predict.
+        rate: Share of a row's tokens to predict; special tokens do not count.
         unit: Unit of the selection: tokens, whole words, or spans of whole words.
         span: Mean length of a span in words.
         masked, random: Shares of the predicted tokens that become the mask token and a random token. The rest is

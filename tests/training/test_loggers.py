@@ -25,7 +25,8 @@ def test_a_logger_that_is_not_installed(
     monkeypatch.setitem(sys.modules, name, None)
     recipe = tiny_recipe(tmp_path, {"logging": {name: value}}, max_steps=1)
     words = (
-        rf"logging\.{name} needs the package {name}; pip install 'tercet\[{name}\]', or --set logging.{name}={without}"
+        rf"logging\.{name} needs the package {name}; pip install 'tercet\[{name}\]', or pass --set "
+        rf"logging.{name}={without}"
     )
     with pytest.raises(UserError, match=words):
         train(recipe, tmp_path / "run", quiet=True)
@@ -55,7 +56,7 @@ def test_invalid_key_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wandb.__dict__["login"] = login
     wandb.__spec__ = object()  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    with pytest.raises(UserError, match=r"^W&B: API key must have 40\+ characters, has 3\.; try again, or --set"):
+    with pytest.raises(UserError, match=r"^W&B: API key must have 40\+ characters, has 3\.; try again, or pass --set"):
         check_loggers(LoggingSpec(wandb="online"))
 
 
@@ -78,7 +79,7 @@ def test_failing_tracker_loses_only_its_metrics(capsys: pytest.CaptureFixture[st
     tracker.finalize("success")
     assert calls == [1, 2]
     assert capsys.readouterr().err == (
-        "TensorBoard: [Errno 28] No space left on device; it is disabled, and training continues\n"
+        "TensorBoard: [Errno 28] No space left on device; this logger is disabled, and training continues\n"
     )
 
 
@@ -92,5 +93,5 @@ def test_rejecting_service_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("wandb")
     monkeypatch.setattr(WandbLogger, "experiment", property(refuse))
     recipe = tiny_recipe(tmp_path, {"logging": {"wandb": "offline"}}, max_steps=1)
-    with pytest.raises(UserError, match=r"^W&B: 401: the key is unknown; try again, or --set logging.wandb=none$"):
+    with pytest.raises(UserError, match=r"^W&B: 401: the key is unknown; try again, or pass --set logging.wandb=none$"):
         make_loggers(recipe, tmp_path)

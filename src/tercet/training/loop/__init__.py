@@ -1,1 +1,1 @@
-"""The training loop: Lightning's module and trainer, and the actions after each step."""
+"""The training loop: a Lightning module, its trainer, and the actions after each step."""

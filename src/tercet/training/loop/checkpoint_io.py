@@ -1,4 +1,7 @@
-"""Writing of Lightning's checkpoints as folders that appear atomically (`checkpoints.py` reads them)."""
+"""Writing of Lightning's checkpoints as folders that appear atomically.
+
+`run_folder/checkpoints.py` finds and checks them.
+"""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +19,14 @@ from tercet.training.run_folder.sharded_state import has_shards, load_full_check
 
 
 class CheckpointFolderIO(TorchCheckpointIO):
-    """Writes a checkpoint as a folder that appears atomically.
+    """Lightning's input and output of checkpoints, each of which is a folder that appears atomically.
 
     If the process is killed during a save, the earlier checkpoints stay intact.
 
     Args:
         checkpoints: Checkpoints of the run.
         arithmetic: Numerical environments of the steps so far (see `run_folder/arithmetic.py`), saved with the state.
-        on_save: Called with the step after each save.
+        on_save: Function called after each save with the number of trained steps.
     """
 
     def __init__(
@@ -42,7 +45,17 @@ class CheckpointFolderIO(TorchCheckpointIO):
 
     @contextmanager
     def write(self, checkpoint: dict[str, Any], path: Any) -> Generator[Path]:
-        """Yield a temporary folder with the checkpoint. More files may be added before it gets its final name."""
+        """Yield a temporary folder that contains the checkpoint and gets its final name at the end of the context.
+
+        More files may be added to the folder within the context.
+
+        Args:
+            checkpoint: Lightning's checkpoint.
+            path: Path of the state file in the final folder.
+
+        Raises:
+            UserError: If the folder cannot be written.
+        """
         checkpoint = {**checkpoint, ARITHMETIC: self.arithmetic, RECIPE_HASH: self.checkpoints.recipe_hash()}
         metrics = self.checkpoints.out / METRICS
         folder = Path(path).parent
@@ -51,10 +64,13 @@ class CheckpointFolderIO(TorchCheckpointIO):
             if metrics.exists():
                 write_atomically(new / METRICS, metrics.read_bytes())
             yield new
-        self.checkpoints.damaged.pop(folder, None)  # it was replaced
+        self.checkpoints.damaged.pop(folder, None)  # a damaged checkpoint of this step has been replaced
         self.on_save(checkpoint["global_step"])
 
 
 def add_version(state: State) -> dict[str, Any]:
-    """Return a state with the version of the installed Lightning, so that Lightning does not migrate it."""
+    """Return a state with the keys that Lightning requires in addition.
+
+    The version is that of the installed Lightning, so that Lightning does not migrate the state.
+    """
     return {**state, "epoch": 0, "pytorch-lightning_version": version}

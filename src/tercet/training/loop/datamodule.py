@@ -1,4 +1,7 @@
-"""Lightning data module over the steps of a task. Batches are a function of the step, so it has no state to save."""
+"""Lightning data module with the batches of a run.
+
+Batches are a function of the step, so there is no state to save.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +14,7 @@ from tercet.training.tasks.task import Task
 
 
 class StepDataModule(pl.LightningDataModule):
-    """Batches of the remaining steps. For a GPU, each is built and copied during the step before it."""
+    """Batches of the remaining steps. On a CUDA device, each is built and copied during the step before it."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -29,13 +32,13 @@ class StepDataModule(pl.LightningDataModule):
         return self.ahead
 
     def close(self) -> None:
-        """Stop the thread that builds batches."""
+        """Stop the thread that builds batches, if there is one."""
         if self.ahead is not None:
             self.ahead.close()
 
 
 class _StepDataset(Dataset[list[Any]]):
-    """Dataset whose item `step` is this device's share of the batch of that step, in micro-batches."""
+    """Dataset whose item `step` is this device's share of the batch of that step, as a list of micro-batches."""
 
     def __init__(self, task: Task, rank: int, world: int) -> None:
         self.task, self.rank, self.world = task, rank, world
@@ -45,7 +48,10 @@ class _StepDataset(Dataset[list[Any]]):
 
 
 class _StepSampler(Sampler[int]):
-    """Sampler of the remaining steps. Its length is that of the whole run, which Lightning compares with its count."""
+    """Sampler of the numbers of the remaining steps.
+
+    Its length is the number of steps of the whole run, which Lightning compares with its count of batches.
+    """
 
     def __init__(self, trainer: Any, steps: int) -> None:
         self.trainer, self.steps = trainer, steps

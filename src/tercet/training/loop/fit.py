@@ -1,4 +1,4 @@
-"""Training loop: assembles model, data, strategy and actions, and runs Lightning's Trainer."""
+"""Training loop: combine model, data, strategy and actions, and run Lightning's Trainer."""
 
 import logging
 import warnings
@@ -50,22 +50,23 @@ Bar = NotebookDisplay | ProgressBar
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingLoop:
-    """The arguments of a training run of Lightning's Trainer.
+    """The training of a run from its start point to its end, by Lightning's Trainer.
 
     Args:
         task: Data and objective.
-        model: Model with its initial weights.
+        model: Model with its initial weights, which is trained in place.
         out: Run folder.
         precision: fp32, bf16 or fp16.
-        compile_mode: How the step is compiled.
-        start: Starting point.
+        compile_mode: How steps are compiled.
+        start: Start point: step 0, a checkpoint, or the weights of a saved model.
         checkpoints: Checkpoints of the run.
         arithmetic: Numerical environment of the remaining steps (see `run_folder/arithmetic.py`).
-        export: Writes a model into the run folder.
-        save_record: Called with the step after each save.
-        save_micro_batch: Called if a step is out of memory, with the step, counted from 0, and the smaller
-            micro-batch.
-        exact: If True, the run must end bitwise identical to an uninterrupted run.
+        export: Function that writes the model into the run folder (see `Export`).
+        save_record: Function called after each save with the number of trained steps.
+        save_micro_batch: Function called if a step is out of memory, with the step, counted from 0, and the new size of
+            micro-batches (in rows, or in tokens per side for translation).
+        exact: If True, the weights at the end must be bitwise identical to those of an uninterrupted run, so the size
+            of micro-batches must not change.
         quiet: If True, do not show progress on stderr.
     """
 
@@ -84,12 +85,14 @@ class TrainingLoop:
     quiet: bool = False
 
     def run(self) -> int | None:
-        """Train until the last step, a signal, or the end of patience.
+        """Train until the last step, a signal, or too many validations without improvement.
 
         Returns:
             Number of the signal that stopped the run, or None.
 
         Raises:
+            NonFiniteLoss: If the loss or a gradient is not finite.
+            OutOfMemory: If a step does not fit into memory and cannot be repeated with smaller micro-batches.
             RankLost: If an exchange with another rank failed.
         """
         loss = compiled_loss(self.task, self.model, accelerator(self.task.recipe.training), self.compile_mode)
@@ -110,7 +113,7 @@ class TrainingLoop:
             stack.enter_context(liveness)
             if bar is not None:
                 stack.enter_context(bar)
-            if self.start.step:  # Lightning counts the steps of its optimizer
+            if self.start.step:  # Lightning's `global_step` is this count of optimizer steps
                 trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.start.step
             state = None if self.start.checkpoint is None else self.start.checkpoint.state
             data = stack.enter_context(closing(StepDataModule(self.task)))
@@ -118,7 +121,7 @@ class TrainingLoop:
         return interruption.signal
 
     def _load_weights(self) -> None:
-        """Load the weights of the model, if the run starts from these instead of a checkpoint."""
+        """Load the weights of the start point, if it is a saved model instead of a checkpoint."""
         if self.start.weights is None:
             return
         if self.start.weights.adapter is None:
@@ -198,7 +201,7 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
 
 @contextmanager
 def _silence_lightning() -> Generator[None]:
-    """Suppress advertisements of Lightning, and its advice about settings that are chosen here."""
+    """Suppress Lightning's advertisements, and its warnings about settings that Tercet has chosen."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -1,7 +1,9 @@
-"""Handling of Ctrl-C and SIGTERM: finish the step and save. A second Ctrl-C exits immediately without saving.
+"""Handling of Ctrl-C and SIGTERM: finish the step and save.
 
-Lightning's own signal handlers are disabled: they exit without saving, exchange tensors during other exchanges, and
-requeue SLURM jobs.
+If Ctrl-C is pressed again, or after SIGTERM, the process exits immediately without saving.
+
+Lightning's own signal handlers are disabled: they exit without saving, exchange tensors while other exchanges are in
+progress, and requeue SLURM jobs.
 """
 
 import os
@@ -18,18 +20,22 @@ from tercet.messages import is_first_process, print_note
 from tercet.training.distributed.launch import RankLost
 from tercet.training.loop.module import TrainingModule
 
-STOP_WITHOUT_SIGNAL = 1  # must be less than SIGINT and SIGTERM
+STOP_WITHOUT_SIGNAL = 1  # sent to other ranks; must be less than the numbers of SIGINT and SIGTERM
 
 
 class Interruption(Callback):
-    """Context manager that handles signals, and action that stops the run after the current step."""
+    """Context manager that records SIGINT and SIGTERM, and action that stops the run after the current step.
+
+    Attributes:
+        signal: Number of the signal that any rank has received; None without a signal.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        # Only the main thread can set handlers. Ray, for example, calls this in another thread.
+        # Only the main thread can set handlers. Ray, for example, trains in another thread.
         if threading.current_thread() is threading.main_thread():
             self.previous_handlers = {
                 number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)
@@ -40,7 +46,7 @@ class Interruption(Callback):
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
         if self.previous_handlers and isinstance(error, RankLost):
-            # The launcher terminates the remaining ranks. This rank is exiting, and must first report why.
+            # The launcher sends SIGTERM to the remaining ranks. This rank is exiting, and must first report why.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -55,8 +61,8 @@ class Interruption(Callback):
             print_note("\nfinishing this step, then saving; press Ctrl-C again to stop without saving")
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        # A signal on one rank stops all ranks, since the others would otherwise wait for it forever. All ranks get its
-        # number, since rank 0 would otherwise record the run as finished.
+        # A signal on one rank stops all ranks, since the others would otherwise wait for this rank forever. All ranks
+        # receive the signal's number, since rank 0 would otherwise record the run as finished.
         local = self.signal or (STOP_WITHOUT_SIGNAL if trainer.should_stop else 0)
         highest = int(
             trainer.strategy.reduce(torch.tensor(local, device=trainer.strategy.root_device), reduce_op="max")

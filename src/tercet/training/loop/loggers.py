@@ -1,4 +1,4 @@
-"""Third-party loggers, and the check of their requirements before anything is read or trained."""
+"""Loggers for TensorBoard and W&B, and a check of their requirements before anything is read or trained."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B"}
 
 
 def check_loggers(spec: LoggingSpec) -> None:
-    """Check that the packages of the loggers are installed and that W&B accepts the key.
+    """Check that the packages of the enabled loggers are installed, and that W&B accepts the key.
 
     Raises:
         UserError: If a package is not installed, or W&B is used online and its key is missing or rejected.
@@ -34,13 +34,19 @@ def check_loggers(spec: LoggingSpec) -> None:
             has_key = wandb.login(prompt=False)
         if not has_key:
             raise UserError(
-                "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or --set "
+                "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or pass --set "
                 "logging.wandb=offline and upload the run later with `wandb sync`"
             )
 
 
 def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
-    """Return the loggers of a run, ready to write. If one fails later, it is disabled and training continues.
+    """Return the loggers that a recipe enables, ready to write.
+
+    If a logger fails later, it is disabled and training continues.
+
+    Args:
+        recipe: Recipe of the run.
+        out: Run folder, into which the loggers write. Its name is the name of the run at W&B.
 
     Raises:
         UserError: If a logger cannot start.
@@ -65,7 +71,7 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
         )  # fmt: skip
     for name, logger in loggers.items():
         with _report_failure(name):
-            _ = logger.experiment  # connects on rank 0, so that errors occur now and not at the first metrics
+            _ = logger.experiment  # connects now (on rank 0), so that errors do not occur at the first metrics
     if not loggers:
         return []
     from tercet.training.loop.tracker import Tracker  # imports torch
@@ -75,11 +81,11 @@ def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
 
 @contextmanager
 def _report_failure(name: str) -> Generator[None]:
-    """Report any error of a logger, its service or the network as one line."""
+    """Raise a UserError of one line instead of any error of the logger `name`, its service or the network."""
     try:
         yield
     except Exception as error:
-        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or {LEAVE_OUT[name]}") from None
+        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or pass {LEAVE_OUT[name]}") from None
 
 
 def _wandb() -> Any:
@@ -94,4 +100,6 @@ def _import_extra(name: str) -> Any:
 
 
 def _missing_error(name: str, package: str) -> UserError:
-    return UserError(f"logging.{name} needs the package {package}; pip install 'tercet[{name}]', or {LEAVE_OUT[name]}")
+    return UserError(
+        f"logging.{name} needs the package {package}; pip install 'tercet[{name}]', or pass {LEAVE_OUT[name]}"
+    )

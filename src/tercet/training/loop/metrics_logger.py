@@ -1,7 +1,7 @@
-"""Logger of `metrics.csv`: one line per logged step, written immediately.
+"""Logger that writes `metrics.csv`: one line per logged step, written immediately.
 
-When a run is resumed, the file is cut back to the checkpoint, so that it ends like that of an uninterrupted run.
-Lightning's own CSV logger starts a new file in each process.
+When a run is resumed, `restore_metrics` first restores the lines up to the checkpoint, so that the file ends like that
+of an uninterrupted run. Lightning's own CSV logger starts a new file in each process.
 """
 
 import csv
@@ -18,6 +18,12 @@ from tercet.storage import report_write_errors
 
 
 class MetricsLogger(Logger):
+    """Lightning logger that appends metrics to a CSV file on rank 0.
+
+    Args:
+        path: Path of the file, which is created with the columns `COLUMNS` if it does not exist.
+    """
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
@@ -49,11 +55,11 @@ class MetricsLogger(Logger):
             writer.writerow({"step": step, **cells})
 
     def _read_columns(self) -> list[str]:
-        """Return the columns of the file, which an earlier version may have created."""
+        """Return the columns of the file, which may differ from `COLUMNS` if an earlier version created it."""
         with self.path.open(newline="", encoding="utf-8") as file:
             return next(csv.reader(file), [*COLUMNS])
 
     def seconds_spent(self) -> float:
-        """Return the seconds of training up to the last line, from which a resumed run continues."""
+        """Return the seconds of training up to the last line (0 without one), at which a resumed run continues."""
         seconds = read_metrics(self.path)["seconds"] if self.path.exists() else []
         return seconds[-1][1] if seconds else 0.0

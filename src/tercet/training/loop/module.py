@@ -1,8 +1,9 @@
 """Lightning module of one optimizer step.
 
-Losses and gradients of micro-batches are summed and divided by the number of targets of the whole step, so that the
-step does not depend on how the batch is split into micro-batches and devices. The random generators are seeded by
-(seed, step, micro-batch), so that dropout is the same after a resume, with validation and on other devices.
+Losses and gradients of micro-batches are summed and divided by the number of targets of the whole step. Therefore,
+except for rounding, a step without dropout does not depend on how its batch is split into micro-batches and over
+devices. The random generators are seeded by (seed, step, micro-batch), so that dropout does not depend on resumes, on
+validations or on the number of devices.
 """
 
 from typing import Any, cast
@@ -37,10 +38,10 @@ class TrainingModule(pl.LightningModule):
     Args:
         model: Model to train.
         task: Data and objective.
-        halving: Halves the micro-batches if a step is out of memory.
-        loss: Loss of a micro-batch, compiled or not; the task's by default.
-        reuses_gradients: If True, each backward pass overwrites the memory of the gradients of the previous one (CUDA
-            graphs).
+        halving: Object that halves the micro-batches if a step is out of memory.
+        loss: Function that computes the loss of a micro-batch, compiled or not (default: `task.loss`).
+        reuses_gradients: If True, each backward pass overwrites the memory of the gradients of the previous one, as
+            with CUDA graphs.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class TrainingModule(pl.LightningModule):
         if not self.spec.is_sharded:
             for state in checkpoint["optimizer_states"]:
                 self._renumber(state)
-        # With an adapter, the frozen weights are in the run's copy of the pretrained model.
+        # The weights that an adapter leaves frozen are already in the run's copy of the pretrained model.
         for name in self._frozen_names:
             checkpoint["state_dict"].pop(name, None)
 
@@ -97,9 +98,10 @@ class TrainingModule(pl.LightningModule):
             checkpoint["state_dict"].update({name: current_state[name] for name in names})
 
     def _renumber(self, state: dict[str, Any]) -> None:
-        """Number an optimizer's state by the order of parameters in the model instead of in the groups.
+        """Number the parameters in the state of an optimizer by their order in the model instead of in the groups.
 
-        Sharded models need the order of the model. Other loaders use the lists of the parameter groups.
+        A sharded model can only load a state in the order of the model. An unsharded one maps the numbers through the
+        lists of the parameter groups, and accepts any order.
         """
         number = {id(p): index for index, p in enumerate(self.parameters())}
         groups = cast(Any, self.optimizers()).param_groups
@@ -119,7 +121,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def _frozen_names(self) -> list[str]:
-        """Names of the frozen weights next to an adapter, in the model and its average."""
+        """Names of the weights that an adapter leaves frozen, in the model and in its average; empty without one."""
         if self.task.recipe.adapter is None:
             return []
         names = [name for name, p in self.model.named_parameters(remove_duplicate=False) if not p.requires_grad]
@@ -157,7 +159,7 @@ class TrainingModule(pl.LightningModule):
         self.tokens_seen = self.task.tokens_before(step + 1)
 
     def _try_passes(self, batches: list[Any], step: int) -> bool:
-        """Compute the loss and the gradients of a step; return False if the device ran out of memory."""
+        """Compute the loss and the gradients of a step; return False if the device is out of memory."""
         try:
             self._pass(batches, step)
         except RuntimeError as error:  # its traceback references the activations, and is released here
@@ -182,24 +184,24 @@ class TrainingModule(pl.LightningModule):
         self.last_loss = Loss(total, plain, targets)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        # Here gradients are complete, and with fp16 unscaled.
+        # At this point the gradients are complete and, with fp16, unscaled.
         limit = float("inf") if self.spec.clip_norm is None else self.spec.clip_norm
         norm = clip_gradients(self.model.parameters(), optimizer, limit)
         self.last_norm = norm
-        if self.trainer.precision != "16-mixed":  # its scaler skips such steps while it searches a scale
+        if self.trainer.precision != "16-mixed":  # whose scaler skips steps with such gradients, and reduces the scale
             self._check(norm, "the gradient")
 
     @property
     def current_loss(self) -> float:
-        """Mean loss per target of the last step; on a GPU, of the last step that was logged or saved.
+        """Mean loss per target of the last step; on a GPU, of the last step at which the host waited for it.
 
-        The host therefore does not wait for a GPU at each step.
+        On a GPU, the host waits only for steps that are logged or saved.
         """
         return float(self.last_loss.mean) if self.device.type == "cpu" else self._logged_loss
 
     @property
     def _may_synchronize(self) -> bool:
-        """True if the host may wait for this step: on a GPU, only if its metrics are logged or it is saved."""
+        """True if the host may wait for the current step: on a GPU, only if it is logged or saved."""
         step, spec = self.global_step + 1, self.spec
         is_logged = step in (1, self.total_steps) or step % spec.log_every == 0
         return self.device.type == "cpu" or is_logged or step % spec.save_every == 0
@@ -219,14 +221,22 @@ class TrainingModule(pl.LightningModule):
 
 
 def step_seed(seed: int, step: int, micro_batch: int) -> int:
-    """Return a different seed for each (seed, step, micro-batch)."""
+    """Return the seed of the random generators for a micro-batch.
+
+    Within a run, all seeds differ if a step has at most 65,537 micro-batches.
+
+    Args:
+        seed: Seed of the run.
+        step: Step, counted from 0.
+        micro_batch: Index of the micro-batch in the step, over all devices.
+    """
     return ((seed * 1_000_003 + step) * 65_537 + micro_batch) % 2**63
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the generators of the CPU and of `device`.
 
-    `torch.manual_seed` also seeds the kinds of devices that are not in use, which takes a third of a millisecond
+    `torch.manual_seed` would also seed the kinds of devices that are not in use. This takes a third of a millisecond,
     because it stores a traceback for each.
     """
     torch.default_generator.manual_seed(seed)
@@ -239,8 +249,13 @@ def seed_generators(seed: int, device: torch.device) -> None:
 class MovingAverage(AveragedModel):
     """Exponential moving average of the weights, with a smaller decay in the first steps.
 
-    Without the smaller decay, the initial weights would dominate the average for long. The number of updates is also
-    counted on the host, because reading it from a GPU would make the host wait for the step.
+    The first update copies the weights. After n updates, the decay is min(decay, (1 + n) / (10 + n)); otherwise the
+    first weights would dominate the average for long. The number of updates is also counted on the host, because
+    reading it from a GPU would make the host wait for the step.
+
+    Args:
+        model: Model whose weights are averaged.
+        decay: Maximum decay, such as 0.999.
     """
 
     def __init__(self, model: AnyModel, decay: float) -> None:
@@ -276,9 +291,9 @@ def _shard(model: AnyModel, mesh: Any, spec: TrainingSpec) -> None:
     *blocks, last = blocks_of(model)
     for block in blocks:
         fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=spec.reshard_after_forward)
-    for part in (last, model):  # the backward pass begins with these
+    for part in (last, model):  # weights stay gathered after the forward pass, since the backward pass begins with them
         fully_shard(part, mesh=mesh, offload_policy=policy, reshard_after_forward=False)
-    methods = ["encode", "hidden", "logits", "classify"]  # methods of the model that are called directly
+    methods = ["encode", "hidden", "logits", "classify"]  # called directly; FSDP must gather weights before them
     if hasattr(model, "transform"):  # otherwise mlm_transform returns its input and has no weights
         methods.append("mlm_transform")
     for method in methods:

@@ -1,6 +1,6 @@
 """Progress display in a notebook: progress bar, loss curves and the last sample.
 
-IPython is not a dependency. It is imported only if the program runs in one of its kernels.
+IPython is not a dependency. It is imported only if the program runs in an IPython kernel.
 """
 
 import sys
@@ -19,8 +19,8 @@ from tercet.plots.loss_curve import loss_curve
 from tercet.training.loop.module import TrainingModule
 from tercet.training.loop.progress import Progress
 
-UPDATE_SECONDS = 0.5  # minimum time between updates, which are sent to the browser and saved in the notebook
-MAX_SAMPLE_CHARS = 600  # per sample
+UPDATE_SECONDS = 0.5  # minimum time between updates, each of which is sent to the browser and saved in the notebook
+MAX_SAMPLE_CHARS = 600  # maximum number of characters of the displayed sample
 
 
 def in_notebook() -> bool:
@@ -31,12 +31,12 @@ def in_notebook() -> bool:
 
 
 class NotebookDisplay:
-    """One output cell that is updated during the run.
+    """Progress display in one output cell, which is updated during the run.
 
     Args:
         progress: Progress of the run.
         metrics: Path of the run's metrics.csv.
-        sample: Returns the last sample, or "" if there is none yet.
+        sample: Function that returns the last sample, or "" if there is none yet.
     """
 
     def __init__(self, progress: Progress, metrics: Path, sample: Callable[[], str]) -> None:
@@ -53,7 +53,7 @@ class NotebookDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._update()  # includes the last sample, which is written after the last update
+        self._update()  # shows the last sample, which is written after the last update
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         self.progress.note_step(trainer, module)

@@ -1,8 +1,9 @@
 """Halving of micro-batches: a step that runs out of memory is repeated with smaller micro-batches.
 
 The batch of the step stays the same. Only the dropout of each micro-batch and the order of sums change. Memory runs out
-before the optimizer updates weights, so only the time of the step is lost. With several processes, which would wait for
-each other during the step, the smaller size is recorded and the run ends; it uses the new size when it is resumed.
+before the optimizer updates weights, so only the time of the step is lost. With several processes the step cannot be
+repeated, because the other processes are waiting in it. Instead, the smaller size is recorded and the run ends; when it
+is resumed, it uses the new size.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ CPU_ALLOCATOR = "DefaultCPUAllocator"  # in the message of the RuntimeError that
 
 
 class OutOfMemory(UserError):
-    """A step does not fit into the memory of a device, and cannot be repeated in smaller micro-batches."""
+    """A step does not fit into the memory of a device, and cannot be repeated with smaller micro-batches."""
 
 
 class MicroBatchHalving:
@@ -29,7 +30,7 @@ class MicroBatchHalving:
     Args:
         task: Task whose micro-batches are halved.
         exact: If True, the size must not change, because the result must be bitwise identical.
-        save: Called with the step, counted from 0, and the size of its micro-batches from then on.
+        save: Function called with the step, counted from 0, and the size of micro-batches from this step on.
     """
 
     def __init__(self, task: Task, *, exact: bool, save: Callable[[int, int], None]) -> None:
@@ -39,7 +40,8 @@ class MicroBatchHalving:
         """Halve the micro-batches from `step` on, counted from 0.
 
         Raises:
-            OutOfMemory: If the micro-batches cannot be halved, or the run has several processes.
+            OutOfMemory: If the micro-batches cannot be halved, or if the run has several processes. In the second case,
+                the new size is recorded, and used when the run is resumed.
         """
         task, recipe = self.task, self.task.recipe
         spec, unit, smallest = recipe.training, unit_of(recipe), smallest_micro_batch(recipe)
@@ -59,11 +61,12 @@ class MicroBatchHalving:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether an error of PyTorch reports that memory of a device or of the CPU could not be allocated."""
     return isinstance(error, torch.OutOfMemoryError) or CPU_ALLOCATOR in str(error)
 
 
 def remedies(recipe: Recipe) -> str:
-    """Return settings that reduce memory use for any size of a micro-batch, as the remedy of an error message."""
+    """Return the remedy of an error message: changes, other than smaller micro-batches, that reduce memory use."""
     spec = recipe.training
     settings = [
         *([] if spec.activation_checkpointing else ["training.activation_checkpointing=true"]),

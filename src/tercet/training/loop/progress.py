@@ -1,6 +1,6 @@
-"""Progress on stderr: on a terminal a bar below the loss curve, elsewhere a plain line every few seconds.
+"""Progress on stderr: on a terminal a bar below the loss curve, elsewhere a plain line every ten seconds.
 
-The bar shows loss, tokens/s and remaining time. The curve is redrawn at each validation.
+The bar shows the loss, tokens/s and the remaining time. The curve is redrawn at each validation.
 """
 
 import sys
@@ -22,31 +22,36 @@ from tercet.training.loop.step_actions import Validation
 
 
 class Progress:
-    """Step, speed and last validation of a run, as text."""
+    """Step, loss, last validation and speed of a run, as text.
+
+    Args:
+        validation: Validation of the run.
+        total: Number of steps of the run.
+    """
 
     def __init__(self, validation: Validation, total: int) -> None:
         self.validation, self.total = validation, total
         self.last_validation = ""
         self.start_time = time.perf_counter()
-        self.first: tuple[int, int] | None = None  # step and tokens
+        self.first: tuple[int, int] | None = None  # steps and tokens at the end of the first step of this process
 
     def note_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        """Update the state; must be called after each step, whether it is shown or not."""
-        if self.first is None:  # excluded from the speed, since the first step is slower than all others
+        """Update the state after a step; must be called after each step, even if no text is shown."""
+        if self.first is None:  # the first step is excluded from the speed, since it is slower than the others
             self.first, self.start_time = (trainer.global_step, module.tokens_seen), time.perf_counter()
         if self.validation.metrics:
             metrics = (f"{name.removeprefix('val/')} {value:.3f}" for name, value in self.validation.metrics.items())
             self.last_validation = f"  validation {', '.join(metrics)}"
 
     def metrics(self, module: TrainingModule) -> str:
-        """Return loss, last validation and, from the second step on, tokens/s."""
+        """Return loss, last validation and, from the second step on, tokens/s, as text."""
         assert self.first is not None
         tokens = module.tokens_seen - self.first[1]
         rate = f"  {tokens / self._elapsed():,.0f} tokens/s" if tokens else ""
         return f"loss {module.current_loss:.3f}{self.last_validation}{rate}"
 
     def describe(self, trainer: pl.Trainer, module: TrainingModule) -> str:
-        """Return the same with the step and the remaining time."""
+        """Return the text of `metrics`, with the step before it and the remaining seconds after it."""
         assert self.first is not None
         step = trainer.global_step
         measured_steps = step - self.first[0]
@@ -58,7 +63,7 @@ class Progress:
 
 
 class ProgressBar:
-    """Progress bar on a terminal, lines elsewhere.
+    """Progress bar if stderr is a terminal, otherwise plain lines.
 
     Args:
         progress: Progress of the run.
@@ -68,7 +73,7 @@ class ProgressBar:
 
     def __init__(self, progress: Progress, metrics: Path, *, line_every: float = 10.0) -> None:
         console = Console(stderr=True)
-        self.stream, self.terminal = sys.stderr, console.is_terminal  # the stream that `live` wraps
+        self.stream, self.terminal = sys.stderr, console.is_terminal  # stderr before `live` replaces it by a wrapper
         self.shows_curve = console.height >= 2 * HEIGHT  # the curve takes at most half of the terminal
         self.progress, self.metrics = progress, metrics
         self.interval = 0.25 if self.terminal else line_every

@@ -5,8 +5,9 @@
       shard-00001-....safetensors    one rank's shard of these (torch.distributed.checkpoint)
       metrics.csv, manifest.json
 
-The next step waits until the shards are copied to host memory. Files are written, hashed and renamed in the background.
-A checkpoint can be resumed with any number of ranks, or unsharded, because tensors are assembled from their shards.
+Training waits until the shards are copied to host memory. Files are written, hashed and renamed in the background. A
+run can resume from the checkpoint with any number of ranks, or unsharded, because tensors are assembled from their
+shards.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,14 +43,14 @@ from tercet.training.run_folder.sharded_state import (
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning strategy for sharded models.
+    """Lightning strategy for sharded models, with checkpoints that are written in the background.
 
     Args:
-        data_parallel_size: Number of ranks that share the batch.
-        tensor_parallel_size: Number of ranks that compute the same rows. Each rank has a shard of the model in both
-            cases.
-        io: Writes the state that is not sharded, and renames the folder at the end.
-        offload: If True, the shards are in host memory and are also exchanged from there.
+        data_parallel_size: Number of ranks that divide a batch among them.
+        tensor_parallel_size: Number of ranks that compute the same rows. In both cases, each rank has a shard of the
+            model.
+        io: Writer of the part of a checkpoint that is not sharded; it also renames the folder at the end.
+        offload: If True, the shards are in host memory, so the ranks also need to exchange tensors of the CPU.
     """
 
     def __init__(
@@ -71,13 +72,16 @@ class ShardedStrategy(ModelParallelStrategy):
         return cast(Any, get_optimizer_state_dict(cast(Any, self.model), getattr(optimizer, "optimizer", optimizer)))
 
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: Any, storage_options: Any = None) -> None:
-        """Start a save, and return when all tensors are copied; raise the error of the previous save, if any."""
+        """Wait for the previous save, start a save in the background, and return when all tensors are copied.
+
+        If the previous save failed, its error is raised.
+        """
         self.wait()
         tensors, rest = flatten_checkpoint(checkpoint)
         with ExitStack() as stack:
             new = stack.enter_context(self.io.write(rest, filepath)) if self.is_global_zero else None
             new = self.broadcast(str(new))
-            # A separate group, since training exchanges tensors at the same time.
+            # A separate process group, since training exchanges tensors while the checkpoint is written.
             self.group = self.group or cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
             writer = HuggingFaceStorageWriter(new, save_distributed=True)
             writing = async_save(tensors, storage_writer=writer, process_group=self.group)
@@ -116,14 +120,14 @@ class ShardedStrategy(ModelParallelStrategy):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the current save has finished, and raise its error, if any."""
+        """Wait until the current save, if any, has finished. If it failed, its error is raised."""
         saving, self.saving = self.saving, None
         if saving is not None:
             saving.result()
 
 
 def _result(future: Any) -> None:
-    """Wait for a save, and raise the first error of any rank instead of a CheckpointException."""
+    """Wait for a save. If it failed, raise the first error of its ranks instead of a CheckpointException."""
     try:
         future.result()
     except CheckpointException as error:

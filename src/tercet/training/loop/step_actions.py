@@ -1,4 +1,4 @@
-"""Actions after each step, in a fixed order: validate, log, show progress, sample, save.
+"""Actions after each step, in a fixed order: validate, log, show progress, sample, stop on a signal, save.
 
 Lightning calls a single callback, which calls the actions one after another. Saving comes last, so a checkpoint
 includes the results of all other actions of its step, and a resumed run neither repeats nor skips any of them.
@@ -21,15 +21,24 @@ from tercet.training.loop.module import TrainingModule
 from tercet.training.tasks.plan import Plan
 from tercet.training.tasks.task import Task
 
-# Called with the folder, the module, the step and the metrics.
+# Function that writes the model of a module into a folder of the run. Its arguments are the name of the folder, the
+# module, the number of trained steps, and the metrics of the last step (empty if it was not validated).
 Export = Callable[[Literal["best", "last"], TrainingModule, int, dict[str, float]], None]
 
 
 class StepAction(Protocol):
+    """An action after each step."""
+
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None: ...
 
 
 class StepActions(Callback):
+    """Lightning callback that calls actions in order after each step, and saves the state of stateful ones.
+
+    Args:
+        actions: Actions in the order in which they are called.
+    """
+
     def __init__(self, *actions: StepAction) -> None:
         self.actions = actions
 
@@ -37,7 +46,7 @@ class StepActions(Callback):
         for action in self.actions:
             if isinstance(action, Validation):
                 action.renew_patience(trainer.global_step)
-                # The run was killed after its last save, so no step is left to train.
+                # The last checkpoint is already out of patience: the run was killed after this save, and it ends now.
                 trainer.should_stop = trainer.should_stop or action.out_of_patience
 
     def on_train_batch_end(
@@ -62,14 +71,14 @@ class StatefulAction:
 
 
 class Validation(StatefulAction):
-    """Validation every `interval` steps: the loss, and the task's own scores.
+    """Action that computes the validation loss and the scores of the task.
 
-    It stops the run after `patience` validations in a row without improvement. The count starts again if a run that was
-    stopped in this way is made longer.
+    It validates every `validate_every` steps and at the last step, and stops the run after `patience` validations in a
+    row without improvement. The count starts again if a run that was stopped in this way is extended.
 
     Attributes:
-        metrics: Metrics of the current step; empty if the step was not validated.
-        improved: If True, the metrics of the current step are the best so far.
+        metrics: Validation metrics of the current step; empty if the step was not validated.
+        improved: True if the current step was validated and is the best so far by the metric `best_by` of the task.
     """
 
     def __init__(self, task: Task) -> None:
@@ -96,20 +105,25 @@ class Validation(StatefulAction):
             trainer.should_stop = True
 
     def renew_patience(self, step: int) -> None:
-        """Reset the count of validations without improvement if the run was made longer at this step."""
+        """Reset the count of validations without improvement if the run was extended when it was out of patience.
+
+        Args:
+            step: Number of trained steps. The count is reset only if the run was extended at this step.
+        """
         if self.out_of_patience and any(first == step for first, _ in self.task.plan.lengths):
             self.state = {**self.state, "without_better": 0}
 
     def restore_best(self, card: Card) -> None:
-        """Set the best value so far to that of a model card.
+        """Set the best value so far to that of a model card, if the card contains the metric.
 
-        Called if the state of the checkpoint is lost. The count of validations without improvement starts again.
+        This is needed if the run starts from the weights of a saved model, without the state of a checkpoint. The count
+        of validations without improvement starts again.
         """
         if f"val/{self.best_by}" in card.metrics:
             self.state = {"best": self._cost(card.metrics), "best_step": card.step, "without_better": 0}
 
     def _cost(self, metrics: Mapping[str, float]) -> float:
-        """Return the value to minimize: the loss, or another metric with the sign reversed."""
+        """Return the value to minimize: the loss, or the negative of another metric, such as BLEU."""
         value = metrics[f"val/{self.best_by}"]
         return value if self.best_by == "loss" else -value
 
@@ -119,14 +133,14 @@ class Validation(StatefulAction):
 
     @torch.no_grad()
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
-        """Return the validation loss and the other metrics of the task, averaged over targets.
+        """Return the validation loss and the other metrics of `validate_batch`, averaged over targets.
 
         The loss is without label smoothing, so that its exponential is the perplexity.
         """
         module.eval()
         rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
         groups = self.task.validation_groups()
-        # Values of each batch. They are read from a GPU at the end, because each read would make it wait.
+        # Values of each batch, by metric. They are read from a GPU only at the end, because each read makes it wait.
         parts: dict[str, list[Tensor]] = {}
         # These batches differ in shape from training batches, and compiling for them would not pay off.
         with trainer.precision_plugin.forward_context(), torch.compiler.set_stance("force_eager"):
@@ -147,10 +161,15 @@ class Validation(StatefulAction):
     def _sum_over_batches(
         self, trainer: pl.Trainer, module: TrainingModule, parts: list[list[Tensor]], n_batches: int
     ) -> list[float]:
-        """Return the sums of the values of all batches over all ranks.
+        """Return the sum of each metric over the batches of all ranks.
 
         Values are added in the order of the batches, whichever rank computed them, and in float64, because float32
         cannot represent odd numbers above 2^24. They are added on the CPU, because a GPU may not support float64.
+
+        Args:
+            trainer, module: Trainer and module of the run.
+            parts: For each metric, its values for the batches of this rank.
+            n_batches: Number of batches of all ranks together.
         """
         local = torch.stack([torch.stack(values).cpu().double() for values in parts])  # (metrics, batches of a rank)
         all_batches = torch.zeros(len(parts), n_batches, dtype=torch.float64)
@@ -170,7 +189,16 @@ class Validation(StatefulAction):
 
 
 class MetricsAction:
-    """Sends metrics to all loggers every `interval` steps and at each validation."""
+    """Action that sends metrics to all loggers.
+
+    It logs training metrics every `interval` steps and at the first and last step, and the metrics of each validation.
+
+    Args:
+        validation: Validation of the run.
+        plan: Plan of the run, for the number of epochs.
+        interval: Steps between two logs of training metrics.
+        elapsed: Seconds of training before this process started, for the metric `seconds`.
+    """
 
     def __init__(self, validation: Validation, plan: Plan, interval: int, *, elapsed: float = 0.0) -> None:
         self.validation, self.interval, self.plan = validation, interval, plan
@@ -199,13 +227,13 @@ class MetricsAction:
 
 
 class PlateauWarning:
-    """Warns on stderr if a masked language model is no better than unigram frequencies.
+    """Action that warns once on stderr if a masked language model is no better than unigram frequencies.
 
     The check starts after the warm-up and a tenth of the run. Each masked language model stays at this loss for a while
-    before it learns to use the context, and some never leave it.
+    before it learns to use the context, and some never improve on it.
     """
 
-    margin = 0.02
+    margin = 0.02  # fraction of the entropy of unigram frequencies by which the loss must be lower
 
     def __init__(self, validation: Validation) -> None:
         self.validation, self.warned = validation, False
@@ -226,7 +254,16 @@ class PlateauWarning:
 
 
 class SampleWriter:
-    """Writes text that the model generates at each validation to `samples/step-000250.txt`."""
+    """Action that writes a sample of the model at each validation, to a file such as `samples/step-000250.txt`.
+
+    Args:
+        validation: Validation of the run.
+        folder: Folder of the samples, which is created.
+        write: Function that returns a sample of the model of a module.
+
+    Attributes:
+        last: Last sample; empty if there is none yet.
+    """
 
     def __init__(self, validation: Validation, folder: Path, write: Callable[[TrainingModule], str]) -> None:
         self.validation, self.folder, self.write = validation, folder, write
@@ -242,17 +279,17 @@ class SampleWriter:
 
 
 class CheckpointWriter:
-    """Writes the model and checkpoints.
+    """Action that writes models and checkpoints.
 
-    `best/` is written when validation improves, a checkpoint and `last/` every `interval` steps and at the end. With
-    sharded weights, `last/` is written only at the end, because gathering them on one device would delay training at
-    each save.
+    The model folder `best` is written when validation improves. A checkpoint and the model folder `last` are written
+    every `interval` steps and when training ends or stops. With sharded weights, `last` is written only then, because
+    gathering the weights on one device would delay training at each save.
 
     Args:
         validation: Validation of the run.
-        interval: Steps between checkpoints.
-        export: Writes a model into the run folder.
-        state_path: Returns the path of the state after a number of steps.
+        interval: Steps between two checkpoints.
+        export: Function that writes a model into the run folder (see `Export`).
+        state_path: Function that returns the path of the state file of a checkpoint, given the number of trained steps.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Batches of a step, built while the step before it trains, so that a GPU does not wait for them.
+"""Batches of a step, built during the previous step, so that a GPU does not wait for them.
 
-A thread builds them and copies them to pinned memory and then, on a second stream, to the device. Order and content do
-not change, because a batch is a function of (seed, step). A batch that was built for larger micro-batches than the
-current ones is built again. An error in the thread is raised in the step that needs the batch.
+A thread builds the batches, copies them to pinned memory and then, on a second stream, to the device. This changes
+neither their order nor their content, because batches are a function of (seed, step). If the size of micro-batches was
+reduced after the batches of a step were built, they are built again. An error in the thread is raised in the step that
+needs the batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,19 +19,22 @@ Transfer = TypeVar("Transfer")
 
 
 class Copy(Protocol[Transfer]):
-    """A way to copy batches to the device."""
+    """A copy of batches to the device in two parts, between which the device may compute."""
 
     def send(self, batches: list[Any]) -> Transfer:
-        """Start to copy; called in the thread."""
+        """Start the copy, and return what `receive` needs to finish it. Called in the thread that builds batches."""
         ...
 
     def receive(self, transfer: Transfer) -> list[Any]:
-        """Return the batches on the device; work that is launched afterwards waits for the copy, the host does not."""
+        """Return the batches on the device.
+
+        Kernels that are launched afterwards wait for the copy. The host does not.
+        """
         ...
 
 
 class CopyOnSideStream:
-    """Copies from pinned memory on a second stream, while the step's kernels run."""
+    """A copy from pinned memory to a CUDA device, on a second stream while the kernels of a step run."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
@@ -51,18 +55,19 @@ class CopyOnSideStream:
 
 
 def copy_to(device: torch.device) -> CopyOnSideStream | None:
-    """Return how batches are copied to a device while it computes, or None if copies need no stream."""
+    """Return the copy to a CUDA device, or None for other devices, to which Lightning copies the batches."""
     return CopyOnSideStream(device) if device.type == "cuda" else None
 
 
 class StepsAhead(Generic[Transfer]):
-    """Iterable over the batches of steps, each built one step ahead.
+    """Iterable over the batches of each step, which are built one step ahead.
 
     Args:
-        build: Builds the batches of a step, in micro-batches.
-        steps: Remaining steps at the start of the iteration; its length is that of the whole run.
-        micro: Returns the current size of a micro-batch.
-        copy: How batches reach the device.
+        build: Function that returns the batches of a step, as a list of micro-batches.
+        steps: Numbers of the steps, as an iterable. Its length, that of the whole run, is also the length of this
+            object.
+        micro: Function that returns the current size of a micro-batch.
+        copy: Copy of the batches to the device.
     """
 
     def __init__(

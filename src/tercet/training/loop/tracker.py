@@ -1,4 +1,4 @@
-"""A logger of a third-party program. If it fails, it is disabled and training continues."""
+"""A logger for a third-party program. If the program fails, the logger is disabled and training continues."""
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -48,4 +48,4 @@ class Tracker(Logger):
             call()
         except Exception as error:  # an error of the disk, the network or the service
             self.has_failed = True
-            print_note(f"{self.title}: {shorten(error)}; it is disabled, and training continues")
+            print_note(f"{self.title}: {shorten(error)}; this logger is disabled, and training continues")

@@ -153,7 +153,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str, p
     [
         ({"blk.1.attn_q.weight": None}, r"block 1 differs from block 0"),
         ({"blk.1.attn_q.weight": torch.zeros(1)}, r"block 1 differs from block 0 in tensors or sizes"),
-        ({"blk.3.attn_q.weight": torch.zeros(1)}, r"blocks are not numbered from 0 on"),
+        ({"blk.3.attn_q.weight": torch.zeros(1)}, r"blocks are not numbered consecutively from 0"),
         ({"blk.01.attn_q.weight": torch.zeros(1)}, r"has blk\.01\.attn_q\.weight, unlike a supported Llama"),
         ({"output_norm.weight": None}, r"lacks output_norm\.weight, unlike a supported Llama"),
         ({"odd.weight": torch.zeros(1)}, r"has odd\.weight, unlike a supported Llama"),

@@ -195,7 +195,7 @@ def test_output_matrix_may_be_separate() -> None:
 def test_separate_source_vocabulary_is_read(tmp_path: Path) -> None:
     reference = theirs(share_encoder_decoder_embeddings=False, decoder_vocab_size=29)
     folder = written(tmp_path / "theirs", reference, n_ids=29)
-    with pytest.raises(UserError, match=r"missing source_tokenizer\.json of the source, which has its own 23 ids"):
+    with pytest.raises(UserError, match=r"missing source_tokenizer\.json, the source tokenizer with 23 ids"):
         load_model(folder)
     words(23).save(str(folder / "source_tokenizer.json"))
     trained_model = load_model(folder)

@@ -91,5 +91,5 @@ def test_metrics_with_two_line_ends_and_an_incomplete_line(tmp_path: Path) -> No
     assert columns["lr"] == [(1, 0.5), (2, 0.25)]
     assert columns["val/loss"] == [(1, 3.0)]
     path.write_bytes(path.read_bytes() + b"25,hot\n")
-    with pytest.raises(UserError, match=r"metrics\.csv line 4: invalid line of a run"):
+    with pytest.raises(UserError, match=r"metrics\.csv line 4: invalid line of metrics"):
         read_metrics(path)

@@ -66,7 +66,7 @@ def test_invalid_lines_are_skipped_and_counted(tail: MetricsFile) -> None:
     assert tail.column("step").tolist() == [1, 2, 3, 5]
     assert tail.unreadable == 2
     tail.path.write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="line 1: invalid line of a run"):
+    with pytest.raises(UserError, match="line 1: invalid line of metrics"):
         tail.refresh()
 
 

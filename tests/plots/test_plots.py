@@ -163,7 +163,7 @@ def test_files_of_older_runs_are_read_and_invalid_ones_rejected(tmp_path: Path) 
     assert lines(plot_loss(old, title="run"))["training"] == ([1], [4.0])
     for text in ("step,lr\n1,2\n2,hot\n", "a,b\n1,2\n", "step,lr\n,1\n", "step,lr\n1,2,3\n"):
         (tmp_path / "bad.csv").write_text(text)
-        with pytest.raises(UserError, match=r"bad\.csv line [123]: invalid line of a run"):
+        with pytest.raises(UserError, match=r"bad\.csv line [123]: invalid line of metrics"):
             read_metrics(tmp_path / "bad.csv")
     with pytest.raises(UserError, match=r"cannot read .*none\.csv: No such file"):
         read_metrics(tmp_path / "none.csv")

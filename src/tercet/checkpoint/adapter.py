@@ -3,9 +3,9 @@
     adapter_config.json         rank, alpha, the adapted layers, and the path of the base model
     adapter_model.safetensors   A and B of each layer, and fully trained weights, such as those of a classifier
 
-Names are those of modules, prefixed with "base_model.model.". A run that trains an adapter writes these two files to
-`best/` and `last/` instead of the weights, together with the other files of a model folder. The base model is in
-`pretrained/` next to them.
+Tensors are named after the modules of the model, with the prefix "base_model.model.". A run that trains an adapter
+writes these two files to `best/` and `last/` instead of the weights, together with the other files of a model folder.
+The base model is in `pretrained/`, next to `best/` and `last/`.
 """
 
 import json
@@ -33,19 +33,19 @@ from tercet.storage import write_atomically
 
 CONFIG, WEIGHTS = ADAPTER
 PREFIX = "base_model.model."
-BASE = f"../{PRETRAINED_COPY}"  # base model of an adapter that a run wrote
+BASE = f"../{PRETRAINED_COPY}"  # path of the base model, relative to `best` or `last` of a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank:
-    """Low-rank update of a layer's weight: `scaling` B A, with A (r, K) and B (N, r)."""
+    """Low-rank update of a linear layer's (N, K) weight: `scaling` times B A, with A (r, K), B (N, r) and rank r."""
 
     A: Tensor
     B: Tensor
     scaling: float
 
     def product(self) -> Tensor:
-        """Return the update as an (N, K) float32 matrix."""
+        """Return the whole update, including the scaling, as an (N, K) float32 matrix."""
         return self.B.float() @ self.A.float() * self.scaling
 
 
@@ -54,11 +54,14 @@ class Adapter:
     """An adapter of a base model.
 
     Attributes:
-        base: Folder of the base model, as given in the adapter's settings.
-        layers: Low-rank update of each linear layer, by the name of the layer.
-        full_weights: Fully trained weights, by name.
-        transposed: If True, the model stores its matrices as (in, out), as GPT-2 does in `transformers`.
-        task_type: Class of `peft` that wraps the model of `transformers`; None for any model.
+        base: Path of the base model as written in adapter_config.json, relative to the adapter's folder or to the
+            current directory; empty if missing.
+        layers: Low-rank updates by the names of the adapted linear layers.
+        full_weights: Trained tensors that replace those of the base model, by name, such as a classifier's.
+        transposed: If True, the base model stores its matrices as (in, out), as GPT-2 does in `transformers`. Only used
+            for writing (`fan_in_fan_out`).
+        task_type: Task type of `peft`, such as "CAUSAL_LM", which selects the class that wraps the model of
+            `transformers`; None for the general class. Only used for writing.
     """
 
     base: str
@@ -74,7 +77,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def is_foreign_adapter(folder: Path) -> bool:
-    """Return whether a folder contains an adapter and no model settings, as `peft` writes it."""
+    """Return whether a folder contains an adapter but no config.json, as `peft` writes it."""
     return is_adapter(folder) and not (folder / "config.json").is_file()
 
 
@@ -82,8 +85,9 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
     """Return the adapter that consists of the trainable weights of a model with low-rank matrices.
 
     Args:
+        model: Model to which `add_lora` has added low-rank matrices.
         state: Full tensors by name, as gathered from sharded training; by default those of the model.
-        base: Path of the base model, as written to the adapter's settings.
+        base: Path of the base model to write to adapter_config.json.
     """
     layers = {unwrap_name(name): layer for name, layer in lora_layers(model).items()}
     trainable = {unwrap_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -100,13 +104,19 @@ def adapter_of(model: nn.Module, state: Mapping[str, Tensor] | None = None, *, b
 
 @torch.no_grad()
 def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source: Path) -> AnyModel:
-    """Return a model of `spec` with the weights of `base` and the adapter in `source`; it may be `base`.
+    """Return a model of `spec` with the weights of `base`, into which the adapter is merged.
+
+    Args:
+        base: Base model. If it already has this spec, it is changed in place and returned.
+        spec: Spec of the adapted model, which may differ from that of `base`, for example in its heads.
+        adapter: Adapter of the base model.
+        source: Folder of the adapter, for error messages.
 
     Raises:
         UserError: If the adapter, the base and the spec do not match.
     """
     model = base
-    if spec != base.spec:  # other heads, or rows of another length
+    if spec != base.spec:  # such as other heads, or another maximum length
         try:
             with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
                 model = build(spec)
@@ -119,7 +129,7 @@ def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source:
             if name in base_state and base_state[name].shape == model_state[name].shape
         }
         if missing := [name for name in model_state if name not in common_state and name not in adapter.full_weights]:
-            raise UserError(f"{source}: neither the adapter nor its model has {first_names(missing)}; train again")
+            raise UserError(f"{source}: neither the adapter nor its base model has {first_names(missing)}; train again")
         model.load_state_dict(common_state, strict=False)
     merge_adapter(model, adapter, source)
     return model
@@ -127,10 +137,15 @@ def build_adapted_model(base: AnyModel, spec: AnySpec, adapter: Adapter, source:
 
 @torch.no_grad()
 def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
-    """Add the product of each adapted layer to its weight, and copy the full weights.
+    """Add each low-rank update to the weight of its layer in place, and copy the full weights.
+
+    Args:
+        model: Base model, without low-rank matrices.
+        adapter: Adapter whose layers are named as in the model.
+        source: Folder of the adapter, for error messages.
 
     Raises:
-        UserError: If the model lacks a layer of the adapter in `source`, or has it with another shape.
+        UserError: If the model lacks a layer or full weight of the adapter, or has it with another shape.
     """
     weights, layers = model.state_dict(), {name: m for name, m in model.named_modules() if isinstance(m, Linear)}
     shapes = {name: (len(low_rank.B), low_rank.A.shape[1]) for name, low_rank in adapter.layers.items()}
@@ -158,7 +173,7 @@ def merge_adapter(model: nn.Module, adapter: Adapter, source: Path) -> None:
 
 @torch.no_grad()
 def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
-    """Copy an adapter into the low-rank matrices and full weights of a model with the same layers."""
+    """Copy an adapter into a model that has low-rank matrices on the same layers, and the same full weights."""
     layers, weights = lora_layers(model), model.state_dict()
     for name, low_rank in adapter.layers.items():
         layers[name].lora_A.copy_(low_rank.A)
@@ -168,7 +183,7 @@ def fill_adapter(model: nn.Module, adapter: Adapter) -> None:
 
 
 def write_adapter(folder: Path, adapter: Adapter) -> None:
-    """Write both files. Raises like `write_atomically`."""
+    """Write adapter_config.json and adapter_model.safetensors to `folder`. Raises like `write_atomically`."""
     ranks = {name: len(low_rank.A) for name, low_rank in adapter.layers.items()}
     alphas = {name: low_rank.scaling * len(low_rank.A) for name, low_rank in adapter.layers.items()}
     rank, alpha = (max(set(of.values()), key=list(of.values()).count) for of in (ranks, alphas))
@@ -197,7 +212,9 @@ def write_adapter(folder: Path, adapter: Adapter) -> None:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read the adapter in a folder. One that `peft` wrote has the names of its base's library.
+    """Read the adapter in a folder.
+
+    The layers of an adapter that `peft` wrote are named as in `transformers`. `import_adapter` renames them.
 
     Raises:
         UserError: If a file is damaged, or the adapter is an unsupported variant.
@@ -231,10 +248,10 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def find_base(folder: Path, adapter: Adapter) -> Path:
-    """Return the folder of the base model of the adapter in `folder`.
+    """Return the path of the base model of the adapter in `folder`.
 
     Raises:
-        UserError: If the folder does not exist.
+        UserError: If it exists neither relative to `folder` nor to the current directory.
     """
     for path in (folder / adapter.base, Path(adapter.base)):
         if adapter.base and path.exists():
@@ -246,10 +263,11 @@ def find_base(folder: Path, adapter: Adapter) -> Path:
 
 
 def _scaling(config: Mapping[str, Any], name: str, rank: int, path: Path) -> float:
-    """Return the factor of a layer's product: alpha/r, or alpha/√r if stabilized (Kalajdzievski 2023)."""
+    """Return the `scaling` of a layer: alpha/r, or alpha/√r if rank-stabilized (Kalajdzievski 2023)."""
     alpha: Any = config.get("lora_alpha", 8)
     patterns: Any = config.get("alpha_pattern") or {}
-    # In `peft` each pattern is a regular expression, which is equivalent for names of words and dots.
+    # In `peft` each pattern is a regular expression for the end of a layer's name. For patterns of word characters and
+    # dots, the comparison of suffixes below is equivalent.
     if not isinstance(patterns, dict) or any(re.search(r"[^\w.]", pattern) for pattern in patterns):
         raise UserError(
             f"{path}: alpha_pattern is {show(patterns)}, which Tercet does not support; use full names of layers"

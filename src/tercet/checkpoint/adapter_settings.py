@@ -1,6 +1,7 @@
 """The keys of a `peft` LoRA adapter's settings, and their effect on the adapter's weights.
 
-An unlisted key is rejected unless it is off (null, false, 0 or empty), as `peft` writes unused variants.
+An unlisted key is rejected unless it is off (null, false, 0 or empty), since `peft` also writes the keys of variants
+that the adapter does not use.
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,8 @@ USED = {
     "peft_type": "must be LORA",
     "base_model_name_or_path": "path of the base model",
     "lora_alpha": "scaling of each product",
-    "alpha_pattern": "other scalings, by layer",
-    "use_rslora": "divides by the root of the rank",
+    "alpha_pattern": "other values of lora_alpha, by layer",
+    "use_rslora": "divides lora_alpha by the root of the rank",
 }
 IRRELEVANT = {
     "r": "follows from the shapes of A and B",
@@ -68,8 +69,13 @@ REJECTED = {
 def check_settings(config: Mapping[str, Any], path: Path) -> None:
     """Reject an adapter whose update of the base's weights is not the scaled product of A and B.
 
+    Args:
+        config: Content of adapter_config.json.
+        path: Path of this file, for error messages.
+
     Raises:
-        UserError: If a key is unknown, or its value changes the formula; the first such key is named.
+        UserError: If a key is unknown and not off, or has a value that changes the formula; the message contains the
+            first such key.
     """
     if config.get("peft_type", "LORA") != "LORA":
         raise UserError(

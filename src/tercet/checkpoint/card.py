@@ -1,7 +1,7 @@
 """Model cards: origin and quality of a model, as README.md for people and as card.json for programs.
 
-A card contains no time of day, so the same training gives a bitwise identical folder. Cards are shared together with
-the model, so they contain no folders of this machine: `/home/me/novels.txt` is written as `./novels.txt`.
+A card contains no date or time, so the same training gives a bitwise identical folder. Cards are shared together with
+the model, so they are written without folders of this machine: `/home/me/novels.txt` becomes `./novels.txt`.
 """
 
 import platform
@@ -31,17 +31,18 @@ class Card:
     """Description of a trained model.
 
     Attributes:
-        name: Name of the model.
-        step: Number of optimizer steps.
+        name: Name of the model; that of its run folder if Tercet trained it.
+        step: Number of optimizer steps; 0 if Tercet did not train the model.
         tokens_seen: Number of training tokens, including repetitions.
-        metrics: Metrics by name, such as {"validation_loss": 1.47}; losses are in nats per token.
+        metrics: Metrics by name, such as {"val/loss": 1.47}; losses are in nats per token.
         data_name: Name or path of the training data.
         data_hash: SHA-256 of the training data, as hex digits.
-        tokenizer_hash: SHA-256 of the tokenizer, as hex digits.
-        versions: Versions of Tercet, torch and Python.
+        tokenizer_hash: SHA-256 of the tokenizer, as hex digits, and that of a different source tokenizer after a space.
+        versions: Versions of Tercet, torch and Python, by lower-case name.
         git_commit: Commit of the repository in which the training was started; None outside a repository.
         recipe: The resolved recipe, as plain dictionaries.
-        kept_as: Which model of its run it is: the best one by the task's `best_by`, or the last one.
+        kept_as: Role of the model in its run: the best one by the task's `best_by`, or the last one; empty if the model
+            is not from a run.
         changes: Changes of the recipe since the run was started, in the format of `run.json`.
     """
 
@@ -60,29 +61,29 @@ class Card:
 
     @property
     def best_by(self) -> str:
-        """The metric by which the best model of the run was selected."""
+        """Name of the metric by which the best model of the run was selected, such as "loss" or "bleu"."""
         task = self.recipe.get("task")
         best_by = task.get("best_by") if isinstance(task, Mapping) else None
         return best_by if isinstance(best_by, str) and best_by in BEST_BY_TEXTS else "loss"
 
     @property
     def choice(self) -> str:
-        """Role of the model in its run, such as "best validation loss 1.2340 at step 800"; may be empty."""
+        """Role of the model in its run, such as "best validation loss 1.2340 at step 800"; empty if unknown."""
         if self.kept_as == "best" and f"val/{self.best_by}" in self.metrics:
             return f"{BEST_BY_TEXTS[self.best_by].format(self.metrics[f'val/{self.best_by}'])} at step {self.step:,}"
         return f"last, at step {self.step:,}" if self.kept_as == "last" else ""
 
     @property
     def data_settings(self) -> dict[str, Any] | None:
-        """The recipe's `data`; None if the model was not trained here."""
+        """The `data` of the recipe; None if Tercet did not train the model."""
         return data_settings(self.recipe)
 
     def remove_folders(self) -> "Card":
-        """Return a copy for sharing, with only the last part of each path."""
+        """Return a copy for sharing, in which `./name` replaces each path that contains a folder."""
         return replace(self, data_name=_last_part(self.data_name), recipe=remove_folders(self.recipe))
 
     def strip_folders(self, text: str) -> str:
-        """Remove the folders of the card's paths from a text, such as an older version's README.md."""
+        """Return a text, such as an older version's README.md, without the folders of the card's paths."""
         for path in sorted({self.data_name, *_paths(self.recipe)}, key=len, reverse=True):
             text = text.replace(path, _last_part(path)) if path else text
         return text
@@ -92,7 +93,12 @@ class Card:
         return f"Card({', '.join(filter(None, parts))})"
 
     def facts(self, spec: AnySpec, *, n_parameters: int) -> dict[str, str]:
-        """Return the properties of the model as text; "" if unknown. `n_parameters` counts tied weights once."""
+        """Return properties of the model as text, by their headings; unknown properties are "".
+
+        Args:
+            spec: Spec of the model.
+            n_parameters: Number of parameters; tied ones count once.
+        """
         return {
             "Family": spec.family,
             "Parameters": f"{n_parameters:,}",
@@ -102,7 +108,7 @@ class Card:
             "Context": f"{spec.max_len:,} tokens",
             "Vocabulary": f"{spec.vocab_size:,} tokens",
             "Checkpoint": self.choice,
-            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",  # if trained here
+            "Trained for": f"{self.step:,} steps, {self.tokens_seen:,} tokens" if self.step else "",
             "Data": self.data_name,
             "Data hash": self.data_hash,
             "Tokenizer hash": self.tokenizer_hash,
@@ -110,7 +116,7 @@ class Card:
         }
 
     def to_markdown(self, spec: AnySpec, *, n_parameters: int) -> str:
-        """Return the content of the model folder's README.md."""
+        """Return the content of the model folder's README.md. The arguments are those of `facts`."""
         facts = self.facts(spec, n_parameters=n_parameters)
         parts = [f"# {self.name or 'A Tercet model'}\n", _table("", "", facts)]
         if self.metrics:
@@ -132,13 +138,16 @@ class Card:
 
 
 def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a recipe's `data`, or None. In older recipes it also contains the task."""
+    """Return the `data` of a recipe; None if there is none. In older recipes it contains the task as `kind`.
+
+    This key is left out.
+    """
     data: Any = recipe.get("data")
     return {key: data[key] for key in data if key != "kind"} if isinstance(data, Mapping) else None
 
 
 def remove_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe, or a part of one, with `./name` instead of each path that contains a folder."""
+    """Return a copy of a recipe, or of a part of one, in which `./name` replaces each path with a folder."""
 
     def replace_path(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -168,12 +177,12 @@ def _last_part(path: Any) -> Any:
 
 
 def current_versions() -> dict[str, str]:
-    """Return the versions of the programs that determine the results of a training."""
+    """Return the versions of Tercet, PyTorch and Python, which determine the results of a training."""
     return {"tercet": tercet_version(), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def git_commit(folder: Path | None = None) -> str | None:
-    """Return the commit of the repository around `folder` (default: current directory), or None."""
+    """Return the commit of the repository around `folder` (default: current directory); None if git reports none."""
     command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)

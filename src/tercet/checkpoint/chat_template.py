@@ -1,9 +1,9 @@
 """Files of a model's chat template (Jinja), which turns a conversation into a text.
 
-chat_template.jinja      the template as a file, as Tercet writes it, and transformers since version 5
+chat_template.jinja      the template as a file, written by Tercet and by newer versions of transformers
 tokenizer_config.json    the key chat_template, in older folders
 
-The template is stored and passed on here. It is never run, since it is a program of the model's author.
+This module only reads and writes the template. It never runs it, since a template is a program by the model's author.
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ from tercet.reading.files import read_text_file
 from tercet.storage import write_atomically
 
 FILE = "chat_template.jinja"
-DEFAULT_NAME = "default"  # the name to use if a folder has several templates
+DEFAULT_NAME = "default"  # name of the template that is read if a folder has several
 
 
 def read_chat_template(folder: Path) -> str | None:
     """Read a folder's chat template; None if it has none.
 
     Raises:
-        UserError: If it cannot be read as a template.
+        UserError: If a file cannot be read, or the template is not a text or is too long.
     """
     path = folder / FILE
     if path.is_file():
@@ -39,7 +39,7 @@ def write_chat_template(folder: Path, template: str) -> None:
 
 
 def _find_template(settings: Any, path: Path) -> str | None:
-    """Return the template from a key that is a text, or a list of named templates."""
+    """Return the template in the key chat_template: its text, or the default one in a list of named templates."""
     template = settings
     if isinstance(settings, list):
         entries = [entry for entry in cast("list[Any]", settings) if isinstance(entry, dict)]

@@ -1,6 +1,6 @@
 """Conversion between model folders: to Tercet's own format, or to a format of another program.
 
-The source is anything that `load_model` opens. All checks are made before anything is written, and the new folder
+The source is any model that `load_model` can open. All checks are made before anything is written, and the new folder
 appears as a whole, so a failed conversion leaves nothing behind.
 """
 
@@ -22,7 +22,7 @@ from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
 
-MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run that contain a model
+MODELS = ("best", "last", PRETRAINED_COPY)  # subfolders of a run that contain a model
 
 
 def convert(
@@ -32,18 +32,18 @@ def convert(
 
     Args:
         src: Folder of a run or of a model in any format that `load_model` recognizes, or a GGUF file.
-        dst: A new or empty folder.
+        dst: Folder to write, which must be new or empty unless `force` is True.
         to: "hf" for the `transformers` library, or another key of `WRITERS`; by default Tercet's own format.
         merge: If True, merge an adapter into its base model.
-        force: If True, allow a folder that is not empty. Files that are not part of a model, and subfolders, are left
-            unchanged. The folder and the replaced files keep their owner and mode.
+        force: If True, replace the model in a folder that is not empty. Files that are not part of a model, and
+            subfolders, are left unchanged. The folder and the replaced files keep their owner and mode.
 
     Returns:
         dst.
 
     Raises:
-        UserError: If `src` is not a model, `dst` is not empty or belongs to a running training, or the format cannot
-            represent the model.
+        UserError: If `src` is not a model, `dst` is not empty or belongs to a running training, `merge` does not suit
+            the model, or the format cannot represent the model.
     """
     if to is not None and to not in WRITERS:
         raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
@@ -71,7 +71,7 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
         length = trained_model.sentence.max_len
         longest = "" if length is None else f", at most {length} tokens"
         print_note(
-            f"tercet: {dst} does not contain the vector settings of {src} "
+            f"tercet: {dst} does not contain the settings of {src} for text vectors "
             f"(pooling {trained_model.sentence.pooling}{longest})"
         )
     if to is None:
@@ -93,7 +93,10 @@ WRITERS: dict[str, Callable[[TrainedModel], Writer]] = {
 
 
 def _find_run(dst: Path) -> Path | None:
-    """Return the run whose folder or model `dst` is, since a training may be writing to it."""
+    """Return the run to which `dst` belongs, as its folder or one of its models; None if there is no such run.
+
+    The run is locked during the conversion, since a training may be writing to it.
+    """
     dst = dst.resolve()
     folders = (dst, dst.parent) if dst.name in MODELS else (dst,)
     return next((folder for folder in folders if any((folder / name).is_file() for name in (RECORD, LOCK))), None)

@@ -1,4 +1,4 @@
-"""Find the model of a path: a model folder, the best model of a run, or a model file."""
+"""Find the model at a path: a model folder, the best or last model of a run, or a GGUF file."""
 
 from pathlib import Path
 
@@ -7,20 +7,25 @@ from tercet.config import UserError, suggest
 from tercet.reading.files import check_links
 from tercet.tokens.forms import FORMS
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # any one of them
-ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # instead of weights, for the adapter of a base model
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # a model has one of these
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")  # both replace the weights if only an adapter is stored
 REQUIRED_FILES = ("config.json", "model.safetensors", "tokenizer.json")
-# Other files that can replace a required one.
+# Sets of files, each of which can replace a required file.
 ALTERNATIVES = {"model.safetensors": [*((name,) for name in WEIGHTS), ADAPTER], "tokenizer.json": FORMS}
 GGUF = ".gguf"
-MODELS = ("best", "last", PRETRAINED_COPY)  # folders of a run
+MODELS = ("best", "last", PRETRAINED_COPY)  # subfolders of a run that contain a model
 
 
 def find_model(path: Path) -> Path:
-    """Return the model of `path`: itself, `best` or else `last` in it, or else its only GGUF file.
+    """Return the folder or GGUF file of the model at `path`.
+
+    Args:
+        path: Model folder, run folder, GGUF file, or folder with one GGUF file. The model of a run folder is `best`, or
+            `last` if there is no `best`.
 
     Raises:
-        UserError: If there is none; the message suggests the nearest name.
+        UserError: If there is no complete model, there are several GGUF files, or a link leads out of the folder. If
+            `path` does not exist, the message suggests the nearest name.
     """
     if path.is_file():
         if path.suffix.lower() == GGUF:
@@ -31,7 +36,7 @@ def find_model(path: Path) -> Path:
     folders = (path, path / "best", path / "last")
     complete = [folder for folder in folders if not _missing(folder)]
     partial = [folder for folder in folders if len(_missing(folder)) < len(REQUIRED_FILES)]
-    if complete and complete[0] in (path, *partial[:1]):  # a damaged best model is not replaced
+    if complete and complete[0] in (path, *partial[:1]):  # `last` does not replace an incomplete `best`
         _check_links(complete[0], path)
         return complete[0]
     if files := sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file()):
@@ -46,7 +51,7 @@ def find_model(path: Path) -> Path:
 
 
 def _check_links(model: Path, path: Path) -> None:
-    """Check the links of a model's folder, and of the run that it belongs to."""
+    """Check the links of a model's folder and of the run to which it belongs. Raises like `check_links`."""
     check_links(model)
     if model != path:
         check_links(path)
@@ -58,7 +63,7 @@ def _missing(folder: Path) -> list[str]:
     def has_files(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
-    if has_files(*ADAPTER) and not has_files("config.json"):  # peft writes only these two
+    if has_files(*ADAPTER) and not has_files("config.json"):  # written by peft, without other files
         return []
     return [
         name for name in REQUIRED_FILES if not any(has_files(*names) for names in ALTERNATIVES.get(name, [(name,)]))

@@ -1,4 +1,4 @@
-"""Find the run of a path: the folder of the run, or of its best or last model."""
+"""Find the run at a path, which may be the folder of the run or that of its best or last model."""
 
 from pathlib import Path
 
@@ -6,20 +6,20 @@ from tercet.checkpoint.run_record import METRICS, RECIPE, check_run_links
 
 
 def find_run_folder(path: str | Path) -> Path:
-    """Return the folder of the run of `path`; `path` itself if it is not the folder of a run's model."""
+    """Return the run folder if `path` is the best or last model of a run; otherwise return `path` itself."""
     folder = Path(path)
     is_model = folder.name in ("best", "last") and not _has_begun(folder)
     return folder.parent if is_model and _has_begun(folder.parent) else folder
 
 
 def is_run(path: Path) -> bool:
-    """Return whether the folder of the run of `path` contains a started run."""
+    """Return whether `path` is the folder of a started run, or of the best or last model of one."""
     folder = find_run_folder(path)
     return folder.is_dir() and _has_begun(folder)
 
 
 def find_metrics(path: Path) -> Path | None:
-    """Return the metrics.csv of the run of `path`, or None if there is none.
+    """Return the path of the metrics.csv of the run at `path`; None if there is none.
 
     Raises:
         UserError: If a link leads out of the run, as in `check_run_links`.

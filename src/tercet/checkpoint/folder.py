@@ -1,18 +1,18 @@
 """Model folders: all files that are needed to use a model, each readable without Tercet.
 
-    config.json             spec: sizes and variants              model.safetensors   weights, tied ones once
+    config.json             spec: sizes and variants              model.safetensors   weights; each tied one once
     tokenizer.json          format of the `tokenizers` library    README.md           card for people
     generation_config.json  end tokens and maximum length         card.json           card for programs
     source_tokenizer.json   if a translator's source has its own vocabulary
     chat_template.jinja     turns a conversation into a text, for models that were trained on conversations
-    manifest.json           size and hash of each of these, checked on loading; README.md may be edited
+    manifest.json           size and hash of each file; on loading, all files except README.md are checked
 
 An encoder does not generate text and has no generation_config.json. A source_tokenizer.json may also accompany a
 vocabulary that both sides share: it then splits the source differently, into the same ids. A LoRA adapter is stored in
-two files instead of model.safetensors (`adapter.py`), and is added to the weights on loading.
+two files instead of model.safetensors (`adapter.py`), and is merged into the weights of its base model on loading.
 
-Folders of the `transformers` library, with model and tokenizer, are opened directly if `READERS` supports their
-model_type. So are GGUF files, which contain a model and its tokenizer, and folders with one.
+Folders of the `transformers` library with a model and its tokenizer can be loaded directly if `READERS` contains their
+model_type. GGUF files, and folders with one GGUF file, can be loaded as well; they contain both model and tokenizer.
 """
 
 import json
@@ -79,7 +79,7 @@ MODEL_FILES = {
     "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
 EDITABLE_FILES = {"README.md"}  # may be changed after the model was written
-MAX_NEW_TOKENS = 200
+MAX_NEW_TOKENS = 200  # default in generation_config.json for other programs
 
 
 def save_model(
@@ -95,21 +95,21 @@ def save_model(
 ) -> None:
     """Write a model folder, replacing a previous one as a whole.
 
-    For a model with an adapter, only the adapter's weights are written. Its base is the model in `pretrained/` next to
-    `folder`.
+    For a model with an adapter, only the adapter is written. Its base model is in `pretrained/`, next to `folder`.
 
     Args:
         folder: Model folder; it is created if necessary. Files in it that are not part of a model are left unchanged.
-        tokenizer: Its tokenizer; for a translator, that of the target.
-        card: Its card; folders of paths, and metrics that are not finite (and thus not JSON), are left out.
-        source_tokenizer: Tokenizer of the source, if it is a separate one.
+        model: Model to write.
+        tokenizer: Tokenizer of the model; for a translator, that of the target.
+        card: Card, written without the folders of its paths and without metrics that are not finite (invalid in JSON).
+        source_tokenizer: Tokenizer of a translator's source, if it is not the same as `tokenizer`.
         chat_template: Jinja template that turns a conversation into a text.
-        readme: Content of README.md; by default that of the card.
+        readme: Content of README.md; by default it is generated from the card.
         state: Full tensors by name to write instead of the model's, as gathered from sharded training.
 
     Raises:
         UserError: If the disk is full or cannot be written to.
-        ValueError: If tokenizer, state and model do not match.
+        ValueError: If tokenizers and model differ in the number of ids, or state and model in the names of tensors.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
@@ -143,7 +143,7 @@ def save_model(
 def replace_model_folder(folder: Path) -> Generator[Path]:
     """Provide a new folder for a model of any format; at the end its files replace those in `folder`.
 
-    Files that are not part of a model, and all subfolders, are never moved or copied (`replace_folder`).
+    Files that are not part of a model, and all subfolders, are never moved or copied; see `replace_folder`.
 
     Raises:
         UserError: If the disk is full or cannot be written to.
@@ -153,12 +153,12 @@ def replace_model_folder(folder: Path) -> Generator[Path]:
 
 
 def _is_foreign_entry(path: Path) -> bool:
-    """Return whether an entry of a model folder belongs to the user. Models have no subfolders."""
+    """Return whether an entry of a model folder is not part of a model. Models have no subfolders."""
     return path.name not in MODEL_FILES or (path.is_dir() and not path.is_symlink())
 
 
 def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str | None = None) -> None:
-    """Write a loaded model in Tercet's own format. Arguments and errors are those of `save_model`."""
+    """Write a loaded model in Tercet's own format. `folder`, `readme` and errors are those of `save_model`."""
     save_model(
         folder,
         trained_model.model,
@@ -171,7 +171,7 @@ def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str
 
 
 def load_model(path: Path | str) -> TrainedModel:
-    """Load a model: from its folder, the best (else the last) of a run, or in a third-party format.
+    """Load a model from its folder, from a run (best or else last model) or from a supported third-party format.
 
     Raises:
         UserError: If there is no model, or its files are damaged or do not match.
@@ -246,9 +246,9 @@ def _find_base(folder: Path, adapter: Adapter) -> Path:
 
 
 def read_spec(path: Path | str) -> AnySpec:
-    """Read the spec of the model that `load_model` would load, without building it or copying weights.
+    """Read the spec of the model that `load_model` would load, without building the model.
 
-    For third-party formats, the names of the weights are also read if they determine the heads.
+    For third-party formats, tensor names and a few tensors may also be read, such as embeddings that may be tied.
 
     Raises:
         UserError: If there is no model, or a file that is read is damaged.
@@ -262,7 +262,7 @@ def read_spec(path: Path | str) -> AnySpec:
 
 
 def read_card(path: Path | str) -> Card:
-    """Read the card of the model that `load_model` would load; the other files are only hashed.
+    """Read the card of the model that `load_model` would load. The other files are compared with their hashes only.
 
     Raises:
         UserError: If there is no model, or one of its files is damaged.
@@ -293,7 +293,7 @@ def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
 
 
 def _check(folder: Path, manifest: Manifest | None, names: Iterable[str] | None = None) -> None:
-    """Compare files with the manifest. A folder without a manifest is not checked."""
+    """Compare files (default: all but README.md) with the manifest. A folder without a manifest is not checked."""
     if manifest is not None:
         manifest.check(
             folder, [name for name in manifest.files if name not in EDITABLE_FILES] if names is None else names
@@ -326,7 +326,7 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
 
 
 def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """Set the special ids from generation_config.json; a token's name may not identify its role."""
+    """Return the tokenizer with the special ids of generation_config.json; a token's name can be ambiguous."""
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
     ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
@@ -334,7 +334,7 @@ def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     if isinstance(ids["eos_id"], list) and ids["eos_id"]:
         ids["eos_id"], *other_end_ids = cast("list[Any]", ids["eos_id"])
     if any(type(number) is not int for number in (*filter(None, ids.values()), *other_end_ids)):
-        raise UserError(f"{path}: token ids must be whole numbers, one each; put back the file that was saved")
+        raise UserError(f"{path}: the ids of bos, eos and pad must be whole numbers; put back the file that was saved")
     try:
         return tokenizer.with_ids(**ids).with_other_end_ids(other_end_ids)
     except ValueError as error:
@@ -342,7 +342,7 @@ def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 
 def tokenizer_hash(tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> str:
-    """Return the hash in a model's card, of one or both tokenizers."""
+    """Return the `tokenizer_hash` of a card: one hash if both tokenizers are equal, else both with a space between."""
     return " ".join(dict.fromkeys((tokenizer.hash, source_tokenizer.hash)))
 
 
@@ -366,7 +366,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
     for name, size in _sizes(spec, separate_source="source_tokenizer.json" in tokenizers).items():
         if name not in tokenizers:
             raise UserError(
-                f"{folder}: missing {name} of the source, which has its own {size} ids; put back that of the model"
+                f"{folder}: missing {name}, the source tokenizer with {size} ids; put back that of the model"
             )
         if tokenizers[name].vocab_size != size:
             raise UserError(
@@ -376,7 +376,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
 
 
 def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
-    """Return the number of ids of each tokenizer file; `separate_source` if a shared vocabulary has two."""
+    """Return the number of ids of each tokenizer file. With `separate_source`, a shared vocabulary has two files."""
     sizes = {"tokenizer.json": spec.vocab_size}
     if isinstance(spec, EncoderDecoderSpec) and (separate_source or spec.source_vocab_size is not None):
         source_size = spec.source_vocab_size
@@ -390,7 +390,7 @@ def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dic
 
 
 def _generation(tokenizer: Tokenizer) -> Plain:
-    """Return the generation settings that other programs read, without ids that do not exist."""
+    """Return generation_config.json for other programs. Special tokens that do not exist are left out."""
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
     known_ids = {name: number for name, number in ids.items() if number is not None}
     return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}

@@ -1,6 +1,6 @@
-"""The metrics of a run's training: `metrics.csv`, one line per logged step, read by column.
+"""Reading of `metrics.csv`, the metrics of a run's training, with one line per logged step.
 
-A cell is empty if nothing was measured at that step. Older runs may lack columns.
+A cell is empty if its metric was not measured at that step. Files of older runs may lack columns.
 """
 
 import errno
@@ -26,19 +26,21 @@ COLUMNS = (
     "seconds",
 )  # fmt: skip
 BLOCK = 16 << 20  # bytes parsed at a time
-OVERLAP = 64  # bytes before the end that identify a file that was rewritten
+OVERLAP = 64  # last bytes read; if they have changed, the file was rewritten
 X_AXES = ("step", "tokens", "seconds")
 
 
 class MetricsFile:
-    """The columns of a growing metrics.csv; `refresh` reads only what was appended. Empty cells are NaN.
+    """The columns of a growing metrics.csv. Empty cells are NaN.
 
-    A resumed run truncates its file to its checkpoint. The file is then read again from the beginning.
+    The first `refresh` reads the whole file, each further one only the appended lines. If the file was rewritten, it is
+    read again from the beginning: a resumed run truncates its file to the last checkpoint.
 
     Attributes:
-        generation: Number of times that the file was read from its beginning.
-        unreadable: Number of lines that no run writes; they are skipped.
-        first_unreadable: Number of the first of these lines, from 1, or None.
+        path: Path of the file.
+        generation: Number of times that the file was read from its beginning; 0 if it was never found.
+        unreadable: Number of invalid lines, which are skipped.
+        first_unreadable: Line number of the first invalid line (the header is line 1); None if there is none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,17 +61,20 @@ class MetricsFile:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, "step" first."""
+        """Names of the columns, in the order of the file; empty before the header is read."""
         return self._names
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column as (N) float64, one row per logged step."""
+        """Return a column as (N,) float64, one number per logged step; NaN if the file has no such column."""
         if name not in self._names:
             return np.full(self._rows, np.nan)
         return self._table[: self._rows, self._names.index(name)]
 
     def columns(self) -> Columns:
-        """Return each column as pairs of step and value, without cells that are NaN."""
+        """Return each column except "step" as pairs of step and value, without NaN.
+
+        Known columns (`COLUMNS`) that the file lacks are empty.
+        """
         columns: Columns = {name: [] for name in COLUMNS[1:]}
         steps = self.column("step")
         for name in self._names:
@@ -80,9 +85,13 @@ class MetricsFile:
         return columns
 
     def axis(self, name: str) -> np.ndarray:
-        """Return (N) values of an axis: steps, or tokens or seconds up to each step, never decreasing.
+        """Return the x coordinate of each logged step as (N,) float64.
 
-        Values that were not logged are interpolated; all are NaN if there are none.
+        Args:
+            name: "step", or "tokens" or "seconds" for the tokens or seconds of training up to each step.
+
+        Returns:
+            Values that never decrease. Those that were not logged are interpolated; all are NaN if none was logged.
         """
         steps, values = self.column("step"), self.column(name)
         has_value = np.isfinite(values)
@@ -91,10 +100,11 @@ class MetricsFile:
         return np.maximum.accumulate(np.interp(steps, steps[has_value], values[has_value])) if self._rows else steps
 
     def refresh(self) -> None:
-        """Read what was appended. A missing file has no rows.
+        """Read the appended lines. A missing file has no rows.
 
         Raises:
-            UserError: If it is not a regular file, is too large or cannot be read.
+            UserError: If the file is not a regular file, is larger than `METRICS_BYTES`, cannot be read, or has no
+                column "step".
         """
         try:
             check_regular_file(self.path, METRICS_BYTES) if self.path.exists() else None
@@ -144,13 +154,13 @@ class MetricsFile:
         self._rows += len(new)
 
     def _parse(self, text: bytes) -> np.ndarray:
-        """Return whole lines as (rows, columns), parsed at once, or line by line if one of them is invalid."""
+        """Return complete lines as (rows, columns), parsed at once, or one by one if any of them is invalid."""
         width, step = len(self._names), self._names.index("step")
         text = text.replace(b"\r\n", b"\n")
         nan_text = text.replace(b",,", b",nan,").replace(b",,", b",nan,").replace(b",\n", b",nan\n")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", DeprecationWarning)  # numpy's report of a value that is no number
+                warnings.simplefilter("error", DeprecationWarning)  # numpy warns if a cell is not a number
                 cells = np.fromstring(nan_text.replace(b"\n", b","), sep=",")
             table = cells.reshape(-1, width)
             previous_step = self._table[self._rows - 1, step] if self._rows else -1
@@ -178,10 +188,10 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> Columns:
-    """Return each column of a metrics.csv as pairs of step and value, without empty cells.
+    """Return each column of a metrics.csv except "step" as pairs of step and value, without empty cells.
 
     Raises:
-        UserError: If the file cannot be read, contains a line that no run writes, or does not match its run's hash.
+        UserError: If the file cannot be read, contains an invalid line, or does not match its hash in run.json.
     """
     record = read_record(path.parent)
     if record is not None:
@@ -196,13 +206,14 @@ def read_metrics(path: Path) -> Columns:
 
 
 def _not_written_by_a_run(path: Path, line: int) -> UserError:
-    return UserError(f"{path} line {line}: invalid line of a run; put back the file of the run")
+    return UserError(f"{path} line {line}: invalid line of metrics; put back the file that the run wrote")
 
 
 def to_history(columns: Columns) -> dict[str, list[float]]:
-    """Return columns of equal length, one row per logged step, ready for `pandas.DataFrame`.
+    """Convert the result of `read_metrics` to columns of equal length, for example for `pandas.DataFrame`.
 
-    "step" comes first, missing values are NaN, and columns without values are left out.
+    There is one row per step with a value. "step" is the first column, missing values are NaN, and columns without
+    values are left out.
     """
     steps = sorted({step for points in columns.values() for step, _ in points})
     history: dict[str, list[float]] = {"step": [*steps]}
@@ -215,14 +226,14 @@ def to_history(columns: Columns) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """Time that a run was trained.
+    """Duration and speed of a run's training.
 
     Attributes:
         seconds: Seconds up to the last logged step, over all sessions and including validation, without steps that a
             killed session had taken after its last save.
-        tokens_per_second: Median of the logged intervals; None if no interval was logged.
-        steps: Number of steps.
-        tokens: Number of training tokens; None if not logged.
+        tokens_per_second: Median of the logged tokens per second; None if none were logged.
+        steps: Number of steps up to the last logged time.
+        tokens: Number of training tokens up to the last logged step; None if not logged.
     """
 
     seconds: float
@@ -232,7 +243,7 @@ class TrainingTime:
 
 
 def training_time(columns: Columns) -> TrainingTime | None:
-    """Return the training time from the columns of a metrics.csv; None if no time was logged."""
+    """Return the training time from the result of `read_metrics`; None if no time was logged."""
     if not columns["seconds"]:
         return None
     steps, seconds = columns["seconds"][-1]

@@ -1,6 +1,6 @@
 """Read-only view of a run's folder: progress, state, recipe, metrics and samples.
 
-Nothing is written or locked, since trying the run's lock could prevent a training from taking it.
+Nothing is written. The run's lock is not tested either, since this could prevent a training from taking it.
 """
 
 import os
@@ -25,7 +25,7 @@ from tercet.settings_yaml import parse_yaml
 from tercet.storage.folder_lock import OWNER
 
 State = Literal["waiting", "running", "interrupted", "finished"]
-SILENCE = 300.0  # after this many seconds without output, a run on another machine counts as interrupted
+SILENCE = 300.0  # seconds without output after which a run on another machine counts as interrupted; see `_silence`
 RECENT_STEPS = 64  # logged steps over which the speed is measured
 SAMPLE = re.compile(r"step-(\d{1,18})\.txt")
 
@@ -36,12 +36,12 @@ class RunStatus:
 
     Attributes:
         state: State of the run; "waiting" before it has started.
-        detail: More about the state, such as the machine on which the run is running.
-        step: Number of steps done.
+        detail: More about the state, such as the machine on which the run is running; may be empty.
+        step: Last logged step; 0 if there is none.
         total: Total number of steps; None if unknown.
-        seconds: Seconds of training so far.
-        left: Estimated seconds that are left, from the recent speed.
-        updated: Seconds since the last line was written; None if there is none.
+        seconds: Seconds of training up to the last logged step; None if not logged.
+        left: Estimated remaining seconds, from the recent speed; None if unknown or if the run is not running.
+        updated: Seconds since metrics.csv was last changed; None if it does not exist.
     """
 
     state: State
@@ -54,10 +54,17 @@ class RunStatus:
 
 
 class RunFolder:
-    """A run's folder that can be read repeatedly; unchanged files are cached."""
+    """A run's folder that can be read repeatedly; run.json and recipe.yaml are only read again if they changed.
+
+    Attributes:
+        folder: The run folder.
+        metrics: Columns of metrics.csv, which are only updated by `metrics.refresh()`.
+
+    Raises:
+        UserError: If a link leads out of the run, as in `check_run_links`.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Raise UserError as `check_run_links`."""
         check_run_links(folder)
         self.folder = folder
         self.metrics = MetricsFile(folder / METRICS)
@@ -68,7 +75,11 @@ class RunFolder:
         return self.folder.resolve().name
 
     def status(self) -> RunStatus:
-        """Return the progress of the run. Raises UserError if its files are damaged."""
+        """Return the progress of the run as of the last `metrics.refresh()`.
+
+        Raises:
+            UserError: If run.json or recipe.yaml is damaged.
+        """
         record, metrics = self.record(), self.metrics
         seconds, steps = metrics.column("seconds"), metrics.column("step")
         step = int(steps[-1]) if len(steps) else 0
@@ -87,7 +98,11 @@ class RunFolder:
         )  # fmt: skip
 
     def total_steps(self, record: RunRecord | None) -> int | None:
-        """Return the current length of the run in steps; None if unknown."""
+        """Return the current length of the run in steps; None if unknown.
+
+        Args:
+            record: Content of run.json. If None, the length is read from recipe.yaml.
+        """
         if record is not None:
             return record.total_steps
         training = self.recipe().get("training")
@@ -95,7 +110,7 @@ class RunFolder:
         return steps if isinstance(steps, int) and steps > 0 else None
 
     def record(self) -> RunRecord | None:
-        """Return the content of run.json; None before the run has started."""
+        """Return the content of run.json; None before the run has started. Raises like `read_record`."""
 
         def read(_: Path) -> RunRecord | None:
             return read_record(self.folder)
@@ -103,7 +118,7 @@ class RunFolder:
         return self._read_once(RECORD, read)
 
     def recipe(self) -> dict[str, Any]:
-        """Return the content of recipe.yaml; empty before the run has started."""
+        """Return the content of recipe.yaml; empty before the run has started. Raises UserError if it is invalid."""
 
         def read(path: Path) -> dict[str, Any]:
             text = read_regular_file(path, YAML_BYTES).decode(errors="replace")
@@ -112,14 +127,18 @@ class RunFolder:
         return self._read_once(RECIPE, read) or {}
 
     def settings(self) -> dict[str, str]:
-        """Return the current recipe by dotted keys, with values as text."""
+        """Return the current recipe, including changes during the run, as {dotted key: value as text}."""
         settings = {key: _format_value(value) for key, value in _flatten(self.recipe())}
         for change in self.changes():
             settings[change["key"]] = change["new"]
         return settings
 
     def changes(self) -> list[dict[str, Any]]:
-        """Return the settings that were changed after the run had started."""
+        """Return the settings that were changed after the run had started.
+
+        Returns:
+            One dictionary per change: "step" (number of completed steps), "key", and as text "old" and "new".
+        """
         record = self.record()
         return [
             {"step": change.step, "key": change.key, "old": _format_value(change.old), "new": _format_value(change.new)}
@@ -127,14 +146,14 @@ class RunFolder:
         ]
 
     def samples(self) -> list[int]:
-        """Return the steps at which samples were written."""
+        """Return the steps at which sample texts were written, in ascending order."""
         names: list[str] = []
         with suppress(OSError):
             names = os.listdir(self.folder / "samples")
         return sorted(int(match[1]) for name in names if (match := SAMPLE.fullmatch(name)))
 
     def sample(self, step: int) -> str:
-        """Return the samples of a step. Raises UserError if there are none, or the file is too large."""
+        """Return the sample texts of a step. Raises UserError if there are none, or the file is too large."""
         return read_regular_file(self.folder / "samples" / f"step-{step:06d}.txt", SAMPLE_BYTES).decode(
             errors="replace"
         )
@@ -150,14 +169,17 @@ class RunFolder:
             return ("waiting", "") if record is None and len(self.metrics) == 0 else ("interrupted", "")
         host, pid = owner
         if host == socket.gethostname():
-            return ("running", "") if _is_alive(pid) else ("interrupted", f"process {pid} is gone")
+            return ("running", "") if _is_alive(pid) else ("interrupted", f"process {pid} has ended")
         silence = self._silence()
         if silence is None or silence < SILENCE:
             return "running", f"on {host}"
         return "interrupted", f"nothing heard from {host} for {silence / 60:.0f} minutes"
 
     def _silence(self) -> float | None:
-        """Return the seconds since anything was written, less twice the longest recent interval of logging."""
+        """Return the seconds since the run last wrote a file, less twice its longest recent interval between logs.
+
+        None if there are no files.
+        """
         times: list[float] = []
         for name in (METRICS, RECORD, OWNER):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""`run.json`: resolved settings of a run, their changes, the last save, and hashes of its files.
+"""`run.json`, the record of a run: resolved settings, changes, the last save, and hashes of the run's files.
 
 The resolved values of `auto` settings are kept when a run is resumed, so that the arithmetic stays the same. The record
 is written after each save and has its own checksum. It serves as the manifest of the run.
@@ -17,9 +17,9 @@ from tercet.storage import FileHash, Manifest, read_sealed_json, write_sealed_js
 RECORD = "run.json"
 RECIPE = "recipe.yaml"
 PRETRAINED_COPY = "pretrained"  # folder of the pretrained model that the run started from
-Matmul = Literal["highest", "medium"]  # PyTorch's values; "medium" allows oneDNN on a CPU
+Matmul = Literal["highest", "medium"]  # of torch.set_float32_matmul_precision; "medium" allows oneDNN on a CPU
 
-METRICS = "metrics.csv"  # lines are appended after the save that hashed it
+METRICS = "metrics.csv"  # until the next save, it may be longer than when it was hashed
 HASHED_FILES = (RECIPE, METRICS, "loss.png")  # hashed at each save, in addition to the samples
 
 
@@ -29,10 +29,10 @@ class Change:
 
     Attributes:
         step: Number of completed steps; the change applies from the next step on.
-        key: Key of the recipe, such as training.max_steps.
+        key: Dotted key of the recipe, such as training.max_steps.
         old: Previous value.
         new: New value.
-        steps: New length of the run, if the key determines it; else None.
+        steps: New length of the run in steps if the key determines it; otherwise None.
     """
 
     step: int
@@ -60,17 +60,17 @@ class RunRecord:
     """The content of `run.json`.
 
     Attributes:
-        data: Hash of the training data.
-        tokenizer: Hash of the tokenizer.
-        precision: Resolved value of `auto`.
-        matmul: Resolved value of `auto`.
-        compile: Resolved value of `auto`.
+        data: Hash of the training data, as in the card of a model.
+        tokenizer: Hash of the tokenizer, as in the card of a model.
+        precision: Precision in use, such as "bf16"; the chosen one if the recipe has `auto`.
+        matmul: PyTorch's precision of float32 matrix products; the chosen one if the recipe's precision is `auto`.
+        compile: Compilation in use; the chosen one if the recipe has `auto`.
         threads: Number of threads of each process, as of the last start; None in a run of an earlier version.
-        micro_batches: Micro-batch sizes per device that differ from the recipe, each with its first step, from 0: the
-            resolved value of `auto`, and the halved sizes after it ran out of memory. In rows; for a translator in
-            tokens per side.
-        steps: Length of the run when it was started.
-        changes: Changes of the recipe in order; `recipe.yaml` is never changed.
+        micro_batches: Pairs of a step, counted from 0, and the micro-batch size per device from this step on: the
+            resolved value of `auto`, and halved sizes after a device ran out of memory. The size is in rows; for a
+            translator it is in tokens per side. Empty if the recipe's size is used.
+        steps: Length of the run in steps when it was started.
+        changes: Changes of the recipe in order; `recipe.yaml` itself is never changed.
         saved: Number of steps at the last save; 0 before the first.
         finished: If True, the run is complete.
         files: Hashes of the run's files, without those of models and checkpoints, which have their own manifests.
@@ -91,7 +91,7 @@ class RunRecord:
 
     @property
     def total_steps(self) -> int:
-        """The current length of the run."""
+        """The current length of the run in steps."""
         return next((change.steps for change in reversed(self.changes) if change.steps is not None), self.steps)
 
     @property
@@ -100,7 +100,7 @@ class RunRecord:
         return self.micro_batches[-1][1] if self.micro_batches else None
 
     def write(self, out: Path) -> None:
-        """Write `run.json`. Raises like `write_atomically`."""
+        """Write `run.json` to the run folder `out`. Raises like `write_atomically`."""
         plain = {
             "finished": self.finished, "saved": self.saved, "data": self.data, "tokenizer": self.tokenizer,
             "precision": self.precision, "matmul": self.matmul, "compile": self.compile,
@@ -112,8 +112,8 @@ class RunRecord:
         write_sealed_json(out / RECORD, plain)
 
     def update_saved(self, out: Path, step: int) -> "RunRecord":
-        """Return the record after a save at `step`, with the hashes of the files in `out`."""
-        # Samples of earlier saves keep their hashes. Samples of later steps will be written again.
+        """Return the record after a save at `step`, with new hashes of the files in the run folder `out`."""
+        # Samples of earlier saves keep their hashes. Those of steps after `step` are left out: they are written again.
         previous_hashes = {
             name: file for name, file in self.files.files.items() if 0 < _step(name) <= min(step, self.saved)
         }
@@ -123,16 +123,20 @@ class RunRecord:
         return replace(self, saved=step, files=Manifest({**previous_hashes, **new_hashes}))
 
     def check_file(self, out: Path, name: str) -> None:
-        """Compare the file `name` of the run in `out` with its hash.
+        """Compare a file of the run with its hash. Files without a hash are accepted.
+
+        Args:
+            out: Run folder.
+            name: Path of the file relative to `out`. The metrics of an unfinished run may have become longer.
 
         Raises:
-            DamagedFile: If it is missing or differs.
+            DamagedFile: If the file is missing or differs.
         """
         self.files.check(out, [name], allow_growth=name == METRICS and not self.finished, recorded_in=RECORD)
 
 
 def check_run_links(folder: Path) -> None:
-    """Check all links below a folder that contains a run, before it is read or written.
+    """Check all links below a folder if it contains a run, before the run is read or written.
 
     Raises:
         UserError: If a link leads out of the run, as in `check_links`.
@@ -142,10 +146,10 @@ def check_run_links(folder: Path) -> None:
 
 
 def read_record(out: Path) -> RunRecord | None:
-    """Read the record of the run in `out`; None if there is none.
+    """Return the record of the run in the folder `out`; None if there is none.
 
     Raises:
-        UserError: If the record is damaged, or as `check_run_links`.
+        UserError: If the record is damaged or of another version, or a link leads out of the run.
     """
     path = out / RECORD
     if not os.path.lexists(path):
@@ -171,6 +175,6 @@ def _parse_micro_batch(plain: Any) -> tuple[int, int]:
 
 
 def _step(sample: str) -> int:
-    """Return the step in a sample's file name; 0 for other names."""
+    """Return the step in the file name of a sample, such as step-000250.txt; 0 for other names."""
     match = re.search(r"step-(\d{1,18})\.txt$", sample)
     return int(match[1]) if match else 0

@@ -3,9 +3,9 @@
 No code of the file runs, and no size in it is trusted.
 
 The weights-only reader of torch runs some functions, such as `bytearray(2**40)`, unpacks compressed entries, and maps a
-storage with the size that the pickle claims, even beyond the end of its entry. Therefore, before torch reads a file,
-its pickle may only import what rebuilds tensors, and each storage must fit its entry of the archive. The same
-inspection is used for weights of other programs and for the states of runs.
+storage with the size that the pickle claims, even beyond the end of its entry. Therefore the file is checked before
+torch reads it: its pickle may only import the functions and classes that rebuild tensors, and each storage must fit its
+entry of the archive. Weights of other programs and the states of runs are checked in the same way.
 """
 
 import pickletools
@@ -44,16 +44,16 @@ GLOBALS = {
     *STORAGES,
 }
 IMPORTS = ("GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4")  # opcodes that import an object
-OLD_PICKLES = 5  # consecutive pickles before the numbers, in files that are not archives
-PICKLE, DATA = "data.pkl", "data/"  # entries of an archive, below its folder
+OLD_PICKLES = 5  # number of pickles before the tensors' numbers, in older files that are not zip archives
+PICKLE, DATA = "data.pkl", "data/"  # paths in an archive, below its top folder: the pickle, and the storages
 
 
 def load_safely(path: Path, kind: str) -> Any:
-    """Load a `torch.save` file; it is memory-mapped if it is an archive.
+    """Load a `torch.save` file to the CPU; it is memory-mapped if it is a zip archive.
 
     Args:
         path: The file.
-        kind: Expected content, for the error message.
+        kind: Expected content in words, such as "weights", for the error message.
 
     Raises:
         UserError: If the file is damaged, or contains anything but plain values and tensors.
@@ -74,7 +74,7 @@ def read_pickled_weights(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a `pytorch_model.bin` by name.
 
     Raises:
-        UserError: If the file is damaged, or contains or claims anything but weights by name.
+        UserError: If the file is damaged, contains anything but tensors by name, or claims more numbers than it has.
     """
     state = load_safely(path, "weights")
     if not isinstance(state, dict) or not all(
@@ -99,7 +99,7 @@ def _check_archive(path: Path) -> None:
             raise BadZipFile("two entries have the same name")
         pickles = [entry for entry in entries if entry.filename.lower().endswith(".pkl")]
         if len(pickles) != 1 or pickles[0].filename.rpartition("/")[2] != PICKLE:
-            raise BadZipFile(f"it should have one pickle, {PICKLE}")
+            raise BadZipFile(f"expected exactly one pickle, {PICKLE}")
         folder = pickles[0].filename.removesuffix(PICKLE).lower()
         sizes = {
             name.removeprefix(folder + DATA): entry.file_size
@@ -122,12 +122,12 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
     """Check the opcodes of a pickle without running it.
 
     Args:
-        file: Open at the beginning of the pickle.
-        sizes: Bytes of each storage's entry by key, if the storages are in an archive.
+        file: Binary file at the beginning of the pickle; afterwards it is at the end of the pickle.
+        sizes: Size in bytes of each storage's entry, by key; None if the file is not an archive.
 
     Raises:
-        ValueError: If the pickle imports anything that weights do not need, is too large, or refers to a storage
-            larger than its entry in the archive.
+        ValueError: If the pickle imports anything that weights do not need, is larger than `MAX_PICKLE_BYTES`, or
+            refers to a storage that is larger than its entry in the archive.
     """
     start = file.tell()
     storage = _StorageReference()
@@ -144,7 +144,7 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
 
 
 class _StorageReference:
-    """The last opcodes of a pickle, which name a storage if BINPERSID follows, as torch writes them.
+    """The last opcodes of a pickle, which describe a storage if BINPERSID follows. torch writes them in this order:
 
     MARK  "storage"  class  key  location  numel  TUPLE     (each text and class may come from the memo)
     """
@@ -180,7 +180,7 @@ class _StorageReference:
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check that no tensor claims more numbers than it has; few bytes could pose as large tensors."""
+    """Reject tensors that claim more numbers than the file has; otherwise a small file could fill the memory."""
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.numel():
             raise UserError(f"{path}: {shorten(name, 80)} is empty; save the model's state_dict again")

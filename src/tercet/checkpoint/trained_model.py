@@ -2,8 +2,8 @@
 
     LanguageModel  continues a text     Translator  translates a text     Encoder  predicts with its heads
 
-Unsupported uses are rejected here, with the supported command: `load_model(folder).require("translate").model` is an
-`EncoderDecoder`, or a UserError is raised.
+`require` rejects unsupported uses and names the supported command: `load_model(folder).require("translate").model` is
+an `EncoderDecoder`, or a UserError is raised.
 """
 
 from abc import ABC, abstractmethod
@@ -54,12 +54,12 @@ class TrainedModel(ABC):
 
     Attributes:
         model: The model.
-        tokenizer: Its tokenizer; for a translator, that of the target.
-        source_tokenizer: Tokenizer of a translator's source, if it has its own; else the same as `tokenizer`.
-        card: Its card.
-        chat_template: Jinja template, or None.
-        adapter: Adapter of pretrained weights, already merged into the model's weights; None if there is none.
-        sentence: How an encoder's folder computes the vector of a text.
+        tokenizer: Tokenizer of the model; for a translator, that of the target.
+        source_tokenizer: Tokenizer of a translator's source, if it has its own; otherwise the same as `tokenizer`.
+        card: Card of the model.
+        chat_template: Jinja template that turns a conversation into a text; None if the model has none.
+        adapter: Adapter that is already merged into the model's weights; None if there is none.
+        sentence: Settings by which an encoder computes the vector of a text.
         folder: Folder or GGUF file of the model.
     """
 
@@ -79,12 +79,12 @@ class TrainedModel(ABC):
         return self.to_html()
 
     def to_html(self) -> str:
-        """Return a description as an HTML table."""
+        """Return an HTML table of the facts in the model's card, without hashes."""
         facts = self.card.facts(self.model.spec, n_parameters=self.n_parameters)
         return facts_table({name: shorten(facts[name]) for name in facts if "hash" not in name}, title=self.describe())
 
     def describe(self) -> str:
-        """Return location, kind, size and quality in one line."""
+        """Return the folder, kind, number of parameters and validation result of the model in one line."""
         parts = (shorten(self.folder), self.kind, f"{self.n_parameters:,} parameters", self.card.choice)
         return ", ".join(filter(None, parts))
 
@@ -100,7 +100,10 @@ class TrainedModel(ABC):
         sentence: SentenceSettings | None = None,
         folder: Path,
     ) -> "TrainedModel":
-        """Return the model as an object of its kind. `source_tokenizer` is given if the source has its own."""
+        """Return a `LanguageModel`, `Translator` or `Encoder`, according to the model's family.
+
+        The arguments are the attributes of this class. Without `source_tokenizer`, `tokenizer` is used for the source.
+        """
         classes: dict[str, type[TrainedModel]] = {
             "decoder-only": LanguageModel, "encoder-decoder": Translator, "encoder-only": Encoder,
         }  # fmt: skip
@@ -118,21 +121,21 @@ class TrainedModel(ABC):
     @property
     @abstractmethod
     def task(self) -> TaskKind:
-        """The task it was trained for, as in a recipe; "embedding" for an encoder without a head."""
+        """The task of the model, named as in a recipe; "embedding" for an encoder without classifier or masked head."""
 
     @property
     def kind(self) -> str:
-        """The kind of model, in words."""
+        """The kind of model in words, such as "a language model"."""
         return KINDS[self.task]
 
     @property
     @abstractmethod
     def verbs(self) -> tuple[Verb, ...]:
-        """The commands that it supports, the main one first."""
+        """The commands of `tercet` that can use the model, the main one first."""
 
     @property
     def separate_source_tokenizer(self) -> Tokenizer | None:
-        """The source's tokenizer if it differs from the target's, else None."""
+        """The source's tokenizer if it differs from the target's; otherwise None."""
         return None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
 
     @property
@@ -153,10 +156,10 @@ class TrainedModel(ABC):
     def require(self, verb: Literal["evaluate"]) -> "TrainedModel": ...
 
     def require(self, verb: Verb) -> "TrainedModel":
-        """Return the model, typed as one that supports `verb`.
+        """Return this object, with the type of models that support the command `verb`.
 
         Raises:
-            UserError: If it does not; the message contains the kind of model and the supported command.
+            UserError: If it does not support `verb`; the message contains the kind of model and a supported command.
         """
         if verb not in self.verbs:
             raise UserError(
@@ -168,9 +171,13 @@ class TrainedModel(ABC):
         return REJECTIONS[verb]
 
     def trained_on(self, spec: type[Spec]) -> Spec | None:
-        """Return the data settings of its training; None if its card has none.
+        """Return the data settings of the model's training; None if its card has none.
 
-        A card contains no folders. Within a run, the data paths are taken from the run's recipe.
+        The paths in a card have no folders. If the model is in the folder of its run, the full paths are taken from the
+        run's recipe.
+
+        Args:
+            spec: Expected class of the settings.
 
         Raises:
             UserError: If the settings are of another kind of data, or the run's recipe is damaged.
@@ -179,7 +186,7 @@ class TrainedModel(ABC):
         if settings is None:
             return None
         run, record = self.folder.parent, None
-        with suppress(UserError):  # the parent folder may not be a run
+        with suppress(UserError):  # the model may not be in the folder of a run
             record = read_record(run)
         if record is not None:
             record.check_file(run, RECIPE)
@@ -206,7 +213,7 @@ class LanguageModel(TrainedModel):
 
     @property
     def task(self) -> TaskKind:
-        task = self.card.recipe.get("task")  # in recipes of an older version it was a name
+        task = self.card.recipe.get("task")  # a string in recipes of an older version
         return "chat" if isinstance(task, dict) and task.get("kind") == "chat" else "language"
 
     @property
@@ -222,8 +229,8 @@ class LanguageModel(TrainedModel):
         if self.chat_template is None:
             raise UserError(
                 f"{self.folder} is {self.kind} without a chat template; use "
-                f"`tercet generate {self.folder}`, or train it on some with `tercet train finetune-chat --pretrained "
-                f"{self.folder} --data chat.jsonl`"
+                f"`tercet generate {self.folder}`, or train it on conversations with `tercet train finetune-chat "
+                f"--pretrained {self.folder} --data chat.jsonl`"
             )
         return self.chat_template
 
@@ -265,7 +272,7 @@ class Encoder(TrainedModel):
 
     @property
     def text_len(self) -> int:
-        """The number of tokens of a text that its vector is computed from."""
+        """Maximum number of tokens of a text whose vector is computed, including bos and eos."""
         return min(self.model.max_len, self.sentence.max_len or self.model.max_len)
 
     @property
@@ -276,7 +283,11 @@ class Encoder(TrainedModel):
         return self.model.spec.classifier
 
     def require_labels(self, over: Literal["texts", "tokens"]) -> EncoderOnly:
-        """Return the model if it assigns labels to `over`; else raise UserError."""
+        """Return the model if its classifier assigns labels to `over`: whole texts, or single tokens.
+
+        Raises:
+            UserError: If the model has no classifier, or one that does not assign labels to `over`.
+        """
         if over != self.label_head.over:
             raise UserError(f"{self.folder} assigns labels to {self.label_head.over}, not to {over}")
         return self.model

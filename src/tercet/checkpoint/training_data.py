@@ -1,8 +1,8 @@
-"""Open a model's training data again, if it is still on this machine.
+"""Open the training data of a model again, if it is still on this machine.
 
 Models may come from anyone, so the paths in a model's card and recipe are not trusted. A file is hashed and compared
-with the card's `data_hash` before its text is used: only someone who already had the file could have written its hash.
-A URL is never fetched.
+with the card's `data_hash` before its text is used: only an author who already had the file could have written its
+hash. A URL is never fetched.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,11 @@ DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
 def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
-    """Return a spec that reads the columns, or direction, of the pairs that a translator was trained on."""
+    """Return `spec` with the languages of the pairs that a translator was trained on.
+
+    They select the columns of the data, or the direction of a named dataset. If the card of the model does not contain
+    its data settings, `spec` is returned unchanged.
+    """
     trained_on = trained_model.trained_on(PairsSpec)
     if trained_on is None:
         return spec
@@ -46,9 +50,10 @@ def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
 
 
 def open_training_data(trained_model: TrainedModel, *, download: bool = False) -> TrainingData | None:
-    """Open training and validation part of the data, tokenized with the model's tokenizer.
+    """Open training and validation part of a model's training data, tokenized with the model's tokenizer.
 
     Args:
+        trained_model: Model whose card contains the data settings.
         download: If True, download a named dataset that is not on this machine.
 
     Returns:
@@ -80,15 +85,19 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
                     return prepare(spec, tokenizer=tokenizer, expected_hash=expected_hash)
     except ChangedData:
         raise UserError(
-            f"{spec.source} has changed since the training, and may contain training data; {_remedy(trained_model)}"
+            f"{spec.source} has changed since the training, so its validation part may contain training data; "
+            f"{_remedy(trained_model)}"
         ) from None
 
 
 def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
-    """Return the settings of the training data after checking that it may be opened.
+    """Return the settings of a model's training data after checking that the data may be opened.
+
+    Returns:
+        The settings, or None if the card does not contain them.
 
     Raises:
-        UserError: If the card has no hash to compare the data with, or the data is missing or at a URL.
+        UserError: If the card has no hash to compare the data with, or a file is missing or at a URL.
     """
     match trained_model.task:
         case "translation":

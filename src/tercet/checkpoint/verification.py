@@ -1,4 +1,4 @@
-"""Verification of all files of a run or a model by the hashes that were written with them."""
+"""Verification of the files of a run or a model by the hashes that were written with them."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class Verification(Summary):
 
     Attributes:
         files: Number of files that were checked.
-        bytes: Their total size.
+        bytes: Total size of these files in bytes, as recorded with their hashes.
         damaged: One line for each file that is missing or differs.
     """
 
@@ -28,10 +28,13 @@ class Verification(Summary):
 
 
 def verify(path: Path | str) -> Verification:
-    """Check all files that have a hash: in a run its own files, its models and its checkpoints.
+    """Check all files that have a hash: in a run, its own files, its models and its checkpoints.
+
+    Args:
+        path: Run folder or model folder, or any folder above models.
 
     Raises:
-        UserError: If there is no such folder, no hash in it, or a link leads out of the run.
+        UserError: If there is no such folder, it contains no hashes, or a link leads out of the run.
     """
     path = Path(path)
     if not path.is_dir():
@@ -61,7 +64,7 @@ def verify(path: Path | str) -> Verification:
 
 @contextmanager
 def _collect(damaged: list[str]) -> Generator[None]:
-    """Collect errors, without the remedy, which is the same for all."""
+    """Append a UserError to `damaged` instead of raising it, without its remedy, which is the same for all files."""
     try:
         yield
     except UserError as error:

@@ -1,6 +1,7 @@
-"""A model's weights as one safetensors file, in which tied tensors are stored once.
+"""A model's weights as one safetensors file, in which a tied tensor is stored once, under its first name.
 
-Ties are determined from the model, not from the tensors, since a state gathered from several machines contains copies.
+Ties are determined from the model, not from the memory of the tensors, since a state gathered from several machines
+contains copies.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,12 @@ WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 
 
 def write_weights(path: Path, model: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
-    """Write the model's tensors, or those of `state` instead, from any device.
+    """Write the weights of a model, which may be on any device and wrapped (`WRAPPERS`).
+
+    Args:
+        path: File to write.
+        model: The model.
+        state: Full tensors by name to write instead of the model's. The further names of tied tensors may be missing.
 
     Raises:
         ValueError: If `state` has other names than the model.
@@ -49,20 +55,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's tensors by name, each tied one once, under its first name."""
+    """Return the model's parameters and buffers by name; each tied one occurs once, under its first name."""
     tied = tied_names(model)
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
-    """Fill `model`, which must not be wrapped, from the file. Tied tensors stay tied.
+    """Fill `model`, which must not be wrapped, with the tensors of a file. Tied tensors stay tied.
 
     Raises:
-        UserError: If the file is truncated, or its tensors do not match the model.
+        UserError: If the file is damaged, or its tensors do not match the model.
     """
     check_weights(path, model)
     tensors = read_tensors(path)
-    # The second name of a tied pair is the same tensor, which is filled under the first name.
+    # Further names of a tied tensor may be missing in the file. The tensor is then filled under its first name.
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name in tensors:
@@ -70,10 +76,10 @@ def read_weights(path: Path, model: nn.Module) -> None:
 
 
 def check_weights(path: Path, model: nn.Module) -> None:
-    """Compare the names and shapes in the file with those of a model, which may be on the meta device.
+    """Compare the names and shapes in a file with those of a model, which may be on the meta device.
 
     Raises:
-        UserError: If the file is truncated, or its tensors do not match the model.
+        UserError: If the file is damaged, or its tensors do not match the model.
     """
     tensors = read_tensors(path)
     model_tensors = model.state_dict()
@@ -100,7 +106,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a safetensors file by name, on the CPU.
 
     Raises:
-        UserError: If the file is truncated.
+        UserError: If the file cannot be read, is damaged, or contains a tensor without elements.
     """
     check_regular_file(path)
     try:
@@ -117,7 +123,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Return every further name of a tensor that has several, with its first name."""
+    """Return {further name: first name} of all tied parameters, without the parts of names that wrappers add."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -132,7 +138,7 @@ def unwrap_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unwrap_name(name: str) -> str:
-    """Return a tensor's name in the model, without the parts that wrappers add."""
+    """Return the name of a tensor in the model itself, without the parts that wrappers add (`WRAPPERS`)."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

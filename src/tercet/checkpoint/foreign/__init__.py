@@ -1,1 +1,1 @@
-"""Import and export of models in the formats of other programs."""
+"""Import and export of models in the formats of other libraries and programs."""

@@ -1,11 +1,13 @@
 """Export of tokenizers for `AutoTokenizer`, with the same ids and the same decoded text.
 
-tokenizer.json          the tokenizer, with the special tokens around a text: bos and eos for an encoder, eos for a
-                        translator's source (and bos, if it was trained so), the opening for a language model
+tokenizer.json          the tokenizer, and the special tokens that it adds to a text: bos and eos for an encoder; eos
+                        for a translator's source (and bos, if it was trained so); the opening tokens of a language
+                        model, if it has any
 tokenizer_config.json   the class, the special tokens by name, the maximum length
 
-A text that spells a special token such as "<eos>" remains text. There are two exceptions, in which all special tokens
-are recognized: masked language models, for which "[MASK]" must be the mask, and models with a chat template.
+A text that spells a special token such as "<eos>" is split like any other text. There are two exceptions, in which all
+special tokens are recognized: masked language models, for which "[MASK]" must be the mask token, and models with a chat
+template.
 """
 
 import json
@@ -21,15 +23,15 @@ BERT_ROLES = {"bos": "cls", "eos": "sep"}  # additional names of an encoder's bo
 
 
 def tokenizer_json(tokenizer: Tokenizer, spec: AnySpec) -> str:
-    """Return the tokenizer.json for a model of this spec."""
+    """Return the content of tokenizer.json for a model of this spec."""
     structure: Plain = json.loads(tokenizer.to_json())
     added_tokens: list[Plain] = structure["added_tokens"]
     if _shows_unknown(tokenizer) and _is_in_model(structure, tokenizer.unk_id):
         added_tokens = [
             token for token in added_tokens if token["id"] != tokenizer.unk_id
-        ]  # else decoding would drop it
+        ]  # decoding would drop it if it were an added token
     if _is_masked(spec) and tokenizer.kind in SPACE_PREFIXED_KINDS:
-        # The mask absorbs the space before it, as a word does.
+        # The mask token includes the space before it, as a word does.
         added_tokens = [
             {**token, "lstrip": token["id"] == tokenizer.mask_id or token["lstrip"]} for token in added_tokens
         ]
@@ -46,8 +48,7 @@ def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, has_chat_template: 
     Args:
         tokenizer: The tokenizer.
         spec: Spec of the model.
-        has_chat_template: If True, the folder also has a chat template. Its special tokens come as text and must not
-            be split.
+        has_chat_template: If True, special tokens in a text are recognized, since a chat template writes them as text.
     """
     names = special_names(tokenizer)
     if isinstance(spec, EncoderOnlySpec):
@@ -67,7 +68,7 @@ def tokenizer_config(tokenizer: Tokenizer, spec: AnySpec, *, has_chat_template: 
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the name of each role's token in the file."""
+    """Return the special tokens as text, by role (`ROLES`); roles without a special token are left out."""
     added_tokens = {token["id"]: token["content"] for token in json.loads(tokenizer.to_json())["added_tokens"]}
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
     return {role: added_tokens[number] for role, number in ids.items() if number in added_tokens}
@@ -82,7 +83,7 @@ def _post_processor(tokenizer: Tokenizer, spec: AnySpec) -> Plain | None:
             tokenizer, ("bos", "eos"), single, [*single, _text("B", second), _special(names["eos"], second)]
         )
     if isinstance(spec, EncoderDecoderSpec) and "eos" in names:
-        begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # as in the source of some translators
+        begins = tokenizer.opening == (tokenizer.bos_id,) and "bos" in names  # bos before the source
         start_tokens = [_special(names["bos"])] if begins else []
         end = _special(names["eos"])
         roles = ("bos", "eos") if begins else ("eos",)
@@ -114,7 +115,7 @@ def _is_masked(spec: AnySpec) -> bool:
 
 
 def _shows_unknown(tokenizer: Tokenizer) -> bool:
-    """Return whether decoding shows the unknown token."""
+    """Return whether decoded text contains the unknown token."""
     return tokenizer.unk_id is not None and tokenizer.decode([tokenizer.unk_id]) != ""
 
 

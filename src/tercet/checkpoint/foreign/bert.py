@@ -1,8 +1,8 @@
 """Import and export of BERT models of the `transformers` library.
 
-The weights determine the heads: masked words, next sentences, the pooler, and a classifier over texts (which reads the
-pooler) or over tokens (for models without a pooler). Old files in which the weight and bias of a norm are named gamma
-and beta, or the prefix `bert.` is missing, are supported. Unknown names are rejected.
+The names of the weights determine the heads: masked words, next sentences, the pooler, and a classifier over texts
+(which reads the pooler) or over tokens (in models without a pooler). Old files in which the weight and bias of a norm
+are named gamma and beta, or the prefix `bert.` is missing, are supported. Unknown names are rejected.
 """
 
 from collections.abc import Mapping
@@ -70,12 +70,12 @@ BIAS, DECODER = "cls.predictions.bias", "cls.predictions.decoder"
 
 
 def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """Build a BertModel, BertForPreTraining, BertForMaskedLM or a BERT with a classifier, in eval mode.
+    """Build the equivalent of a BertModel, BertForPreTraining, BertForMaskedLM or BERT classifier, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or belong to another model.
@@ -86,7 +86,7 @@ def from_bert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnlySpec:
-    """Return the spec of the model that `from_bert` would build without reading tensors.
+    """Return the spec of the model that `from_bert` would build, from the config and the tensors' names and shapes.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -96,7 +96,7 @@ def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """Return config and tensors of the class that has the model's heads; the inverse of `from_bert`.
+    """Return config and tensors of the BERT class that has the model's heads; the inverse of `from_bert`.
 
     Raises:
         UserError: If BERT does not support a feature of the model; the feature is named.
@@ -124,7 +124,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     prefix = "" if config["architectures"] == ["BertModel"] else "bert."
     state = export_state(own_tensors(equivalent), bert_source, prefix=prefix, unprefixed=("cls.", "classifier."))
     if masked and not spec.tie_embeddings:
-        state[f"{DECODER}.bias"] = state[BIAS].clone()  # this bias is used if the matrices are not tied
+        state[f"{DECODER}.bias"] = state[BIAS].clone()  # `transformers` uses this one if the matrices are not tied
     return config, state
 
 
@@ -173,10 +173,10 @@ def _config(spec: EncoderOnlySpec) -> Plain:
 
 
 def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
-    """Return the stack that a BERT's config, or one with the same keys, describes.
+    """Return the spec of the stack in the config of a BERT, or in another config with the same keys.
 
     Raises:
-        UserError: If it is not an encoder, or its positions are not a table.
+        UserError: If the model is not an encoder, its positions are not a table, or a value is missing or invalid.
     """
     positions = config.get("position_embedding_type", "absolute")
     if positions != "absolute":
@@ -204,7 +204,7 @@ def read_encoder(config: Mapping[str, Any], kind: str) -> StackSpec:
 def merge_decoder(
     tensors: dict[str, Tensor], spec: EncoderOnlySpec, *, decoder: str, bias: str, kind: str
 ) -> tuple[str, str] | None:
-    """Merge the two names of the output bias, of which only `bias` remains in `tensors`.
+    """Merge the two names of the bias of the masked head, of which only `bias` remains in `tensors`.
 
     Args:
         tensors: Tensors by name, changed in place.
@@ -214,12 +214,15 @@ def merge_decoder(
         kind: Name of the model, for error messages.
 
     Returns:
-        Names of the output's and the embedding's matrix, as for `build_model`; None if there is no masked head.
+        Names of the output's and the embedding's matrix for `tied` of `build_model`; None if there is no masked head.
+
+    Raises:
+        UserError: If the tensors under both names differ although the matrices are tied.
     """
     if spec.masked_head is None:
         return None
     if not spec.tie_embeddings and f"{decoder}.bias" in tensors:
-        tensors[bias] = tensors.pop(f"{decoder}.bias")  # this bias is used if the matrices are not tied
+        tensors[bias] = tensors.pop(f"{decoder}.bias")  # `transformers` uses this one if not tied
     merge_tied(tensors, f"{decoder}.bias", bias, kind)
     return f"{decoder}.weight", f"{NAMES['embedding']}.weight"
 
@@ -229,8 +232,8 @@ def read_classifier(config: Mapping[str, Any], weight: Tensor, *, pooler: bool) 
 
     Args:
         config: Content of config.json.
-        weight: Weight of the classifier, with one row per label.
-        pooler: If True, the model has a pooler.
+        weight: Weight of the classifier (labels, D).
+        pooler: If True, the model has a pooler, which the classifier reads.
     """
     dropout_key = "hidden_dropout_prob" if config.get("classifier_dropout") is None else "classifier_dropout"
     over = "texts" if pooler else "tokens"

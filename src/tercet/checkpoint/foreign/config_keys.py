@@ -1,4 +1,4 @@
-"""Reading of config.json files. Unsupported values are rejected, and nothing is guessed."""
+"""Reading of the settings in config.json files. Missing, invalid and unsupported values are rejected."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -25,14 +25,20 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-ACTIVATION_NAMES = {native: foreign for foreign, native in reversed(ACTIVATIONS.items())}  # of several names the first
+ACTIVATION_NAMES = {native: foreign for foreign, native in reversed(ACTIVATIONS.items())}  # the first of several names
 
 
 def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: Value | None = None) -> Value:
-    """Return a value of the config; `default` is that of the library for a missing key.
+    """Return a value of the config.
+
+    Args:
+        config: Content of config.json.
+        key: Key of the value.
+        kind: Type of the value; a whole number is also accepted as a float.
+        default: Value that the other library assumes if the key is missing or null; None if the key is required.
 
     Raises:
-        UserError: If the value is missing or of another type.
+        UserError: If the value is missing without a default, or is of another type.
     """
     value = default if config.get(key) is None else config[key]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -60,7 +66,7 @@ def read_activation(config: Mapping[str, Any], key: str) -> Activation:
 
 
 def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
-    """Return the model type (default: first of `kinds`). Raises UserError if it is not in `kinds`."""
+    """Return `model_type` (if missing, the first of `kinds`). Raises UserError if it is not one of `kinds`."""
     kind = config.get("model_type", kinds[0])
     if kind not in kinds:
         raise UserError(f"model_type is {shorten(repr(kind))}; expected {' or '.join(map(repr, kinds))}")
@@ -68,7 +74,16 @@ def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
 
 
 def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind: str) -> None:
-    """Reject a config with unsupported values: each key must be as `required`, or missing."""
+    """Reject a config with unsupported values: each key must have the `required` value or be missing.
+
+    Args:
+        config: Content of config.json.
+        required: Supported value of each key.
+        kind: Name of the third-party model, for error messages.
+
+    Raises:
+        UserError: If a key has another value.
+    """
     for key, value in required.items():
         if read_bool(config, key, value) != value:
             raise UserError(f"{key} is {str(not value).lower()}, which Tercet does not support for {kind}")
@@ -76,7 +91,10 @@ def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind
 
 @contextmanager
 def raise_config_errors(kind: str) -> Generator[None]:
-    """Raise ValueErrors of a spec or a model as errors of the config."""
+    """Turn a ValueError of a spec or model into a UserError about the config of a third-party model.
+
+    PyTorch's random generator has the same state afterwards. `kind` is the name of the model.
+    """
     try:
         with torch.random.fork_rng(devices=[]):  # building torch's own layers draws from the global generator
             yield
@@ -87,7 +105,11 @@ def raise_config_errors(kind: str) -> Generator[None]:
 
 
 def with_ids(spec: Spec, n_ids: int | None) -> Spec:
-    """Return the spec for a tokenizer of `n_ids`; further rows of the embedding only pad the vocabulary."""
+    """Return the spec with a vocabulary of `n_ids`; further rows of the embedding only pad the vocabulary.
+
+    The spec is returned unchanged if `n_ids` is None or not smaller than the vocabulary, or if the source of a
+    translator has its own vocabulary.
+    """
     has_source_vocabulary = isinstance(spec, EncoderDecoderSpec) and spec.source_vocab_size is not None
     if n_ids is None or has_source_vocabulary or not 0 < n_ids < spec.vocab_size:
         return spec
@@ -96,7 +118,7 @@ def with_ids(spec: Spec, n_ids: int | None) -> Spec:
 
 @contextmanager
 def name_in_errors(path: Path) -> Generator[None]:
-    """Prefix the errors of a reader with the path."""
+    """Prefix the message of each UserError with `path`."""
     try:
         yield
     except UserError as error:
@@ -104,5 +126,5 @@ def name_in_errors(path: Path) -> Generator[None]:
 
 
 def is_any_of(value: Any, allowed: tuple[Any, ...]) -> bool:
-    """Return whether a setting has one of these values, of the same type: 1 is not True."""
+    """Return whether a setting has one of the allowed values and the same type as that value: 1 is not True."""
     return any(type(value) is type(option) and value == option for option in allowed)

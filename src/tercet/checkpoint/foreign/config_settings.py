@@ -1,10 +1,10 @@
-"""The keys of config.json and generation_config.json in `transformers`, and their handling.
+"""The keys of config.json and generation_config.json in `transformers`, and how Tercet treats them.
 
-USED         read by Tercet
-IRRELEVANT   no effect on results, with the reason
-REJECTED     with the values that Tercet supports; any other value is rejected by name
+USED         keys that Tercet reads, by model_type
+IRRELEVANT   keys without effect on results, with the reason
+REJECTED     keys of which Tercet supports only the listed values; any other value is an error that names the key
 
-A key in none of these lists is reported unless it is off (null, false, 0 or empty).
+A key in none of these lists is reported and ignored, unless it is off (null, false, 0 or empty).
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -16,7 +16,7 @@ from tercet.config import Plain, UserError
 from tercet.messages import print_note, show
 from tercet.reading.bounded_json import read_json_file
 
-FILES = {  # of a folder, by name
+FILES = {  # names of files in folders of `transformers`, and their use
     **dict.fromkeys(
         ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json",
          "pytorch_model.bin", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -80,7 +80,7 @@ USED = {
 COMMON_KEYS = (
     "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
 )  # fmt: skip
-ALIASES = {  # other names of keys, which take precedence as in `transformers`
+ALIASES = {  # by model_type: {other name: usual name}; as in `transformers`, the other name takes precedence
     "gpt2": {
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
@@ -127,17 +127,17 @@ IRRELEVANT = {
         "older files; not read by the classes of these types",
     ),
     "label2id": "the inverse of id2label",
-    **dict.fromkeys(("rope_theta", "rope_scaling"), "types without a rotation"),
+    **dict.fromkeys(("rope_theta", "rope_scaling"), "the model_type has no rotation"),
     "sep_token_id": "follows from the tokenizer",
     **dict.fromkeys(("is_encoder_decoder", "is_decoder"), "follows from the model_type"),
     "prefix": "a text before a prompt in old pipelines",
     "task_specific_params": "settings of old pipelines",
 }  # fmt: skip
 REJECTED = {
-    "per_layer_config": OFF,  # other settings in some layers
+    "per_layer_config": OFF,  # settings that differ between layers
     "pruned_heads": OFF,
     "quantization_config": OFF,
-    "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of a Gemma's hidden_act
+    "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of hidden_act in Gemma
     "force_bos_token_to_be_generated": OFF,
 }
 # Settings of `generate` in generation_config.json, or in config.json of older folders.
@@ -172,26 +172,26 @@ GENERATION_REPORTED = (  # constraints on a text that Tercet does not support
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "begin_suppress_tokens", "sequence_bias",
     "watermarking_config", "constraints", "force_words_ids",
 )  # fmt: skip
-SUPPRESSION_KEYS = ("bad_words_ids", "suppress_tokens")  # reported unless a translation never has these ids
-NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}
+SUPPRESSION_KEYS = ("bad_words_ids", "suppress_tokens")  # reported unless Tercet never generates these ids either
+NEUTRAL = {"encoder_repetition_penalty": (1, 1.0)}  # values without effect
 
 
 def rename_keys(config: Mapping[str, Any]) -> Plain:
-    """Return a config of a supported type with the usual names of its keys."""
+    """Return a config of a supported model_type in which `ALIASES` are replaced by the usual keys."""
     aliases = ALIASES.get(str(config["model_type"]), {})
     return {**config, **{aliases[key]: value for key, value in config.items() if key in aliases and value is not None}}
 
 
 def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Container[int] = ()) -> None:
-    """Check every key of a folder's config.json and generation_config.json, and report unsupported keys.
+    """Check every key of a folder's config.json and generation_config.json, and print the ignored keys.
 
     Args:
-        folder: The folder.
+        folder: Folder of a model of a supported model_type.
         config: Content of config.json.
-        silent_ids: Ids that a translation never has.
+        silent_ids: Ids that Tercet never generates in a translation; settings that only forbid these are not reported.
 
     Raises:
-        UserError: If Tercet does not support a key's value; the first such key is named.
+        UserError: If Tercet does not support the value of a key; the message contains the first such key.
     """
     kind = str(config["model_type"])
     known_keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *ALIASES.get(kind, {})}
@@ -208,7 +208,7 @@ def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Contain
 
 
 def generation_keys() -> set[str]:
-    """Return every key of a generation_config.json."""
+    """Return every key of generation_config.json that is listed here."""
     return {*GENERATION_USED, *GENERATION_IRRELEVANT, *GENERATION_REJECTED, *GENERATION_REPORTED, *SUPPRESSION_KEYS}
 
 
@@ -228,7 +228,10 @@ def _read(path: Path) -> Plain:
 
 
 def _flatten(ids: Any) -> Iterator[Any]:
-    """Yield the ids of a list, or of nested lists of one id; -1 for ids that are only forbidden together."""
+    """Yield the ids of a list of ids, or of lists of one id each.
+
+    For a longer inner list, whose ids are only forbidden as a sequence, yield -1. Yield nothing for other values.
+    """
     for item in cast("list[Any]", ids) if isinstance(ids, list) else []:
         inner = cast("list[Any]", item) if isinstance(item, list) else [item]
         yield inner[0] if len(inner) == 1 else -1

@@ -1,13 +1,15 @@
 """Export of a folder for CTranslate2: its own specifications, filled with the model's tensors.
 
-Its `Translator`, `Generator` and `Encoder` are a Transformer with many options (Klein et al., "The OpenNMT toolkit",
-2020), more than the classes of `transformers` have: norms before, after or on both sides of a sublayer, layer or RMS
-norms, gated networks, grouped heads, all position schemes. Stacks are converted tensor by tensor: queries, keys and
-values become one matrix, and fixed positions a table. The only supported head of an encoder is BERT's pooler.
+The `Translator`, `Generator` and `Encoder` of CTranslate2 (Klein et al., "The OpenNMT toolkit", 2020) have more options
+than the classes of `transformers`: norms before, after or on both sides of a sublayer, layer or RMS norms, gated
+networks, grouped heads, all position schemes. Stacks are converted tensor by tensor: queries, keys and values become
+one matrix, and fixed positions a table. The only exported head of an encoder is BERT's pooler.
 
-model.bin, config.json                  tensors; special tokens and the epsilon of the norms
-vocabulary.json, or shared_, source_,   tokens by id; the tokenizer.json in the folder splits text into these
-  target_vocabulary.json
+model.bin                      tensors
+config.json                    special tokens, and the epsilon of the norms
+vocabulary.json                tokens by id; for a translator in shared_vocabulary.json, or in
+                               source_vocabulary.json and target_vocabulary.json
+tokenizer.json                 splits text into these tokens
 """
 
 import os
@@ -37,7 +39,8 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Prepare the export, and return the function that writes it.
 
     Raises:
-        UserError: If CTranslate2 does not support a feature of the model, which is named, or its package is missing.
+        UserError: If CTranslate2 does not support a feature of the model, which the message contains, or if its package
+            is not installed.
     """
     model = trained_model.model
     check_features(KIND, _features(trained_model))
@@ -54,7 +57,7 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             spec = _translator(specs, model, trained_model)
     spec.config.layer_norm_epsilon = _epsilon(_stacks(model))
     spec.validate()
-    spec.optimize()  # one copy of a tied tensor
+    spec.optimize()  # stores a tied tensor once
     files = {**tokenizer_files(trained_model), "README.md": card(trained_model)}
 
     def write(folder: Path) -> None:
@@ -92,7 +95,7 @@ def _features(trained_model: TrainedModel) -> list[Feature]:
         norm_eps = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
         features += [(f"{key}.norm_eps", stack.norm_eps, [norm_eps]) for key, stack in stacks.items()]
     if isinstance(model, DecoderOnly) and trained_model.tokenizer.eos_id is None:
-        # The required end token has a very low score, which a cap would raise.
+        # CTranslate2 requires an end token. The added one has a very low score, which a cap would raise.
         features.append(("logit_softcap", model.spec.logit_softcap, [None]))
     return features
 
@@ -107,7 +110,7 @@ def _is_default(stacks: dict[str, StackSpec]) -> bool:
 
 
 def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
-    """Return the epsilon of all norms; None if there are two, which must be the defaults of CTranslate2."""
+    """Return the epsilon of all norms; None if they differ, which is only supported for CTranslate2's defaults."""
     epsilons = {eps for _, eps in _norms(stacks)}
     return epsilons.pop() if len(epsilons) == 1 else None
 
@@ -129,7 +132,7 @@ def _encoder(specs: Any, model: EncoderOnly, trained_model: TrainedModel) -> Any
     segments = model.spec.n_segments > 0
     encoder = encoder_of(specs, model.stack, tables=1 + segments)
     fill_stack(encoder, model.stack, max_len=model.max_len)
-    # CTranslate2 would also scale the segments, so the scale is multiplied into the matrix.
+    # CTranslate2 would also scale the segment embeddings, so the token embeddings are stored with their scale.
     encoder.embeddings[0].weight = vocabulary.rows(model.embedding.weight) * model.embedding.scale
     encoder.scale_embeddings = False
     if segments:

@@ -51,7 +51,8 @@ vectors = [rows[: len(row)].mean(0) for rows, row in zip(hidden, tokens)]
 """
 
 WORDS = {
-    "translator": "Special tokens and the unknown token are never generated. Longer sources are truncated.",
+    "translator": "Special tokens and the unknown token are never generated. Longer sources than "
+    "`max_input_length` are truncated.",
     "generator": "Prompt and generated text have at most {max_len} tokens. Without `sampling_topk=0` the most "
     "likely token is always chosen.",
     "encoder": "The outputs are hidden states{pooler}, without other heads. A vector is the mean of a text's hidden "
@@ -60,7 +61,7 @@ WORDS = {
 
 
 def card(trained_model: TrainedModel) -> str:
-    """Return the content of README.md."""
+    """Return the content of README.md: the model's card, and code that runs the model."""
     model, tokenizer = trained_model.model, trained_model.tokenizer
     max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):
@@ -82,7 +83,7 @@ def card(trained_model: TrainedModel) -> str:
 
 
 def forbidden_tokens(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens that a translation never contains."""
+    """Return the special tokens, except eos, and the unknown token, which a translation never contains."""
     special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
     names = Vocabulary.of(tokenizer).tokens
     return [names[number] for number in sorted(number for number in special if number is not None)]

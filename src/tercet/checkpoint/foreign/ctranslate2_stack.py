@@ -1,4 +1,4 @@
-"""Conversion of a stack to CTranslate2's specification: its options and its tensors."""
+"""Conversion of the options and tensors of a stack to a specification of CTranslate2."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -33,7 +33,7 @@ def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
 
 
 def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
-    """Return the options that encoders and decoders have in common."""
+    """Return the arguments that the specifications of encoders and decoders have in common."""
     spec, position = stack.spec, stack.position
     switches = {
         "num_layers": spec.n_layers,
@@ -54,7 +54,10 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
 
 
 def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
-    """Copy positions, norms and blocks; everything except the embedding."""
+    """Copy the tensors of a stack to its specification: positions for `max_len` tokens, norms and blocks.
+
+    The embedding is not copied.
+    """
     spec = stack.spec
     if spec.position.kind in FIXED_POSITIONS:
         position_table = stack.position.embed(torch.arange(max_len)[None])
@@ -78,7 +81,7 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
 
 
 def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) -> None:
-    """Copy the norms of a sublayer, which has one; those of a sandwich belong to the layer."""
+    """Copy the norms of a sublayer: a single one to `layer.<part>`, or two (sandwich) to `layer.<name>` of `names`."""
     norms = [norm for norm in residual.children() if isinstance(norm, nn.LayerNorm | nn.RMSNorm)]
     target = [getattr(layer, part).layer_norm] if len(norms) == 1 else [getattr(layer, name) for name in names]
     for norm, place in zip(norms, target, strict=True):
@@ -86,14 +89,14 @@ def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) ->
 
 
 def _attention(target: Any, source: Attention, *, fused_parts: tuple[str, ...]) -> None:
-    """Copy attention, in which the projections of the same input are one matrix."""
+    """Copy attention. The projections `fused_parts`, which have the same input, become one matrix."""
     *first, last = target.linear
     if "query" not in fused_parts:
         fill_linear(first[0], source.query)
     linears: list[nn.Linear] = [getattr(source, name) for name in fused_parts]
     first[-1].weight = torch.cat([linear.weight for linear in linears])
     biases = [bias for linear in linears if (bias := _bias(linear)) is not None]
-    if biases:  # all layers have a bias, or none
+    if biases:  # either all of these projections have a bias, or none
         first[-1].bias = torch.cat(biases)
     fill_linear(last, source.out)
     if not isinstance(source.query_norm, nn.Identity):
@@ -105,7 +108,7 @@ def _feedforward(target: Any, source: FeedForward) -> None:
     if source.gate is None:
         fill_linear(target.linear_0, source.up)
     else:
-        fill_linear(target.linear_0, source.gate)  # the one with the activation
+        fill_linear(target.linear_0, source.gate)  # linear_0 is followed by the activation
         fill_linear(target.linear_0_noact, source.up)
     fill_linear(target.linear_1, source.down)
 
@@ -124,5 +127,5 @@ def _norm(target: Any, source: nn.Module) -> None:
 
 
 def _bias(part: nn.Module) -> Tensor | None:
-    """Return the bias, or None if there is none."""
+    """Return the bias of a module itself; None if it has none."""
     return dict(part.named_parameters(recurse=False)).get("bias")

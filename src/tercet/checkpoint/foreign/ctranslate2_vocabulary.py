@@ -1,7 +1,7 @@
-"""Vocabularies of CTranslate2, which takes tokens as input and replaces unknown ones by unk.
+"""Vocabularies of CTranslate2, whose input is tokens as text; unknown tokens are replaced by unk.
 
-CTranslate2 requires an end token. If the model has none, a row is added whose score is so low that it is never
-generated. Other missing special tokens are named after an existing token.
+CTranslate2 requires an end token. If a language model has none, a token is added whose score is so low that it is never
+generated. Each other missing special token is represented by an existing token.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.config import Plain
 from tercet.tokens import Tokenizer
 
-UNUSED_SCORE = -1e9  # score of an added token
+UNUSED_SCORE = -1e9  # bias of the logit of an added token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class Vocabulary:
     """Tokens and special tokens of a model.
 
     Attributes:
-        tokens: Tokens by id, as named by the `tokenizers` library.
-        bos, eos, unk: Names of special tokens.
-        n_ids: Number of tokens that belong to the tokenizer.
+        tokens: Tokens by id, as in the `tokenizers` library, followed by an added end token if necessary.
+        bos, eos, unk: Special tokens, as text. A missing bos or unk is the same as eos.
+        n_ids: Number of ids of the tokenizer, without an added end token.
     """
 
     tokens: tuple[str, ...]
@@ -40,7 +40,7 @@ class Vocabulary:
 
         Args:
             tokenizer: The tokenizer.
-            ends: If True, an end token is required, since generation stops there.
+            ends: If True, an end token is added if the tokenizer has none. If False, the last token is used instead.
         """
         names = _names(tokenizer)
         n_ids = len(names)
@@ -52,11 +52,11 @@ class Vocabulary:
         return cls(tokens=tuple(names), bos=bos, eos=eos, unk=unk, n_ids=n_ids)
 
     def rows(self, matrix: Tensor) -> Tensor:
-        """Return one row per token, without rows that only pad the vocabulary."""
+        """Return (V, D) with one row per token: no rows that pad the vocabulary, and zeros for an added token."""
         return F.pad(matrix[: self.n_ids], (0, 0, 0, len(self.tokens) - self.n_ids))
 
     def bias(self, bias: Tensor | None) -> Tensor | None:
-        """Return one bias per token; None if all are zero."""
+        """Return one bias per token, -1e9 for an added token; None if there is neither a bias nor an added token."""
         n_extra = len(self.tokens) - self.n_ids
         if bias is None and not n_extra:
             return None

@@ -1,7 +1,7 @@
 """Import and export of DistilBERT models of the `transformers` library.
 
-DistilBERT (Sanh et al. 2019) is a BERT without segments, whose pooler uses a ReLU. Its norms have an epsilon of 1e-12,
-which is not in the config, and there is no dropout after attention.
+DistilBERT (Sanh et al. 2019) is a BERT without segments. Its pooler has a ReLU instead of tanh. Its norms have an
+epsilon of 1e-12, which is not in the config, and there is no dropout after attention.
 """
 
 from collections.abc import Mapping
@@ -56,17 +56,17 @@ NAMES = {
     "pooler.dense": "pre_classifier",
     "classifier": "classifier",
 }
-HEADS = ("vocab_", "pre_classifier.", "classifier.")  # prefixes of their names
+HEADS = ("vocab_", "pre_classifier.", "classifier.")  # prefixes of the names of the heads' tensors
 LABELS, TIED = "classifier.weight", ("vocab_projector.weight", "embeddings.word_embeddings.weight")
 
 
 def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """Build a DistilBertModel, DistilBertForMaskedLM or a DistilBERT with a classifier, in eval mode.
+    """Build the equivalent of a DistilBertModel, DistilBertForMaskedLM or DistilBERT classifier, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or belong to another model.
@@ -79,7 +79,7 @@ def from_distilbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
 def distilbert_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderOnlySpec:
-    """Return the spec of the model that `from_distilbert` would build without reading tensors.
+    """Return the spec of the model that `from_distilbert` would build, from config and the tensors' names and shapes.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -91,7 +91,7 @@ def distilbert_spec(
 def is_distilbert(spec: EncoderOnlySpec) -> bool:
     """Return whether a model is exported as a DistilBERT instead of a BERT.
 
-    This is the case if its pooler uses a ReLU, or if it has no pooler, no segments, and DistilBERT's eps of the norms.
+    This is the case if its pooler has a ReLU, or if it has no pooler, no segments, and norms with an epsilon of 1e-12.
     """
     if spec.pooler:
         return spec.pooler_activation == "relu"
@@ -99,7 +99,7 @@ def is_distilbert(spec: EncoderOnlySpec) -> bool:
 
 
 def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """Return config and tensors of the class that has the model's heads; the inverse of `from_distilbert`.
+    """Return config and tensors of the DistilBERT class with the model's heads; the inverse of `from_distilbert`.
 
     Raises:
         UserError: If DistilBERT does not support a feature of the model; the feature is named.

@@ -15,8 +15,12 @@ HEADING = "## Open it with"
 def import_library(module: str, package: str) -> Any:
     """Import a module of a package that is only needed for exporting.
 
+    Args:
+        module: Full name of the module.
+        package: Name of the package, for the error message.
+
     Raises:
-        UserError: If it is not installed.
+        UserError: If the package, or another one that it imports, is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -26,7 +30,7 @@ def import_library(module: str, package: str) -> Any:
 
 
 def check_translates(trained_model: TrainedModel) -> None:
-    """Reject a translator without a beginning or end token.
+    """Reject a translator without bos of the target or eos of either side. Other models are accepted.
 
     Raises:
         UserError: If a tokenizer lacks one of these tokens.
@@ -54,21 +58,24 @@ def tokenizer_files(trained_model: TrainedModel) -> dict[str, str]:
 
 
 def end_setting(tokenizer: Tokenizer) -> int | list[int] | None:
-    """Return the `eos_token_id` of a config: a number, or a list if several ids end a text."""
+    """Return the `eos_token_id` of a config: an id, a list if several ids end a text, or None if none does."""
     return tokenizer.end_ids if tokenizer.other_end_ids else tokenizer.eos_id
 
 
 def extend_card(trained_model: TrainedModel, program: str, code: str, words: str) -> str:
-    """Return the model's card, with instructions for `program` at the end."""
+    """Return the model's card with instructions for `program` at the end: Python `code`, followed by `words`.
+
+    Instructions for another program are replaced.
+    """
     text = trained_model.readme() or trained_model.card.to_markdown(
         trained_model.model.spec, n_parameters=trained_model.n_parameters
     )
-    text = text.partition(f"\n{HEADING}")[0].rstrip()  # instructions for another program
+    text = text.partition(f"\n{HEADING}")[0].rstrip()  # without instructions for another program
     return f"{text}\n\n{HEADING} {program}\n\n```python\n{code.strip()}\n```\n\n{words.strip()}\n"
 
 
 def sample_text(tokenizer: Tokenizer) -> str:
-    """Return a short text that the vocabulary contains."""
+    """Return a short text without unknown tokens; empty if there is none."""
     with suppress(UserError):
         if tokenizer.unk_id not in (ids := tokenizer.encode("The")) and ids:
             return "The"

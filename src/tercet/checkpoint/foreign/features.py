@@ -1,9 +1,10 @@
 """Checks of whether a format supports a model, and conversions of models for export.
 
-Some variants equal another variant with special weights, and are exported as that one: no bias is a bias of zeros,
-fixed positions are a learned table, a scale is part of the embedding, and rows without an id are dropped. Other
-unsupported features are rejected by key, with the supported value. Dropout only matters in training. If the format has
-fewer dropout rates, the nearest rate is used.
+Some variants equal another variant with special weights, and are exported as that one: a missing bias becomes a bias of
+zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. Rows
+without an id are dropped. Other unsupported features are rejected; the message contains their keys and the supported
+values. Dropout only matters in training. If a format has fewer dropout rates than the model, one of the model's rates
+is written for several.
 """
 
 import json
@@ -30,10 +31,14 @@ FIXED_POSITIONS = (
 
 
 def check_features(kind: str, features: Sequence[Feature]) -> None:
-    """Reject features whose value `kind` does not support.
+    """Reject features with an unsupported value.
+
+    Args:
+        kind: Name of the format, for the error message.
+        features: Features of the model, each with the values that the format supports.
 
     Raises:
-        UserError: With their keys and the supported values.
+        UserError: If a value is not supported; the message contains all such keys and the supported values.
     """
     unsupported = [feature for feature in features if feature[1] not in feature[2]]
     if unsupported:
@@ -57,13 +62,13 @@ def features_of_stack(
     gated: bool,
     qk_norm: bool = False,
 ) -> list[Feature]:
-    """Return the features that every stack of a format must have.
+    """Return features of a stack, each with the values that a format supports.
 
     Args:
         key: Key of the stack in a recipe, such as "stack" or "encoder".
         stack: Spec of the stack.
-        placement, norm, gated, qk_norm: Supported value of each setting.
-        positions: Supported position schemes.
+        placement, norm, gated, qk_norm: Value of each setting that the format supports.
+        positions: Position schemes that the format supports.
     """
     return [
         (f"{key}.position", stack.position.kind, positions),
@@ -76,10 +81,10 @@ def features_of_stack(
 
 
 def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
-    """Return two features that a format requires of its blocks.
+    """Return the features `parallel` and `final_norm` of a stack, each with its only supported value.
 
-    Attention and feed-forward network are applied one after the other, not in parallel. There is a final norm unless
-    the placement is "post".
+    Attention and feed-forward network must be applied one after the other, not in parallel. There must be a final norm
+    unless the placement of norms is "post"; then there must be none.
     """
     return [
         (f"{key}.parallel", stack.parallel, [False]),
@@ -88,7 +93,7 @@ def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
 
 
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
-    """Return the requirement that each head has its own keys and values, and is d_model / n_heads wide."""
+    """Return the requirements that each head has its own keys and values, and that it is d_model / n_heads wide."""
     return [
         feature_of_width(key, stack),
         (f"{key}.n_kv_heads", stack.kv_heads, [stack.n_heads]),
@@ -103,7 +108,14 @@ def feature_of_width(key: str, stack: StackSpec) -> Feature:
 
 
 def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:
-    """Return what a format requires of embedding and logits; a scale can be merged unless they are tied."""
+    """Return features of embedding and logits, each with the values that a format supports.
+
+    Args:
+        spec: Spec of the model.
+        embedding_norm: Value of this setting that the format supports.
+        tied: If True, a scale of the embedding is not supported, since it cannot be merged into a matrix that also
+            computes the logits.
+    """
     return [
         ("embedding_norm", spec.embedding_norm, [embedding_norm]),
         ("logit_softcap", spec.logit_softcap, [None]),
@@ -114,7 +126,10 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -
 
 @torch.no_grad()
 def rewrite_model(model: Model, spec: AnySpec) -> Model:
-    """Return an equivalent model of another spec, which `check_features` has accepted."""
+    """Return an equivalent model of another spec, in eval mode; `model` itself if the specs are equal.
+
+    The specs may only differ in variants that the description of this module lists.
+    """
     if spec == model.spec:
         return model
     with raise_config_errors("model"):
@@ -124,7 +139,7 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
         if name in tensors:
             tensor.copy_(
                 tensors[name][: len(tensor)]
-            )  # without rows that pad the vocabulary and positions that are never used
+            )  # without rows that pad the vocabulary, and without positions that are never used
             tensor.mul_(_scale(model, name) / _scale(equivalent, name))
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             position_table = model.stack.position.embed(torch.arange(len(tensor))[None])

@@ -5,7 +5,8 @@
     each tensor: name, sizes, type, offset
     zeros up to a multiple of general.alignment (default: 32), followed by the tensors' numbers
 
-A text is stored as its length (u64) and its bytes, a list as its type (u32), its length (u64) and its items.
+A text is stored as its length in bytes (u64) and its UTF-8 bytes, a list as the type of its items (u32), its length
+(u64) and its items.
 
 The content of a file is not trusted: each length and offset is compared with the size of the file before memory is
 allocated. Tensors may be quantized in blocks; the `gguf` package dequantizes them.
@@ -31,8 +32,8 @@ from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # version 1, used for a few weeks in 2023, had shorter lengths
-ALIGNMENT, KEY = 32, "general.alignment"
+VERSIONS = (2, 3)  # version 1, used for a few weeks in 2023, stored lengths in fewer bytes
+ALIGNMENT, KEY = 32, "general.alignment"  # bytes, and the key of a file with another alignment
 MAX_DIMENSIONS = 4  # of a tensor
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -50,8 +51,8 @@ class TensorLocation:
 
     Attributes:
         shape: Shape with the slowest dimension first, as in torch; in the file it is last.
-        kind: ggml's number of the type.
-        start, end: Positions of its bytes in the file.
+        kind: Number of the type in ggml.
+        start, end: Positions of the first byte and after the last byte of the tensor in the file.
     """
 
     shape: tuple[int, ...]
@@ -64,11 +65,13 @@ class GgufFile:
     """A GGUF file, whose tensors are read on demand.
 
     Attributes:
-        settings: Values of all keys: numbers, booleans, texts, or lists of these.
-        locations: Location of each tensor, by name.
+        path: Path of the file.
+        settings: Values by key: numbers, booleans, texts, or lists of these.
+        locations: Locations of the tensors, by name.
 
     Raises:
-        UserError: If the file is damaged, truncated or contradictory.
+        UserError: If the file is damaged, truncated or inconsistent, or has quantized tensors and the `gguf` package is
+            not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,10 +84,10 @@ class GgufFile:
             self.settings, self.locations = _read(_Header(self._bytes))
 
     def tensor(self, name: str) -> Tensor:
-        """Read a tensor as float32.
+        """Read a tensor as float32, dequantized if necessary.
 
         Raises:
-            UserError: If its type is unknown, or is known only to the `gguf` package, which is missing.
+            UserError: If the `gguf` package cannot dequantize the type of the tensor.
         """
         location = self.locations[name]
         data = self._bytes[location.start : location.end]
@@ -92,18 +95,18 @@ class GgufFile:
             numbers, dtype = PLAIN_TYPES[location.kind]
             return torch.from_numpy(np.array(data).view(numbers)).view(dtype).float().reshape(location.shape)
         rows = data.reshape(prod(location.shape[:-1]), -1)
-        with np.errstate(all="ignore"):  # invalid numbers remain invalid
+        with np.errstate(all="ignore"):  # NaN and infinite numbers are allowed
             return torch.from_numpy(_dequantize(rows, location.kind, name)).reshape(location.shape)
 
 
 def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write settings and tensors, the latter as float32.
+    """Write settings, and tensors as float32.
 
     Args:
-        path: The file.
-        settings: Texts, booleans, whole numbers (stored as u32), other numbers (f32), and lists of texts, of whole
-            numbers (i32) or of other numbers (f32). An empty list is stored as a list of texts.
-        tensors: Tensors by name.
+        path: File to write.
+        settings: Values by key: texts, booleans, integers (stored as u32), floats (f32), or lists of texts, of integers
+            (i32) or of floats (f32). An empty list is stored as a list of texts.
+        tensors: Tensors by name, from any device.
 
     Raises:
         UserError: If the file cannot be written.
@@ -128,16 +131,16 @@ def write_gguf(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, Te
 
 
 class _Header:
-    """Sequential reader of a header."""
+    """Sequential reader of the values before the tensors' numbers; raises ValueError if the data ends early."""
 
     def __init__(self, data: Bytes) -> None:
         self.size = len(data)
         self.offset = 0
-        self._items = 0  # of all lists
+        self._items = 0  # number of items in all lists so far
         self._data = data[:MAX_GGUF_HEADER_BYTES].data
 
     def number(self, form: str) -> Any:
-        """Read a number of type `form`, as in `struct`."""
+        """Read a value whose type is a format character of `struct`, such as "I" for u32 or "Q" for u64."""
         offset = self.offset
         self.skip(struct.calcsize(f"<{form}"))
         return struct.unpack_from(f"<{form}", self._data, offset)[0]
@@ -173,7 +176,7 @@ class _Header:
         if kind != TEXT:
             return self._numbers(kind, n)
         if 8 * n > len(self._data) - self.offset:
-            self.skip(8 * n)  # too many for the file, even if all are empty
+            self.skip(8 * n)  # raises: each text has a length of 8 bytes, even if it is empty
         return [self.text() for _ in range(n)]
 
     def _numbers(self, kind: int, n: int) -> list[Any]:
@@ -217,7 +220,7 @@ def _read(header: _Header) -> tuple[Plain, dict[str, TensorLocation]]:
     start = _round_up(header.offset, alignment)
     locations = {name: _locate(name, *layout, start, alignment, header.size) for name, layout in layouts.items()}
     ordered_names = sorted(locations, key=lambda name: locations[name].start)
-    for first, second in pairwise(ordered_names):  # else few bytes could pose as many large tensors
+    for first, second in pairwise(ordered_names):  # otherwise a small file could claim many large tensors
         if locations[second].start < locations[first].end:
             raise ValueError(f"the tensors {first!r} and {second!r} overlap")
     return settings, locations
@@ -238,7 +241,7 @@ def _locate(
 
 
 def _block(kind: int, name: str) -> tuple[int, int]:
-    """Return the number of values in a block of a type, and its size in bytes."""
+    """Return the number of values in a block of a tensor type, and the size of the block in bytes."""
     if kind in PLAIN_TYPES:
         return 1, np.dtype(PLAIN_TYPES[kind][0]).itemsize
     gguf = _package()

@@ -19,7 +19,7 @@ from tercet.storage import write_atomically
 from tercet.tokens.gguf import TEMPLATE, from_settings, to_settings
 
 FILE = "model.gguf"
-ALL_FLOAT32 = 0  # llama.cpp's type of the whole file
+ALL_FLOAT32 = 0  # value of general.file_type in llama.cpp
 CODE = """
 from llama_cpp import Llama
 
@@ -74,7 +74,11 @@ def read_gguf_spec(path: Path) -> DecoderOnlySpec:
 
 
 def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
-    """Load the model in the file at `path`; `requested_path` is the path that the user passed.
+    """Load the model in a GGUF file.
+
+    Args:
+        path: Path of the file.
+        requested_path: Path that the user passed: the file or its folder. It becomes the `folder` of the result.
 
     Raises:
         UserError: If the file is damaged, or has features that Tercet does not support.

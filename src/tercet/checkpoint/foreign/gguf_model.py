@@ -1,9 +1,9 @@
-"""Import and export of Llama and GPT-2 in llama.cpp's format, by way of that of `transformers`.
+"""Import and export of Llama and GPT-2 in llama.cpp's format, which is converted to or from that of `transformers`.
 
 The names and two layouts differ. Queries and keys of a Llama rotate in pairs (i, i + K/2) in Tercet and `transformers`,
-and in pairs (2i, 2i + 1) in llama.cpp, so their rows are reordered. Matrices of a GPT-2 are stored as (out, in). The
-activation is not stored: it is SiLU for Llama, and GELU by tanh for GPT-2. Sizes are those of the tensors, and the
-settings must agree with them.
+and in pairs (2i, 2i + 1) in llama.cpp, so the rows of their matrices are reordered. Matrices of a GPT-2 are stored as
+(out, in), and in `transformers` as (in, out). The activation is not stored: it is SiLU for Llama, and the tanh
+approximation of GELU for GPT-2. The sizes in the settings must agree with the shapes of the tensors.
 """
 
 import math
@@ -70,7 +70,7 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
 
     Args:
         file: The file.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        n_ids: Number of the tokenizer's ids. Further rows of the embedding only pad the vocabulary.
 
     Raises:
         UserError: If the architecture or a feature is not supported, or the file is incomplete.
@@ -83,7 +83,7 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
 
 
 def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
-    """Return the spec of the model that `from_gguf` would build, from settings and shapes.
+    """Return the spec of the model that `from_gguf` would build, from the settings and the tensors' names and shapes.
 
     No tensor is read, except for `rope_freqs.weight` if the file of a Llama contains it.
 
@@ -97,10 +97,12 @@ def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
 
 
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
-    """Return settings and tensors of a model; the inverse of `from_gguf`.
+    """Return settings and tensors of a GGUF file for a model; the inverse of `from_gguf`.
+
+    A model with rotary positions is written as a Llama, any other one as a GPT-2.
 
     Raises:
-        UserError: If neither Llama nor GPT-2 of llama.cpp supports a feature of the model; the feature is named.
+        UserError: If this architecture does not support a feature of the model; the feature is named.
     """
     kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
     config, state = to_llama(model, "llama") if kind == "llama" else to_gpt2(model)
@@ -122,7 +124,7 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
 
 @dataclass(frozen=True)
 class _Description:
-    """A file and its architecture, whose name is not part of the keys here."""
+    """A GGUF file and its architecture. Keys are passed without the prefix of the architecture, such as "llama."."""
 
     file: GgufFile
     kind: Architecture
@@ -145,7 +147,16 @@ class _Description:
         return self.file.locations[name].shape[0]
 
     def check(self, keys: str, name: str, *shape: int) -> None:
-        """Compare sizes in the settings with the shape of a matrix, before a model of that size is built."""
+        """Compare sizes in the settings with the shape of a matrix, before a model of that size is built.
+
+        Args:
+            keys: Keys of the settings that determine the shape, separated by spaces.
+            name: Name of the matrix.
+            shape: Shape according to the settings.
+
+        Raises:
+            UserError: If the matrix has another shape.
+        """
         locations = self.file.locations[name].shape
         if locations != shape:
             names = " and ".join(f"{self.kind}.{key}" for key in keys.split())
@@ -163,17 +174,17 @@ class _Description:
         return [name for name in self.file.locations if name != FREQUENCIES]
 
     def n_blocks(self) -> int:
-        """Return the number of blocks, which must be alike, so that the model is not larger than its file.
+        """Return the number of blocks. They must be alike, so that the model is not larger than its file.
 
         Raises:
-            UserError: If a tensor is missing or unknown, or the blocks differ.
+            UserError: If a tensor is missing or unknown, the blocks differ, or `block_count` is another number.
         """
         blocks: dict[int, dict[str, tuple[int, ...]]] = {}
         for name in self.names():
             if match := BLOCK.fullmatch(name):
                 blocks.setdefault(int(match[1]), {})[match[2]] = self.file.locations[name].shape
         if sorted(blocks) != list(range(len(blocks))) or not blocks:
-            raise UserError("its blocks are not numbered from 0 on; copy the file again")
+            raise UserError("its blocks are not numbered consecutively from 0; copy the file again")
         odd_block = next((number for number, shapes in blocks.items() if shapes != blocks[0]), None)
         if len(blocks) != self.read_int("block_count"):
             raise UserError(
@@ -248,7 +259,7 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
                     f"{name} has {len(state[name])} rows, which are not {n} heads of {head_dim} numbers in pairs"
                 )
             state[name] = _deinterleave_rows(state[name], n)
-    for part, names in BIAS_LAYERS.items():  # some files have three of the four biases of attention
+    for part, names in BIAS_LAYERS.items():  # some files lack one of the four biases of attention, which is then zero
         for name in names if config[f"{part}_bias"] else ():
             for number in range(config["num_hidden_layers"]):
                 bias_name = foreign_name(f"blk.{number}.{name}.bias", transformers_names)
@@ -335,7 +346,7 @@ def _settings_of_gpt2(config: Mapping[str, Any]) -> Plain:
 
 
 def _interleave_rows(rows: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of each head so that row i + K/2 follows row i."""
+    """Reorder the K rows of each head so that row i + K/2 follows row i."""
     return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
 
 

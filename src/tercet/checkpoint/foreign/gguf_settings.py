@@ -1,7 +1,7 @@
 """The settings of a GGUF file: each key is used, irrelevant or rejected.
 
-An unlisted key of the architecture is rejected unless it is off (false, 0 or empty), since it belongs to another model.
-Other unlisted keys are reported.
+An unlisted key of the architecture is rejected unless it is off (false, 0 or empty), since it could change the model's
+function. Other unlisted keys are reported and ignored.
 """
 
 import re
@@ -31,8 +31,8 @@ IRRELEVANT = {
         "read only with rope.scaling.type, which is rejected",
     ),
 }  # fmt: skip
-NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}
-FILE_KEYS = (  # of the file and its tokenizer
+NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}  # values without effect
+FILE_KEYS = (  # keys that do not depend on the architecture: those of the file and its tokenizer
     "general.architecture", "general.alignment", "general.quantization_version", "general.file_type", "general.type",
     *(f"tokenizer.ggml.{key}" for key in (
         "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
@@ -40,7 +40,7 @@ FILE_KEYS = (  # of the file and its tokenizer
     )),
     "tokenizer.chat_template",
 )  # fmt: skip
-IGNORED_PATTERNS = {  # by regular expression, with the reason
+IGNORED_PATTERNS = {  # regular expressions of further such keys, with the reason why they are ignored
     r"general\.(?:base_model|dataset|source|sampling|license)\b.*": "origin, and sampling settings",
     r"general\.(?:name|author|version|organization|finetune|basename|description|quantized_by|size_label|license|url|doi|"
     r"uuid|repo_url|tags|languages)": "names and authors",
@@ -56,9 +56,11 @@ REPORTED_KEYS = ("tokenizer.ggml.add_eos_token",)  # llama.cpp appends eos to a 
 
 
 def check_settings(settings: Mapping[str, Any], kind: str) -> None:
-    """Check every key of a file of the architecture `kind`.
+    """Check every key of a GGUF file, and print the unlisted keys that are ignored.
 
-    Unlisted keys that do not belong to the architecture are reported and ignored.
+    Args:
+        settings: Values by key.
+        kind: Architecture, which is the prefix of its keys: "llama" or "gpt2".
 
     Raises:
         UserError: If the file is not a model, or an unlisted key of the architecture is set (not false, 0 or empty);
@@ -81,5 +83,5 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
 
 
 def is_listed(key: str) -> bool:
-    """Return whether a key that does not belong to an architecture is listed."""
+    """Return whether a key without the prefix of an architecture is in `FILE_KEYS` or `IGNORED_PATTERNS`."""
     return key in FILE_KEYS or any(re.fullmatch(pattern, key) for pattern in IGNORED_PATTERNS)

@@ -1,7 +1,8 @@
 """Import and export of GPT-2 models (Radford et al. 2019) of the `transformers` library.
 
-Matrices are stored as (in, out), and queries, keys and values in a single one. Old files contain the causal mask of
-each layer, which is not a weight. The output matrix is usually tied to the embedding, and may be missing.
+Matrices are stored as (in, out), and those of queries, keys and values as a single matrix. Old files also contain the
+causal mask of each layer, which is not a weight. The output matrix is usually tied to the embedding; then it may be
+missing.
 """
 
 import re
@@ -61,12 +62,12 @@ REQUIRED_SETTINGS = {
 
 
 def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
-    """Build a GPT2LMHeadModel or GPT2Model, in eval mode.
+    """Build the equivalent of a GPT2LMHeadModel, or of a GPT2Model with tied output, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or a feature is not supported.
@@ -77,7 +78,7 @@ def from_gpt2(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
 
 
 def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """Return the spec of the model that `from_gpt2` would build, from the config only.
+    """Return the spec of the model that `from_gpt2` would build, from the config only; `state` is ignored.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.

@@ -10,10 +10,14 @@ from tercet.spec import ProblemType
 
 
 def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the names of `count` labels, in the order of their scores.
+    """Return the names of the labels in a config.json, in the order of the classifier's outputs.
+
+    Args:
+        config: Content of config.json.
+        count: Number of outputs of the classifier.
 
     Raises:
-        UserError: If a label has no name.
+        UserError: If `id2label` does not contain one name for each output.
     """
     id2label: Any = config.get("id2label") or {}
     if not isinstance(id2label, dict):
@@ -21,7 +25,8 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     names = cast("dict[Any, Any]", id2label)
     default_labels = [f"LABEL_{number}" for number in range(count)]  # default of transformers
     labels = [str(names.get(str(number), names.get(number, ""))) for number in range(len(names))]
-    # A config may contain the two default names and a num_labels that was set later.
+    # As in `transformers`, default names are used if there are no names for two outputs, or if num_labels was changed
+    # without changing the names.
     if len(labels) != count and (config.get("num_labels") == count or (not labels and count == 2)):
         labels = default_labels
     if len(labels) != count or not all(labels):
@@ -30,13 +35,13 @@ def read_labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["texts", "tokens"]) -> ProblemType:
-    """Return the meaning of `count` scores.
+    """Return the problem type of a classifier with `count` outputs.
 
-    By default one score is a number, as in transformers, and several scores are for single labels. Classifiers over
-    tokens always have single labels.
+    If the config has none, one output means regression, as in `transformers`, and several outputs mean one label per
+    text. A classifier over tokens always has one label per token.
 
     Raises:
-        UserError: If the type is not supported.
+        UserError: If the type is unknown, or is regression with several outputs.
     """
     problem_type = config.get("problem_type")
     if over == "tokens":
@@ -51,7 +56,7 @@ def read_problem_type(config: Mapping[str, Any], count: int, over: Literal["text
 
 
 def write_labels(classifier: Classifier) -> Plain:
-    """Return the names of the labels, and for texts the problem type."""
+    """Return the keys of a config.json for the labels, and for a classifier over texts the problem type."""
     config: Plain = {
         "id2label": {str(number): label for number, label in enumerate(classifier.labels)},
         "label2id": {label: number for number, label in enumerate(classifier.labels)},

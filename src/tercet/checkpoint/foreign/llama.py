@@ -1,15 +1,16 @@
 """Import and export of Llama and related models of the `transformers` library.
 
-They are close to the preset "llama":
+Their architecture is that of the preset "llama", with these additions:
 
-    Llama     Touvron et al. (2023); two switches add biases to attention and to the feed-forward network
+    Llama     Touvron et al. (2023); two settings add biases to attention and to the feed-forward network
     Mistral   Jiang et al. (2023); no biases; older models have sliding-window attention
     Qwen2     Yang et al. (2024); biases on queries, keys and values
     Qwen3     Yang et al. (2025); norms on the queries and keys of each head
     Gemma     Mesnard et al. (2024); scaled embeddings, GELU by tanh, and norms that multiply by 1 + weight
 
-`FAMILIES` contains their differences, by model_type. If a window is shorter than the context, the context is reduced to
-it, up to which each token attends to all previous ones. Scaled rotations (Llama 3.1) are not supported.
+`FAMILIES` contains their differences, by model_type. If the window is shorter than the maximum length, the maximum
+length is reduced to the window, since up to this length each token attends to all previous ones. Scaled rotations
+(Llama 3.1) are not supported.
 """
 
 import math
@@ -65,7 +66,7 @@ NAMES = {
 NORMS = ("before.weight", "final_norm.weight")  # suffixes of norms, except those on queries and keys
 QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
 REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
-MIN_EPS = 1e-12  # of norms on queries and keys, whose epsilon becomes a scale
+MIN_EPS = 1e-12  # minimum epsilon of norms on queries and keys, since `llama_source` divides by it
 WINDOW, FIRST_WINDOW_LAYER = 4096, 28  # defaults of transformers
 Switch = bool | str  # a constant, or the key of the config that contains it
 
@@ -76,15 +77,16 @@ class Family:
 
     Attributes:
         kind: Name, which is the prefix of the class in `transformers`.
-        qkv_bias, out_bias, feedforward_bias: True for linear layers with biases; or the key that enables them.
-        qk_norm: If True, queries and keys are normalized.
+        qkv_bias, out_bias, feedforward_bias: True if these linear layers have biases; or the config key that enables
+            them.
+        qk_norm: If True, the queries and keys of each head are normalized.
         divisible_width: If True, d_model must be a multiple of n_heads, whatever the width of a head.
         head_dim: Default width of a head; None for d_model / n_heads.
-        window: If True, attention has a window; or the name of the key that enables it.
-        norm_offset: Number that is added to the weights of norms.
-        scale_embedding: If True, embeddings are scaled.
+        window: True if attention has a sliding window; or the config key that enables it.
+        norm_offset: Number that is added to the stored weights of norms, except those on queries and keys.
+        scale_embedding: If True, embeddings are multiplied by sqrt(d_model).
         tie_embeddings: Default of tie_word_embeddings.
-        renamed_activations: Names of activations that stand for another one in the config.
+        renamed_activations: Names in the config that mean another activation, with the name of the latter.
     """
 
     kind: str
@@ -102,10 +104,7 @@ class Family:
 
     @property
     def switches(self) -> dict[str, Switch]:
-        """Switches for the biases of each kind of linear layer, by the fields of `Biases`.
-
-        A value is a constant, or the key of the config that contains it.
-        """
+        """The three settings of biases by the fields of `Biases`: each is a constant, or the config key for it."""
         return {"qkv": self.qkv_bias, "out": self.out_bias, "feedforward": self.feedforward_bias}
 
 
@@ -128,18 +127,20 @@ FAMILIES = {
 
 
 def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnly:
-    """Build a LlamaForCausalLM, a LlamaModel with tied output, or a related model, in eval mode.
+    """Build the equivalent of a LlamaForCausalLM, a LlamaModel with tied output, or a related class, in eval mode.
+
+    A note is printed if a sliding window reduces the maximum length.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or a feature is not supported.
     """
     family = FAMILIES[read_model_type(config, *FAMILIES)]
-    # Old files contain the frequencies of the rotation, which follow from its base.
+    # Old files contain the frequencies of the rotation, which are computed from its base instead.
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: name.endswith("rotary_emb.inv_freq"))
     spec = llama_spec(config, state, n_ids=n_ids)
     source = partial(llama_source, family=family, norm_eps=spec.stack.norm_eps)
@@ -154,7 +155,7 @@ def from_llama(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
 
 
 def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> DecoderOnlySpec:
-    """Return the spec of the model that `from_llama` would build, from the config only.
+    """Return the spec of the model that `from_llama` would build, from the config only; `state` is ignored.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -169,7 +170,7 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
 
     Args:
         model: The model.
-        model_type: Required type; by default the one that supports the model's features.
+        model_type: Key of `FAMILIES`; by default the one that fits the model's features best.
 
     Raises:
         UserError: If the type does not support a feature of the model; the feature is named.
@@ -198,7 +199,7 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:
-    """Return the model_type that supports the model's features. A Mistral without a window is a Llama."""
+    """Return the model_type that fits a model best. "mistral" is not used: without a window it equals "llama"."""
     stack, biases = spec.stack, spec.stack.biases
     if stack.qk_norm:
         return "qwen3"
@@ -221,7 +222,7 @@ def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
 
 
 def _write_biases(biases: Biases, family: Family) -> Biases:
-    """Return the biases for export; all kinds of layers that share a switch have biases, or none."""
+    """Return the biases for export: layers with the same config key all get biases if one of them has them."""
     switches = family.switches
     has_bias = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
              switches.values() if isinstance(switch, str)}  # fmt: skip
@@ -246,7 +247,7 @@ def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
         "head_dim": stack.head_width,
         "hidden_act": ACTIVATION_NAMES[stack.activation],
         "rms_norm_eps": stack.norm_eps,
-        "rope_theta": position.base,  # location in older versions
+        "rope_theta": position.base,  # read by older versions
         "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
         "attention_dropout": stack.dropout.attention,
         "tie_word_embeddings": spec.tie_embeddings,
@@ -289,13 +290,13 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
 
 
 def _window(config: Mapping[str, Any], family: Family) -> int | None:
-    """Return the attention window in tokens, including the current one; None if no layer has one."""
+    """Return the sliding window in tokens, including the current token; None if no layer has one."""
     switch = family.window
     if not (read_bool(config, switch, False) if isinstance(switch, str) else switch):
         return None
     if config.get("sliding_window", WINDOW) is None:
         return None
-    if isinstance(switch, str):  # then only some layers have a window
+    if isinstance(switch, str):  # in these families only some layers have a window
         first = read_value(config, "max_window_layers", int, FIRST_WINDOW_LAYER)
         kinds = config.get("layer_types")
         slides = (
@@ -309,7 +310,11 @@ def _window(config: Mapping[str, Any], family: Family) -> int | None:
 
 
 def _base(config: Mapping[str, Any], family: Family) -> float:
-    """Return the base of the rotation, which is stored in one of three places; 10000 if missing."""
+    """Return the base of the rotation, which one of three keys contains (default: 10000).
+
+    Raises:
+        UserError: If the rotation is scaled, or applies to a part of each head only.
+    """
     rope: dict[str, Any] = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     for key in ("rope_scaling", "rope_parameters"):
         settings = config.get(key)
@@ -335,8 +340,8 @@ def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
 
 
 def llama_source(native_name: str, family: Family, norm_eps: float) -> Source:
-    # In `transformers` norms on queries and keys have the epsilon e of the others. x / sqrt(mean(x^2) + e) equals
-    # the result for c x with an epsilon of c^2 e.
+    # In `transformers`, norms on queries and keys have the epsilon e of the other norms; in Tercet it is `QK_EPS`.
+    # x / sqrt(mean(x^2) + e) does not change if x is multiplied by c and e by c^2, so the weights are multiplied by c.
     scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and native_name.endswith(QUERIES_KEYS) else 1.0
     return Source(
         name=foreign_name(native_name, NAMES),

@@ -1,9 +1,9 @@
 """Import and export of Marian models (Vaswani et al. 2017) of the `transformers` library.
 
-Marian is described by Junczys-Dowmunt et al. (2018); the Opus-MT models have its format. Their positions are all sines
-followed by all cosines, while Tercet's alternate. Attention, norms and products do not depend on the order of the
-residual stream's columns, so the columns of every weight that reads or writes the stream are reordered. The result is
-the same without an additional position scheme.
+Marian is described by Junczys-Dowmunt et al. (2018); the Opus-MT models have its format. A position vector of Marian
+contains all sines, followed by all cosines; in Tercet sines and cosines alternate. Attention, norms and products do not
+depend on the order of the residual stream's columns. Therefore the columns of every weight that reads or writes the
+stream are reordered, and Tercet's sinusoidal positions give the same result.
 """
 
 from collections.abc import Mapping
@@ -88,12 +88,12 @@ OUTPUT_WEIGHTS = ("out.weight", "out.bias", "down.weight", "down.bias", "after.w
 
 
 def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
-    """Build a MarianMTModel, or a MarianModel with tied output, in eval mode.
+    """Build the equivalent of a MarianMTModel, or of a MarianModel with tied output, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or a feature is not supported.
@@ -115,7 +115,7 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
 def marian_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderDecoderSpec:
-    """Return the spec of the model that `from_marian` would build, reading only the embeddings.
+    """Return the spec of the model that `from_marian` would build. Only the embeddings are read from the tensors.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -128,8 +128,8 @@ def marian_spec(
 def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a MarianMTModel; the inverse of `from_marian`.
 
-    In Marian both sides share one embedding only if the output is tied to it as well. Otherwise it is written once per
-    side.
+    In Marian, both sides share one embedding only if the output is tied to it as well. Otherwise a shared embedding is
+    written once per side.
 
     Raises:
         UserError: If Marian does not support a feature of the model; the feature is named.
@@ -189,9 +189,12 @@ def _config(spec: EncoderDecoderSpec) -> Plain:
 
 
 def interleave_columns(width: int) -> Int[Tensor, " D"]:
-    """Return, for each column of Tercet, the column of Marian that it is read from (D,).
+    """Return, for each column of the residual stream in Tercet, the number of the same column in Marian (D,).
 
     Marian's order is all sines, then all cosines; Tercet's is sine 0, cosine 0, sine 1, ...
+
+    Args:
+        width: Width of the residual stream, which must be even.
     """
     return torch.arange(width).view(2, -1).T.flatten()
 
@@ -232,18 +235,21 @@ def _spec(config: Mapping[str, Any], *, shared: bool, logit_bias: bool) -> Encod
 
 
 def _foreign_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """Return the tensors without their prefix, and whether both sides share one embedding."""
+    """Return the tensors without the prefix "model.", and the result of `_share`."""
     tensors = strip_names(state, prefix="model.", no_weight=lambda name: False)
     return tensors, _share(config, tensors)
 
 
 def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
-    """Return whether both sides share one embedding, which is then only stored under `SHARED_EMBEDDING`."""
+    """Return whether both sides share one embedding.
+
+    If they do, `tensors` is changed: it then contains the embedding only as `SHARED_EMBEDDING`.
+    """
     if not read_bool(config, "share_encoder_decoder_embeddings", True):
         return False
     if not read_bool(
         config, "tie_word_embeddings", True
-    ):  # some versions then share nothing, and do not read `SHARED_EMBEDDING`
+    ):  # in this case, some versions of `transformers` share nothing and do not read `SHARED_EMBEDDING`
         shared_table = tensors.pop(SHARED_EMBEDDING, None)
         tables = [
             tensors.setdefault(name, shared_table) if shared_table is not None else tensors.get(name)
@@ -263,7 +269,7 @@ def marian_source(native_name: str, shared: bool) -> Source:
 
 
 def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, order: Tensor) -> None:
-    """Check a table of positions, which some files contain, against the formula."""
+    """Compare the position table of one side, which only some files contain, with the sines and cosines."""
     if table is None:
         return
     expected = getattr(model, side).position.embed(torch.arange(len(table))[None])[0]  # (T, D)
@@ -276,12 +282,18 @@ def _check_positions(model: EncoderDecoder, side: str, table: Tensor | None, ord
 
 @torch.no_grad()
 def _reorder(model: EncoderDecoder, order: Tensor) -> None:
-    for name, parameter in model.named_parameters():  # a shared one comes once
+    for name, parameter in model.named_parameters():  # yields a shared parameter once
         parameter.copy_(_reorder_tensor(name, parameter, order))
 
 
 def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, inverse: bool = False) -> tuple[Tensor, Tensor]:
-    """Reorder A (r, K) and B (N, r) of an adapter of the weight `name` from Marian, or to it if `inverse`."""
+    """Return a low-rank update of a Marian weight with the columns of the residual stream in Tercet's order.
+
+    Args:
+        name: Tercet's name of the weight.
+        a, b: Matrices A (r, K) and B (N, r) of the update.
+        inverse: If True, convert from Tercet's order to Marian's instead.
+    """
     if name.endswith(INPUT_WEIGHTS):
         order = interleave_columns(a.shape[1])
         return a[:, order.argsort() if inverse else order], b
@@ -292,7 +304,7 @@ def reorder_low_rank(name: str, a: Tensor, b: Tensor, *, inverse: bool = False) 
 
 
 def _reorder_tensor(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Return the tensor called `name` with the columns of the stream in another order."""
+    """Return the tensor called `name` with the columns of the residual stream in the given order (D,)."""
     if name.endswith(INPUT_WEIGHTS):
         return tensor[:, order]
     return tensor[order] if name.endswith(OUTPUT_WEIGHTS) else tensor

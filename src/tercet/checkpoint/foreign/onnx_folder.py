@@ -1,10 +1,10 @@
 """Export of folders for ONNX runtimes such as onnxruntime: graphs with the model's weights.
 
 All architectures are supported: PyTorch's exporter records each operation of a forward pass, with variable batch size
-and length. Therefore there is no KV cache, and each further token requires a pass over the whole text.
+and length. The graphs have no KV cache, so each generated token requires a forward pass over the whole text.
 
 model.onnx, or encoder.onnx and decoder.onnx    the graphs; see `onnx_graphs` for inputs and outputs
-model.onnx.data                                 weights of a large model
+model.onnx.data (or encoder..., decoder...)     weights of a graph with more than 1 GiB of weights
 tokenizer.json, README.md                       the tokenizer, and instructions
 """
 
@@ -26,7 +26,7 @@ from tercet.checkpoint.trained_model import TrainedModel
 from tercet.storage import write_atomically
 
 OPSET = 20
-LARGE = 1 << 30  # bytes of weights that are stored outside of their graph, as a single file is limited to 2 GiB
+LARGE = 1 << 30  # bytes of weights; above this they are stored in a separate file, as a graph is limited to 2 GiB
 
 
 def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
@@ -61,7 +61,7 @@ def _size(graph: Graph) -> int:
 
 
 def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
-    """Return the exporter's program of a graph."""
+    """Return the exporter's program of a graph, with variable batch size and lengths up to `max_len`."""
     open_sizes = {"batch": torch.export.Dim("batch")}
     if max_len > 1:
         open_sizes |= {name: torch.export.Dim(name, max=max_len) for name in ("length", "source_length")}
@@ -81,13 +81,13 @@ def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
             verbose=False,
         )
     assert program is not None
-    passes.ClearMetadataAndDocStringPass()(program.model)  # source locations of each operation
+    passes.ClearMetadataAndDocStringPass()(program.model)  # removes the source location of each operation
     return program
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Suppress messages of the exporter that are for its developers."""
+    """Suppress messages of PyTorch's exporter that do not concern the user."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it reports that torchvision, which is not used, is missing
@@ -95,7 +95,7 @@ def _quiet() -> Generator[None]:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():
             # The exporter uses a deprecated name of PyTorch.
             warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
-            # Two inputs with the same number of rows get one name for it, as intended.
+            # A dimension that two inputs have in common gets a single name, as intended.
             warnings.filterwarnings("ignore", ".*The axis name: .* will not be used.*", UserWarning)
             yield
     finally:

@@ -1,12 +1,13 @@
-"""Modules for export, with tensors as inputs and outputs, named as in tokenizers.
+"""Modules for export, with tensors as inputs and outputs; the inputs are named as the outputs of tokenizers.
 
     language model   input_ids (B, T) -> logits (B, T, V)
     encoder          input_ids, attention_mask[, token_type_ids] (B, T) -> hidden (B, T, D), and the outputs of its
-                     heads; numbers of a regression are in their own unit
+                     heads; a regression has the unit of the training targets
     translator       input_ids, attention_mask (B, S) -> memory (B, S, D)
                      decoder_input_ids (B, T), memory, attention_mask (B, S) -> logits (B, T, V)
 
-Language models and decoders are causal, so padding on the right has no effect, and they have no mask as input.
+Language models and decoders are causal, so padding of their input on the right has no effect and needs no mask. The
+`attention_mask` of a decoder is that of the source.
 """
 
 import copy
@@ -33,10 +34,10 @@ class Graph:
     """A module with example inputs.
 
     Attributes:
-        name: File name.
-        module: The module.
+        name: Name of the file to write.
+        module: Module whose forward pass is exported.
         inputs: Example inputs by name, for tracing.
-        dims: Names of the variable dimensions of each input.
+        dims: For each input, the names of its variable dimensions, by the number of the dimension.
         outputs: Names of the outputs.
     """
 
@@ -48,13 +49,13 @@ class Graph:
 
 
 def graphs_of(model: AnyModel) -> list[Graph]:
-    """Return the graphs of a model, which is not changed."""
+    """Return the graphs of a model: encoder and decoder of a translator, otherwise one. The model is not changed."""
     model = remove_target_scale(model) if isinstance(model, EncoderOnly) else model
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for part in model.modules():
         if isinstance(part, Attention):
             part.forward = MethodType(_attend, part)
-    ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # a size of 1 would be taken as fixed
+    ids = torch.zeros(2, min(3, model.max_len), dtype=torch.long)  # the exporter treats a size of 1 as fixed
     token_mask = torch.ones_like(ids)
     if isinstance(model, DecoderOnly):
         return [_graph("model.onnx", LanguageModelGraph(model), {"input_ids": (ids, ROWS)}, "logits")]
@@ -91,7 +92,7 @@ class LanguageModelGraph(nn.Module):
 
 
 class EncoderGraph(nn.Module):
-    """An encoder and all its heads."""
+    """An encoder and all its heads. `outputs` contains the names of the returned tensors, in order."""
 
     def __init__(self, model: EncoderOnly) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class EncoderGraph(nn.Module):
         real = attention_mask != 0  # (B, T)
         hidden = self.model.hidden(input_ids, token_mask=real, segments=token_type_ids)  # (B, T, D)
         first = real.long().argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
-        first = hidden.gather(1, first)  # (B, 1, D): heads that read the first real token get only that
+        first = hidden.gather(1, first)  # (B, 1, D), for heads that read only the first real token
         model, head = self.model, self.model.spec.classifier
         uses_first_token = head is not None and head.over == "texts" and head.pooling != "mean"
         heads: dict[str, Callable[[], Tensor]] = {
@@ -158,8 +159,8 @@ def _attend(
 ) -> Float[Tensor, "B T D"]:
     """Compute `Attention.forward` in a form that can be exported.
 
-    It never calls len(q), which would be traced as a constant batch size, and it uses `attend_by_hand`, so that the
-    heads of a query that may attend to no key are zero in every runtime.
+    `len(q)`, which would be traced as a constant batch size, is avoided. `attend_by_hand` is used, so that in every
+    runtime the result is zero for a query that may not attend to any key.
     """
     q = self.query_norm(self.query(x).unflatten(-1, (self.n_heads, self.d_head))).transpose(1, 2)  # (B, H, T, K)
     q = q if rotation is None else rotate(q, rotation)

@@ -77,7 +77,12 @@ CLASSES: dict[ProblemType, str] = {
 
 
 def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
-    """Return the content of README.md; `outputs` are those of the last graph."""
+    """Return the content of README.md: the model's card, and code for onnxruntime.
+
+    Args:
+        trained_model: Exported model.
+        outputs: Names of the outputs of the last graph.
+    """
     model, tokenizer = trained_model.model, trained_model.tokenizer
     max_len = model.spec.max_len
     if isinstance(model, DecoderOnly):

@@ -1,10 +1,11 @@
 """Import and export of adapters of `transformers` models, as written by `peft`.
 
-If one matrix in `transformers` is several in Tercet (GPT-2's queries, keys and values), the product of the former is
+GPT-2's queries, keys and values have one matrix in `transformers`, but three in Tercet, each with its own low-rank
+update. On export, the update of the single matrix is
 
     [B1 A1; B2 A2; B3 A3] = diag(B1, B2, B3) [A1; A2; A3]
 
-of three times the rank. In the other direction, each of the latter gets its rows of B, with the same A.
+which has three times the rank. On import, each of the three matrices gets its rows of B and the whole A.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,23 +42,25 @@ model = {architecture}.from_pretrained("base")
 model = PeftModel.from_pretrained(model, "this_folder")
 """
 WORDS = "`base` is the base model: `tercet convert RUN/pretrained base --to hf` writes it."
-BASE = "base"  # of that command, since a run's ../pretrained is not a folder of `transformers`
-TASK_TYPES = {  # by suffix of the architecture; peft has none for masked language models
+BASE = "base"  # folder that this command writes, since `pretrained` of a run has Tercet's format
+TASK_TYPES = {  # task_type in peft by suffix of the architecture; masked language models have none
     "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM", "MTModel": "SEQ_2_SEQ_LM",
     "ForConditionalGeneration": "SEQ_2_SEQ_LM", "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
 }  # fmt: skip
-SourceOf = Callable[[str], Source]  # the source of a tensor, by its name in Tercet
+SourceOf = Callable[[str], Source]  # from the name of a tensor in Tercet to the tensor in `transformers`
 
 
 def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export, and return the function that writes it.
+    """Prepare the export of a model's adapter, and return the function that writes it.
 
     Raises:
-        UserError: If the model has no adapter, or the format does not support the model.
+        UserError: If the model has no adapter, or `transformers` does not support a feature of the model.
     """
     if trained_model.adapter is None:
-        raise UserError(f"{trained_model.folder} has no adapter for --to peft; train one with adapter: lora")
+        raise UserError(
+            f"{trained_model.folder} has no adapter for --to peft; train one with --set 'adapter={{kind: lora}}'"
+        )
     config, state = to_transformers(trained_model.model)
     architecture: str = config["architectures"][0]
     task_type = next((task for end, task in TASK_TYPES.items() if architecture.endswith(end)), None)
@@ -73,10 +76,16 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
 
 
 def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
-    """Convert the adapter in `folder` from the names of the other library to those of the model.
+    """Convert an adapter from the names and layouts of `transformers` to those of Tercet.
+
+    Args:
+        adapter: Adapter as read from `folder`.
+        model: Base model of the adapter.
+        folder: Folder of the adapter, for error messages.
 
     Raises:
-        UserError: If the model does not have its layers.
+        UserError: If the model does not have the layers or full weights of the adapter, or if embedding and output of
+            the model share a full weight.
     """
     unknown = list(adapter.layers)
     for model_type, source in _sources(model).items():
@@ -96,10 +105,10 @@ def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
 
 
 def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], folder: Path) -> None:
-    """Reject a saved weight that two modules of the base share; `peft` would set only one of them.
+    """Reject an adapter with a full weight that two modules of the base model share; `peft` sets only one of them.
 
     Raises:
-        UserError: With the weight.
+        UserError: If there is such a weight; the message contains its name.
     """
     ties = tied_names(model)
     tied = {names[name].name for name in ties.values() if name in names}
@@ -114,7 +123,14 @@ def _check_ties(adapter: Adapter, model: AnyModel, names: Mapping[str, Source], 
 
 
 def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: Mapping[str, Tensor]) -> Adapter:
-    """Reverse `import_adapter`. `state` contains the names of the whole exported model."""
+    """Convert an adapter from Tercet's names and layouts to those of `transformers`, the inverse of `import_adapter`.
+
+    Args:
+        adapter: Adapter of the model.
+        model: Model in Tercet.
+        model_type: Type of the exported model in `transformers`.
+        state: Tensors of the exported model, by their names in `transformers`.
+    """
     names = _names(model, _sources(model)[model_type])
     parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
     for layer, low_rank in adapter.layers.items():
@@ -123,7 +139,8 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
         parts_by_layer.setdefault(key, {})[source.part] = _write(low_rank, f"{layer}.weight", source, model_type)
         n_parts[key] = source.parts
     saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
-    # `peft` also matches names that end in that of a saved module: such as DistilBERT's "pre_classifier".
+    # `peft` also saves every module whose name ends in that of a saved one: with "classifier", DistilBERT's
+    # "pre_classifier" as well.
     full_weights = {
         key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved_modules))
     }
@@ -133,7 +150,7 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
 
 
 def _sources(model: AnyModel) -> dict[str, SourceOf]:
-    """Return the sources of the model's tensors, by possible model_type in `transformers`."""
+    """Return a function from names in Tercet to tensors in `transformers`, for each possible model_type."""
     if isinstance(model, EncoderOnly):
         return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
     if isinstance(model, EncoderDecoder):
@@ -150,16 +167,16 @@ def _sources(model: AnyModel) -> dict[str, SourceOf]:
 
 
 def _names(model: AnyModel, source: SourceOf) -> dict[str, Source]:
-    """Return the source of each of the model's tensors that has one."""
+    """Return the source of each tensor of the model, by its name in Tercet; tensors without a source are left out."""
     names = dict[str, Source]()
     for name in own_tensors(model):
-        with suppress(KeyError):  # the other model has no such part
+        with suppress(KeyError):  # the model in `transformers` has no such part
             names[name] = source(name)
     return names
 
 
 def _find(name: str, names: Iterable[str]) -> str | None:
-    """Return the name in `names` that equals `name` or ends with it, as in a larger model."""
+    """Return the first of `names` that equals `name` or ends in it after a dot; None if there is none."""
     return next((key for key in names if key == name or key.endswith(f".{name}")), None)
 
 
@@ -174,7 +191,7 @@ def _read(low_rank: LowRank, name: str, source: Source, model_type: str) -> LowR
 
 
 def _write(low_rank: LowRank, name: str, source: Source, model_type: str) -> LowRank:
-    """Reverse `_read`, except for the other parts."""
+    """Convert a low-rank update to the layout of `transformers`, as one part of a matrix; the inverse of `_read`."""
     a, b = (
         reorder_low_rank(name, low_rank.A, low_rank.B, inverse=True)
         if model_type == "marian"
@@ -184,7 +201,12 @@ def _write(low_rank: LowRank, name: str, source: Source, model_type: str) -> Low
 
 
 def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
-    """Join several low-rank updates to one, in which each has its rows."""
+    """Combine the low-rank updates of the parts of a matrix into one update of the whole matrix.
+
+    Args:
+        parts: Updates by the number of the part. The update of a missing part is zero.
+        n_parts: Number of equal parts of the matrix's rows.
+    """
     low_ranks = [parts[part] for part in sorted(parts)]
     if n_parts == 1:
         return low_ranks[0]

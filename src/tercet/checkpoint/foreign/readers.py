@@ -17,7 +17,12 @@ from tercet.models import AnyModel, AnySpec
 
 
 class Reader(NamedTuple):
-    """Functions from config and tensors of a third-party model to its spec, and to the model."""
+    """Functions that convert config and tensors of a third-party model.
+
+    Attributes:
+        spec: Function that returns the spec of the equivalent model in Tercet, such as `bert_spec`.
+        model: Function that returns the equivalent model in Tercet, such as `from_bert`.
+    """
 
     spec: Callable[..., AnySpec]
     model: Callable[..., AnyModel]

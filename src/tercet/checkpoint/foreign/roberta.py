@@ -1,9 +1,9 @@
 """Import of RoBERTa models of the `transformers` library, which are BERTs with other positions.
 
-Liu et al. (2019); XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) only differ in the vocabulary.
-Positions of real tokens are counted from pad_token_id + 1, so the previous rows of the table are never read and are
-dropped. A classifier over texts has an additional layer on the first token, which is BERT's pooler. Such a model is
-exported as a BERT, from which it only differs by the names of the tensors.
+RoBERTa is described by Liu et al. (2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) only
+differ in the vocabulary. Positions of tokens are counted from pad_token_id + 1, so the previous rows of the position
+table are dropped. A classifier over texts has an additional layer on the first token, which equals BERT's pooler. A
+RoBERTa is exported as a BERT: without these rows, only the names of the tensors differ.
 """
 
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ BIAS, DECODER = "lm_head.bias", "lm_head.decoder"
 
 
 def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderOnly:
-    """Build a RobertaModel, RobertaForMaskedLM or a RoBERTa with a classifier, in eval mode.
+    """Build the equivalent of a RobertaModel, RobertaForMaskedLM or RoBERTa classifier, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or belong to another model.
@@ -53,7 +53,7 @@ def from_roberta(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_id
 def roberta_spec(
     config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None
 ) -> EncoderOnlySpec:
-    """Return the spec of the model that `from_roberta` would build without reading tensors.
+    """Return the spec of the model that `from_roberta` would build, from config and the tensors' names and shapes.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -97,9 +97,9 @@ def _first_position(config: Mapping[str, Any]) -> int:
 
 
 def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under their names without "roberta.".
+    """Return the tensors by their names without the prefix "roberta.".
 
-    Position ids are left out, and so is the pooler if the classifier has its own dense layer.
+    Position ids are left out, and so is the pooler if the classifier has its own dense layer instead.
     """
     unread_prefixes = ("pooler.",) if "classifier.dense.weight" in state else ()
     return strip_names(

@@ -1,9 +1,9 @@
-"""Settings of Sentence-Transformers for the vector of a text, each used, irrelevant or rejected.
+"""Settings of Sentence-Transformers for the vector of a text; each key is used, irrelevant or rejected.
 
 modules.json                        the steps: Transformer, Pooling, Normalize; Dense and others are rejected
-1_Pooling/config.json               the hidden states that the vector is computed from
+1_Pooling/config.json               pooling: how the hidden states become one vector
 sentence_bert_config.json           maximum number of tokens
-config_sentence_transformers.json   prompts; a prompt for every text is rejected
+config_sentence_transformers.json   prompts; a default prompt, which is put before every text, is rejected
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-MAX_LEN = 1 << 30  # tokens; larger values mean no limit, as 1e30 does in a tokenizer_config.json
+MAX_LEN = 1 << 30  # tokens; this or a larger value means no limit, such as 1e30 in a tokenizer_config.json
 HIDDEN_STATE_OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
 OFF = (None, False, "", {}, [])
 POOLINGS: dict[str, Pooling] = {"cls": "first", "cls_token": "first", "mean": "mean", "mean_tokens": "mean"}
-# By file: keys that Tercet reads, keys without effect on vectors, and keys with the supported values.
+# By kind of file: keys that Tercet reads, keys without effect on vectors, and other keys with their supported values.
 USED = {
     MODULES: ("type", "path"),
     "pooling": ("pooling_mode", "pooling_mode_cls_token", "pooling_mode_mean_tokens"),
@@ -62,7 +62,7 @@ class SentenceSettings:
     """Settings by which the hidden states of a text become one vector.
 
     Attributes:
-        pooling: "mean" of the hidden states of all tokens, or the hidden state of the "first" token.
+        pooling: "mean" for the mean of the hidden states of all tokens, or "first" for that of the first token.
         max_len: Maximum number of tokens of a text; None for the model's maximum.
     """
 
@@ -71,10 +71,10 @@ class SentenceSettings:
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """Read the settings of a folder; defaults if it has no `modules.json`.
+    """Read the settings of a folder of an encoder; return the defaults if it has no `modules.json`.
 
     Raises:
-        UserError: If a setting is not supported; the message contains the file and the key.
+        UserError: If a file is damaged or a setting is not supported; the message contains the file.
     """
     path = folder / MODULES
     if not path.is_file():
@@ -92,7 +92,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         if kind == "Pooling":
             pooling = _read_pooling(folder / str(module.get("path")) / "config.json", folder)
     if pooling is None:
-        raise UserError(f"{path} has no Pooling, so it has no vector for a text")
+        raise UserError(f"{path} has no Pooling step, so a text has no vector")
     _check_prompts(folder / "config_sentence_transformers.json")
     return SentenceSettings(pooling=pooling, max_len=_read_length(folder))
 
@@ -140,7 +140,7 @@ def _read_length(folder: Path) -> int | None:
 
 
 def _check_prompts(path: Path) -> None:
-    """Reject a default prompt, which is put before every text. Optional prompts have no effect."""
+    """Reject a default prompt, unless it is empty. Other prompts are optional and have no effect."""
     config = read_json_file(path) if path.is_file() else {}
     _check_keys(config, "prompts", path)
     name, prompts = config.get("default_prompt_name"), config.get("prompts")

@@ -1,7 +1,7 @@
 """Conversion of weights between Tercet's names and those of other libraries.
 
-Each model type has a function from its config to a spec, and a table of names: Tercet's on the left, the other
-library's on the right, with `N` for the number of a block. Names that are not in the table are rejected. The same
+For each model type there is a function that converts its config to a spec, and a table of names: Tercet's as keys, the
+other library's as values, with `N` for the number of a block. Names that are not in the table are rejected. The same
 tables are used for exports: `export_state` is the inverse of `build_model`.
 """
 
@@ -33,8 +33,8 @@ class Source:
     Attributes:
         name: Name of the third-party tensor.
         transposed: If True, it is stored as (in, out) instead of (out, in).
-        part, parts: Which of several tensors that are concatenated in its last dimension.
-        scale, offset: The result is its value * scale + offset, computed in float32.
+        part, parts: Index and number of the equal parts into which its last dimension is divided.
+        scale, offset: Tercet's tensor is the third-party one * scale + offset, computed in float32.
         skipped_rows: Number of leading rows that are dropped.
     """
 
@@ -47,11 +47,13 @@ class Source:
     skipped_rows: int = 0
 
     def shape(self, native: Tensor) -> torch.Size:
+        """Return the required shape of the third-party tensor for a tensor of Tercet."""
         first, *rest = reversed(native.shape) if self.transposed else native.shape
         *rest, last = (first + self.skipped_rows, *rest)
         return torch.Size([*rest, last * self.parts])
 
     def read(self, foreign: Tensor) -> Tensor:
+        """Return the tensor of Tercet for a third-party tensor."""
         tensor = self._turn(foreign.chunk(self.parts, dim=-1)[self.part][self.skipped_rows :])
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
@@ -79,13 +81,13 @@ def strip_names(
     no_weight: Callable[[str], bool],
     rename: Callable[[str], str] = lambda name: name,
 ) -> dict[str, Tensor]:
-    """Return the tensors by name, without the prefix and without entries that are not weights.
+    """Return the tensors by their names without a prefix, and without entries that are not weights.
 
     Args:
         state: Tensors by third-party name.
-        prefix: Prefix that is removed from names.
-        no_weight: Returns whether a name, as renamed, is not that of a weight.
-        rename: Returns the current name for an old one.
+        prefix: Prefix that is removed from the names that have it.
+        no_weight: Function that returns True for an entry that is not a weight, by its name after `rename`.
+        rename: Function from a name without the prefix to the current name, for files with old names.
 
     Raises:
         UserError: If two tensors have the same name afterwards.
@@ -102,7 +104,12 @@ def strip_names(
 
 
 def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> None:
-    """Merge two names of one tensor in `state`, in place; the tensor is kept as `first`.
+    """Merge two names of one tensor in `state`, in place: if `second` exists, it is removed and `first` is kept or set.
+
+    Args:
+        state: Tensors by name.
+        second, first: The two names.
+        kind: Name of the third-party model, for error messages.
 
     Raises:
         UserError: If the tensors under both names differ.
@@ -114,7 +121,15 @@ def merge_tied(state: dict[str, Tensor], second: str, first: str, kind: str) -> 
 
 
 def foreign_name(name: str, table: Mapping[str, str]) -> str:
-    """Return the third-party name of the tensor `name`, by a table of parts."""
+    """Return the third-party name of a tensor.
+
+    Args:
+        name: Name in Tercet, such as "stack.blocks.0.feedforward.up.weight".
+        table: Third-party names by Tercet's, both without the last part and with `N` for the number of a block.
+
+    Raises:
+        KeyError: If the table does not contain the name.
+    """
     part, _, tensor_kind = name.rpartition(".")
     number = re.search(r"\.\d+(?=\.|$)", part)
     foreign_part = table[part if number is None else part.replace(number[0], ".N", 1)]
@@ -131,18 +146,20 @@ def build_model(
     kind: str,
     tied: tuple[str, str] | None,
 ) -> Model:
-    """Build a model with these weights, in eval mode; tied tensors remain tied.
+    """Build a model of Tercet with third-party weights, in eval mode; tied tensors remain tied.
 
     Args:
         model_class: Class of the model.
         spec: Spec of the model.
-        state: Third-party tensors by name.
-        source: Function from a tensor's name to its source.
+        state: Third-party tensors by name. Names of tied tensors are merged in place.
+        source: Function from the name of a tensor in Tercet to its source.
         kind: Name of the third-party model, for error messages.
-        tied: Third-party names of the output's and the embedding's matrix, which are one if the spec ties them.
+        tied: Third-party names of the output's and the embedding's matrix, which are merged if the spec ties them; None
+            if the model has no output matrix.
 
     Raises:
-        UserError: With the names of missing and unknown tensors, and of those with another shape.
+        UserError: If tensors are missing, unknown or of another shape, which the message lists, if tied tensors differ,
+            or if the spec is invalid.
     """
     with raise_config_errors(kind):
         model = build_meta(spec, n_tensors=len(state))
@@ -174,13 +191,13 @@ def build_model(
 def export_state(
     tensors: Mapping[str, Tensor], source: Callable[[str], Source], *, prefix: str, unprefixed: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Return tensors under third-party names, with parts concatenated; the inverse of `build_model`.
+    """Return tensors by their third-party names, with parts concatenated; the inverse of `build_model`.
 
     Args:
-        tensors: Tensors of the model by name.
-        source: Function from a tensor's name to its source.
-        prefix: Prefix of each name that does not begin with one of `unprefixed`.
-        unprefixed: Beginnings of names without the prefix.
+        tensors: Tensors by name in Tercet.
+        source: Function from the name of a tensor in Tercet to its source.
+        prefix: Prefix to add to each third-party name that does not begin with one of `unprefixed`.
+        unprefixed: Beginnings of the names that get no prefix.
     """
     parts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():

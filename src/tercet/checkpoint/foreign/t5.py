@@ -1,16 +1,16 @@
 """Import and export of T5 and related models of the `transformers` library.
 
-They are translators with a learned bias for each distance:
+They are encoder-decoder models that add a learned bias to attention scores, by bucket of distances:
 
-    T5        Raffel et al. (2020); relu, one matrix for all embeddings, and its logits divided by sqrt(D)
+    T5        Raffel et al. (2020); ReLU, one matrix for all embeddings and the logits, logits divided by sqrt(D)
     T5 1.1    Shazeer (2020), FLAN-T5 (Chung et al. 2022); a gated GELU, and a separate matrix for the logits
     mT5       Xue et al. (2021); as T5 1.1
     umT5      Chung et al. (2023); each layer has its own bias
 
-T5 does not divide attention scores by sqrt(K), which is part of the initialization of its queries. Therefore Tercet's
-query weights are those of T5 times sqrt(K), a power of two if K is a power of four. If the embedding E is tied and the
-logits are divided by sqrt(D), Tercet's embedding is E / sqrt(D) with `scale_embedding`: the input is E, and the logits
-are divided.
+With heads of width K, T5 does not divide attention scores by sqrt(K); the initialization of its queries compensates
+for this. Therefore Tercet's query weights are those of T5 times sqrt(K). This is exact if K is a power of four, since
+sqrt(K) is then a power of two. If the embedding E is tied and the logits are divided by sqrt(D), Tercet's embedding is
+E / sqrt(D) with `scale_embedding`: then the input is E, and the logits are divided.
 """
 
 import math
@@ -53,7 +53,8 @@ from tercet.nn import RelativeBias
 from tercet.nn.specs import Activation
 
 SIDES = ("encoder", "decoder")
-NETWORKS = {"encoder": "layer.1", "decoder": "layer.2"}  # after self-attention, and in a decoder after cross-attention
+# Names of the feed-forward network, which follows self-attention, or cross-attention in a decoder.
+NETWORKS = {"encoder": "layer.1", "decoder": "layer.2"}
 NAMES = {
     "source_embedding": "shared",
     "embedding": "shared",
@@ -91,9 +92,10 @@ class T5Family:
 
     Attributes:
         kind: Name, which is the prefix of the class in `transformers`.
-        feed_forward: Default type of the feed-forward network.
-        divides_logits: If True, logits are divided by sqrt(D) if the config ties the embeddings.
-        per_layer: If True, each layer has its own bias.
+        feed_forward: Default of `feed_forward_proj`, the type of the feed-forward network.
+        divides_logits: If True, logits are divided by sqrt(D) if `scale_decoder_outputs` is true (default: the value of
+            `tie_word_embeddings`).
+        per_layer: If True, each layer has its own bias; otherwise all layers share one.
     """
 
     kind: str
@@ -110,12 +112,12 @@ FAMILIES = {
 
 
 def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
-    """Build a T5ForConditionalGeneration, or a T5Model with tied output, in eval mode.
+    """Build the equivalent of a T5ForConditionalGeneration, T5Model with tied output or related class, in eval mode.
 
     Args:
         config: Content of config.json.
-        state: Tensors by name.
-        n_ids: Number of the tokenizer's ids, if the embedding may have more rows.
+        state: Tensors by their names in `transformers`.
+        n_ids: Number of the tokenizer's ids (default: all rows of the embedding). Further rows only pad the vocabulary.
 
     Raises:
         UserError: If the config and the tensors do not match, or a feature is not supported.
@@ -128,7 +130,7 @@ def from_t5(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
 
 
 def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoderSpec:
-    """Return the spec of the model that `from_t5` would build, reading only the embeddings.
+    """Return the spec of the model that `from_t5` would build. Only the embeddings are read from the tensors.
 
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
@@ -148,9 +150,10 @@ def is_t5(spec: EncoderDecoderSpec) -> bool:
 
 
 def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
-    """Return config and tensors of a T5 or UMT5ForConditionalGeneration; the inverse of `from_t5`.
+    """Return config and tensors of a T5ForConditionalGeneration or UMT5...; the inverse of `from_t5`.
 
-    With a tied and scaled embedding it is the original T5. Otherwise the logits have a separate matrix (T5 1.1).
+    A model with a tied and scaled embedding is written as an original T5. Otherwise the logits get a separate matrix,
+    as in T5 1.1.
 
     Raises:
         UserError: If T5 does not support a feature of the model; the feature is named.
@@ -169,7 +172,13 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
 
 
 def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
-    """Return the source of a tensor; `divide_logits` if T5 divides logits by sqrt(D)."""
+    """Return the source of a tensor.
+
+    Args:
+        native_name: Name of the tensor in Tercet.
+        spec: Spec of the model in Tercet.
+        divide_logits: If True, the T5 divides logits by sqrt(D).
+    """
     name = foreign_name(native_name, NAMES)
     if native_name.endswith(".up.weight") and spec.encoder.gated:
         name = name.replace(".wi.", ".wi_1.")
@@ -198,7 +207,7 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
             (f"decoder.position.{key}", value, [getattr(position, key)])
             for key, value in vars(decoder.position).items()
         ]
-    if encoder.gated:  # "gated-gelu" of T5 is the one by tanh
+    if encoder.gated:  # in T5, "gated-gelu" is the tanh approximation of GELU
         features.append(("encoder.activation", encoder.activation, [a for a in ACTIVATION_NAMES if a != "gelu"]))
     if position.per_layer:  # some versions of UMT5 divide all logits, whatever the config contains
         features += [(key, getattr(spec, key), [True]) for key in ("tie_embeddings", "scale_embedding")]
@@ -276,14 +285,14 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
 
 
 def _divides(config: Mapping[str, Any], family: T5Family) -> bool:
-    """Return whether logits are divided: as the config sets it, or in older ones if embeddings are tied."""
+    """Return whether logits are divided by sqrt(D). An older config does so if it ties the embeddings."""
     return family.divides_logits and read_bool(
         config, "scale_decoder_outputs", read_bool(config, "tie_word_embeddings", True)
     )
 
 
 def _read_network(name: str) -> tuple[Activation, bool]:
-    """Return the activation, and whether it is gated."""
+    """Return the activation of a `feed_forward_proj`, and whether the network is gated."""
     plain = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
     return read_activation({"feed_forward_proj": plain}, "feed_forward_proj"), name.startswith("gated-")
 
@@ -294,7 +303,7 @@ def _write_network(activation: Activation, *, gated: bool) -> str:
 
 
 def _foreign_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """Return the tensors, with the shared embedding only under `SHARED_EMBEDDING`."""
+    """Return the tensors, in which the embedding of both sides only has the name `SHARED_EMBEDDING`."""
     tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNUSED_BIAS)
     for name in EMBEDDINGS:
         merge_tied(tensors, name, SHARED_EMBEDDING, kind)

@@ -28,7 +28,11 @@ OPENING = "## Open it with transformers"
 
 
 def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export, and return the function that writes it."""
+    """Prepare the export, and return the function that writes it into a folder.
+
+    Raises:
+        UserError: If `transformers` does not support a feature of the model, or if a translator has no bos or eos.
+    """
     model, tokenizer = trained_model.model, trained_model.tokenizer
     config, state = to_transformers(model)
     generation = _generation(trained_model)
@@ -77,7 +81,7 @@ def _special_ids(tokenizer: Tokenizer) -> Plain:
 
 
 def _generation(trained_model: TrainedModel) -> Plain | None:
-    """Return the generation settings that give Tercet's behavior.
+    """Return the content of generation_config.json by which `transformers` behaves like Tercet; None for an encoder.
 
     Language models sample from all tokens, and translations contain no special tokens.
     """

@@ -1,4 +1,4 @@
-"""Models of `transformers` with a part that Tercet does not support, by model_type."""
+"""Model types of `transformers` that Tercet does not support, with the unsupported part, for error messages."""
 
 EXPERTS = "a mixture of experts"
 WINDOWS = "sliding-window attention with another rotation in most layers"

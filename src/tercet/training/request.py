@@ -27,9 +27,9 @@ class RunRequest:
             which a packaged recipe is chosen.
         changes: Changed settings of the recipe, as nested mappings, such as {"training": {"max_steps": 500}}.
         data: File, folder or named dataset to use instead of the recipe's data, except for translation.
-        source, target: Sentence pairs to use instead of the recipe's, for translation: two parallel files, or a file or
-            named dataset of pairs as `source` alone. If `recipe` is a file of sentences, `target` is the file of their
-            translations.
+        source, target: Sentence pairs to use instead of the recipe's, for translation: two parallel files, or only
+            `source`, a file or named dataset of pairs. If `recipe` is a file of sentences, `target` is the file of
+            their translations.
         validation_source, validation_target: Sentence pairs to validate on, in the same form.
         pretrained: Folder of a run or model whose weights the new run starts from (default: that of the recipe).
         out: Run folder (default: see `choose_folder`).

@@ -65,10 +65,10 @@ class Speed:
 
 
 def speed(task: Task, model: AnyModel, *, precision: str, compile_mode: CompileMode) -> Speed:
-    """Measure the training speed on a copy of the model, in steps of about `MIN_SECONDS` in total.
+    """Measure the training speed on a copy of the model, with a few steps.
 
-    The times of reading rows, of the forward and backward passes, of the optimizer step and of a validation batch are
-    measured separately.
+    The steps take at least `MIN_SECONDS` in total. The times of reading rows, of the forward and backward passes, of
+    the optimizer step and of a validation batch are measured separately.
 
     Args:
         task: Data and objective.

@@ -69,7 +69,7 @@ class CheckpointFolderIO(TorchCheckpointIO):
 
 
 def add_version(state: State) -> dict[str, Any]:
-    """Return a state with the keys that Lightning requires in addition.
+    """Return a state with the epoch and the version that Lightning requires in a checkpoint.
 
     The version is that of the installed Lightning, so that Lightning does not migrate the state.
     """

@@ -27,7 +27,7 @@ class Interruption(Callback):
     """Context manager that records SIGINT and SIGTERM, and action that stops the run after the current step.
 
     Attributes:
-        signal: Number of the signal that any rank has received; None without a signal.
+        signal: Number of the signal that a rank of the run has received; None if there was no signal.
     """
 
     def __init__(self) -> None:

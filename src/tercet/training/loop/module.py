@@ -93,7 +93,7 @@ class TrainingModule(pl.LightningModule):
             checkpoint["state_dict"].pop(name, None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if names := self._frozen_names:  # sharded weights are loaded differently, and none is frozen
+        if names := self._frozen_names:  # empty for sharded models, which do not support adapters
             current_state = self.state_dict()
             checkpoint["state_dict"].update({name: current_state[name] for name in names})
 

@@ -67,7 +67,7 @@ class StepsAhead(Generic[Transfer]):
         steps: Numbers of the steps, as an iterable. Its length, that of the whole run, is also the length of this
             object.
         micro: Function that returns the current size of a micro-batch.
-        copy: Copy of the batches to the device.
+        copy: Object that copies the batches to the device.
     """
 
     def __init__(

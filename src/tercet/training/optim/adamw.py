@@ -143,8 +143,8 @@ def settings(group: dict[str, Any]) -> list[Settings]:
 def clip_gradients(parameters: Iterable[Tensor], optimizer: Optimizer, limit: float) -> Tensor:
     """Clip the norm of all gradients together to at most `limit`.
 
-    The gradients are scaled in place or, if the step of the optimizer is a kernel, by the next step when it reads them.
-    If `optimizer.exact` is True, the result is bitwise identical for sharded and whole gradients.
+    The gradients are scaled in place or, with Tercet's kernel, when the next step of the optimizer reads them. If
+    `optimizer.exact` is True, the result is bitwise identical for sharded and whole gradients.
 
     Pascanu et al., "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
 

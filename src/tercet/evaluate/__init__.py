@@ -1,7 +1,8 @@
 """Evaluation of trained models, with baselines.
 
-Language models are scored in nats per token and bits per byte, next to token counts and compressors; translation models
-in BLEU, chrF and the probability of the references.
+Language models are scored in nats per token and bits per byte, and compared with token counts and compressors.
+Translation models are scored in BLEU, chrF and the probability of the references. There are also scores for masked
+language models, classifiers, regressions and chat models.
 """
 
 from typing import TYPE_CHECKING

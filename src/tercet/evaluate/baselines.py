@@ -3,12 +3,12 @@
     unigram:  p(w) = (c(w) + 1) / (N + V)                                        add-one smoothing
     bigram:   p(w | v) = (c(v w) + t(v) p(w)) / (c(v) + t(v))                    Witten and Bell (1991), method C
 
-c counts in the N training tokens, and t(v) is the number of different tokens after v: the more there are, the likelier
-is a new one, and the larger is the weight of the unigram. After a v that is not in the training text, the bigram is the
-unigram.
+c counts in the N training tokens, V is the size of the vocabulary, and t(v) is the number of different tokens after v.
+The more there are, the likelier is a new one, and the larger is the weight of the unigram. If no token follows v in the
+training text, p(w | v) is p(w).
 
 The targets are those of the model: each token of the validation text except the first. If the model reads documents
-separately, the first token of each document is excluded from the targets, and pairs across documents from the counts.
+separately, the first token of each document is not a target, and pairs that span two documents are not counted.
 """
 
 import lzma
@@ -20,7 +20,7 @@ import numpy as np
 from tercet.data.shards.sharded_array import TokenArray
 from tercet.evaluate.scores import LanguageScores
 
-BLOCK = 1 << 22  # targets per block, which limits the memory in addition to that of the distinct pairs
+BLOCK = 1 << 22  # targets per block; limits the memory, apart from that of the distinct pairs
 
 
 def unigram(
@@ -32,9 +32,14 @@ def unigram(
     special_ids: frozenset[int] = frozenset(),
     document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Return the scores of the unigram model of `train` (N,) on the targets of `score`.
+    """Return the scores of the unigram model of `train` (N,) on `validation`, with the targets of `language.score`.
 
     Args:
+        train: Training tokens.
+        validation: Tokens to score.
+        vocab_size: Number of ids.
+        n_bytes: UTF-8 bytes of the text of the targets.
+        special_ids: Ids without text; excluded from the bits per byte.
         document_starts: Document starts in `validation`, if the model reads documents separately.
 
     Raises:
@@ -55,9 +60,10 @@ def bigram(
     train_document_starts: np.ndarray | None = None,
     document_starts: np.ndarray | None = None,
 ) -> LanguageScores:
-    """Return the scores of the bigram model of `train` (N,) on the targets of `score`.
+    """Return the scores of the bigram model of `train` (N,) on `validation`, with the targets of `language.score`.
 
     Args:
+        train, validation, vocab_size, n_bytes, special_ids: As in `unigram`.
         train_document_starts, document_starts: Document starts in `train` and `validation`, if the model reads
             documents separately; no pair then spans two documents.
 
@@ -81,7 +87,11 @@ def bigram(
 
 
 def compression_bits(texts: Iterable[str]) -> dict[str, float]:
-    """Return bits per byte of `gzip -9` and `xz -9e` for the concatenated texts, which are read once."""
+    """Return the bits per byte of `gzip -9` and `xz -9e` for the concatenated texts, which are read once.
+
+    Raises:
+        ValueError: If there is no text.
+    """
     compressors = {
         "gzip -9": zlib.compressobj(9, wbits=31),
         "xz -9e": lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME),
@@ -124,7 +134,10 @@ def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.nd
 
 
 def _pairs(ids: TokenArray, document_starts: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of all tokens but the first, with the tokens before them; no pair spans two documents."""
+    """Yield blocks of pairs of adjacent tokens, as an array of first and one of second tokens.
+
+    With document starts, pairs that span two documents are omitted.
+    """
     for start in range(0, len(ids) - 1, BLOCK):
         block = ids[start : start + BLOCK + 1].astype(np.int64)
         v, w = block[:-1], block[1:]

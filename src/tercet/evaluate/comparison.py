@@ -1,6 +1,7 @@
-"""Comparison of two translation models with equal scoring, and the significance of the difference.
+"""Comparison of two translation models that were scored in the same way, and the significance of the difference.
 
-The p-value is that of a paired bootstrap (Koehn 2004): both models on the same resampled sentences, a thousand times.
+The p-value is that of a paired bootstrap (Koehn 2004), which scores both models on the same resampled sentences, a
+thousand times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +25,9 @@ class Comparison:
     """The differences between two results.
 
     Attributes:
-        bleu, chrf: Difference, first minus second.
-        p_value: Probability of a difference in BLEU at least as large between equally good models; None without the
-            translations of both.
+        bleu, chrf: Difference of the scores, first minus second.
+        p_value: Probability of a difference in BLEU at least as large between equally good models, as from
+            `paired_bootstrap`; None if it was not computed.
     """
 
     bleu: float
@@ -35,7 +36,10 @@ class Comparison:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
-    """Return the first result minus the second; results are in the format of `tercet evaluate --json`.
+    """Return the scores of the first result minus those of the second, without a p-value.
+
+    Args:
+        first, second: Results in the format of `tercet evaluate --json`.
 
     Raises:
         UserError: If a result has another format, or the signatures, protocols or references differ.
@@ -64,6 +68,12 @@ def paired_bootstrap(
     language: str | None = None,
 ) -> float:
     """Return the p-value of the difference in BLEU between translations of the same sentences.
+
+    Args:
+        first, second: Translations of both models.
+        references: References of the sentences.
+        protocol: Preparation of the texts.
+        language: Language of the texts, as in `score_translations`.
 
     Raises:
         UserError: If the protocol requires a language or a package that is missing.

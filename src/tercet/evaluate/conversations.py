@@ -1,8 +1,8 @@
-"""Log-likelihood of the answers of conversations, each token given all tokens before it.
+"""Log-likelihood of the answers in conversations, each token given all tokens before it.
 
     nats per answer token = -(sum of ln p(token)) / tokens of answers          perplexity = e^(nats per answer token)
 
-The other turns are read and not scored. Sums are in float64.
+The other turns are read but not scored. Sums are in float64.
 """
 
 import math
@@ -27,12 +27,12 @@ class AnswerScores(ScoreSummary):
     """Scores of a chat model.
 
     Attributes:
-        nats_per_answer_token: Mean negative log-likelihood.
-        perplexity: Its exponential.
+        nats_per_answer_token: Mean negative log-likelihood of the answer tokens.
+        perplexity: Exponential of this mean.
         tokens: Number of answer tokens, including those that end an answer.
         conversations: Number of scored conversations.
-        truncated: Number of conversations longer than the context, whose end was not scored.
-        left_out: Number of conversations whose answers begin beyond the context.
+        truncated: Number of scored conversations that are longer than the context, so that their end was not scored.
+        left_out: Number of conversations without an answer that begins within the context; they are not scored.
         context: Maximum number of tokens that a prediction depends on.
     """
 
@@ -66,10 +66,10 @@ def score_conversations(
     Args:
         model: The model.
         conversations: Encoded conversations.
-        batch_tokens: Tokens per batch, including padding; a longer conversation is a separate batch.
+        batch_tokens: Maximum number of tokens per batch, including padding; a longer conversation is a separate batch.
 
     Raises:
-        UserError: If no answer fits the context, or the outputs of the model are not numbers.
+        UserError: If no answer begins within the context, or the outputs of the model are not finite.
     """
     rows = conversations.learnable(model.max_len)
     if not len(rows):

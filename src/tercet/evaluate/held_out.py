@@ -1,14 +1,15 @@
-"""Scores for the comparison of trained models, each on the held-out part of its own data.
+"""Scores for the comparison of trained models, each on the held-out part of the data it was trained with.
 
     nats per token           language models with the same text and the same tokenization
     bits per byte            language models with the same text and any tokenization
-    pseudo-bits per byte     masked language models: -(sum of log2 p(token | all the others)) / bytes
+    pseudo-bits per byte     masked language models: -(sum of log2 p(token | other tokens)) / bytes
 
-The last is not a likelihood: each token depends on those on both sides, so the product of the factors is not the
-probability of the text (Salazar et al. 2020). It is reported next to bits per byte, and not compared with them.
+The last is not a likelihood: each token depends on tokens on both sides, so the product of the factors is not the
+probability of the text (Salazar et al. 2020). It is reported next to bits per byte, but not compared with them. Tokens
+to the right in the same word are masked too (Kauf and Ivanova 2023).
 
-The last tenth of the tokens begins at a different character for each tokenizer. Models with different tokenizers are
-scored on the shortest of their held-out texts, which is held out from all.
+A held-out part such as the last tenth of the tokens begins at a different character for each tokenizer. Language models
+with different tokenizers are therefore scored on the shortest of their held-out texts, which is held out from all.
 """
 
 import math
@@ -28,7 +29,8 @@ from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.evaluation import HeldOutScores
 from tercet.evaluate.tasks.language import LanguageEvaluation
 
-N_PIECES, PIECE_BYTES = 8, 256  # text for the pseudo-likelihood, which takes a forward pass per token
+# Number and maximum bytes of the pieces of text for pseudo-bits; small, since each token takes a forward pass.
+N_PIECES, PIECE_BYTES = 8, 256
 
 
 def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu") -> list[HeldOutScores]:
@@ -52,7 +54,7 @@ def check_scorable(trained_model: TrainedModel) -> None:
     """Check that a model can be scored, before others are trained for a comparison.
 
     Raises:
-        UserError: If it cannot be scored, as in `score_held_out`.
+        UserError: If the model cannot be scored, as in `score_held_out`.
     """
     if "evaluate" not in trained_model.verbs:
         raise UserError(
@@ -79,7 +81,7 @@ def _score(trained_model: TrainedModel) -> HeldOutScores:
 
 
 def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], device: str | torch.device) -> None:
-    """Score language models on the shortest held-out text if theirs are ends of one text."""
+    """Score language models on the shortest of their held-out texts, if all of these end with it."""
     languages = [i for i, result in enumerate(results) if result.kind == "language model"]
     if len({results[i].text for i in languages}) < 2:
         return
@@ -95,7 +97,7 @@ def _score_shared_tails(folders: Sequence[Path], results: list[HeldOutScores], d
 def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
     """Return whether the documents end with those of `end`.
 
-    The first document of `end` may be the end of a document.
+    The first document of `end` only needs to be the end of a document.
     """
     whole = len(end) - 1
     return (
@@ -106,7 +108,7 @@ def _ends_with(documents: Sequence[str], end: Sequence[str]) -> bool:
 
 
 def _replace_validation(corpus: Corpus, documents: Sequence[str]) -> Corpus:
-    """Return the corpus with these documents as its validation part, framed like its own documents."""
+    """Return the corpus with these documents as its validation part, encoded like the documents they replace."""
     tokenizer, dtype = corpus.tokenizer, corpus.validation.dtype
     beginning, eos = beginning_ids(tokenizer), [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     parts = [np.concatenate([beginning, ids, eos]).astype(dtype) for ids in tokenizer.encode_batch(documents)]
@@ -115,7 +117,7 @@ def _replace_validation(corpus: Corpus, documents: Sequence[str]) -> Corpus:
 
 
 def _needs_pseudo(results: Sequence[HeldOutScores]) -> bool:
-    """Return whether masked language models are compared with other tokenizers or with language models."""
+    """Return whether masked language models with different tokenizers, or with language models, are compared."""
     masked_models = [result for result in results if result.kind == "masked language model"]
     has_others = any(result.kind == "language model" for result in results)
     return bool(masked_models) and (has_others or len({result.tokenizer for result in masked_models}) > 1)

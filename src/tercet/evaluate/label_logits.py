@@ -1,4 +1,4 @@
-"""Logits of a classifier for labeled texts, with their targets, for all kinds of labels."""
+"""Logits of a classifier for labeled examples, with their targets, for all kinds of labels."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from tercet.tokens import Tokenizer
 
 
 def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: ProblemType) -> Classifier:
-    """Return the classifier of the model after checking that it and the labels suit the problem type.
+    """Return the classifier of the model, after checking that it and the labels have the given problem type.
 
     Raises:
         ValueError: If the model has no classifier, the problem type of the model or of the labels differs, or one is
@@ -37,10 +37,10 @@ def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: Prob
 
 
 def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.ndarray:
-    """Return the model's number of each label of the texts, -1 for unused labels.
+    """Return the index in `model_labels` of each label of the examples; -1 for unused labels that the model lacks.
 
     Raises:
-        UserError: If the model lacks a label that the texts use.
+        UserError: If the model lacks a label that an example uses.
     """
     used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
     missing = [name for number, name in enumerate(labelled.names) if number in used and name not in model_labels]
@@ -56,7 +56,9 @@ def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.
 def read_logits(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, batch_tokens: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of logits (N, L), per text or per token, and targets as in `LabeledExamples.targets`.
+    """Yield batches of logits and targets.
+
+    Logits are (N, L), for N texts or N tokens. Targets are as in `LabeledExamples.targets`; those of tokens are (N,).
 
     Raises:
         UserError: If a logit of a labeled item is not finite, or the tokenizer has no bos or eos.

@@ -1,9 +1,9 @@
-"""Scores of a classifier, next to always predicting the most frequent label.
+"""Scores of a classifier, compared with always predicting the most frequent label.
 
     precision = correct / predicted     recall = correct / true     F1 = 2 correct / (predicted + true)
 
 F1 is the mean over all labels that occur or were predicted, with equal weights (macro), as in scikit-learn; a label
-that was never correct has F1 = 0. For labels of tokens, words are counted.
+that was never predicted correctly has F1 = 0. If words are labeled, the counts are of words.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from tercet.notebook import View
 from tercet.objectives import IGNORE_INDEX
 from tercet.tokens import Tokenizer
 
-MAX_MISTAKES = 5  # most frequent mistakes, below the table
+MAX_MISTAKES = 5  # number of the most frequent mistakes that are listed below the table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,11 +31,11 @@ class LabelScores(ScoreSummary):
 
     Attributes:
         accuracy: Fraction of texts, or words, with the correct label.
-        f1: Macro mean.
-        majority: Fraction of the most frequent label, which is the accuracy of a constant prediction.
+        f1: Macro F1: mean of the F1 of each label.
+        majority: Fraction of the most frequent label, which is the accuracy of always predicting it.
         count: Number of texts, or words.
         labels: Labels in the order of `confusion`.
-        per_label: Precision, recall, f1 and count of each label.
+        per_label: For each label, a dictionary with its "precision", "recall", "f1" and "count".
         confusion: Counts by true label (rows) and predicted label (columns).
         truncated: Number of texts whose end the model did not see.
     """
@@ -76,7 +76,7 @@ def label_scores(
     """Return the scores of predictions (N,) for true labels (N,), both as indices in `labels`.
 
     Raises:
-        ValueError: If their shapes differ, there are none, or an index is out of range.
+        ValueError: If the shapes differ, there are no predictions, or an index is out of range.
     """
     predictions, targets = np.asarray(predicted, dtype=np.int64), np.asarray(true_labels, dtype=np.int64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
@@ -113,10 +113,11 @@ def score_labels(
         model: The classifier.
         tokenizer: Its tokenizer.
         labelled: Labeled examples.
-        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
+        batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the model has no classifier, or its labels or those of the examples are not single labels.
+        ValueError: If the model has no classifier, or the model or the examples are not for one label per text or word,
+            or one is for texts and the other for words.
         UserError: If the model lacks a label of the examples, there are no labels to score, the tokenizer has no bos or
             eos, or an output of the model is not finite.
     """

@@ -1,4 +1,4 @@
-"""Scores of a language model on a text: each target once, including the last, partial window.
+"""Scores of a language model on a text. Each target is scored once, also in the last window, which may be shorter.
 
 Sums are in float64 in the order of the text. Results are bitwise identical on one machine, and equal up to rounding for
 other batch sizes.
@@ -33,7 +33,7 @@ def score(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = False,
 ) -> LanguageScores:
-    """Return nats per token, perplexity and bits per byte of `ids` (N,), without the first id.
+    """Return nats per token, perplexity and bits per byte of `ids` (N,), of which the first is not a target.
 
     The model stays on its device, its mode (train or eval) is restored, and global random state does not change.
 
@@ -44,10 +44,10 @@ def score(
         special_ids: Ids without text; excluded from the bits per byte.
         stride: Distance of the model's windows in tokens; by default the context length. A smaller stride is slower,
             and each target outside the first window sees at least context - stride tokens.
-        document_starts: Document starts, for a model that was trained on separate documents.
+        document_starts: Index of the first id of each document, for a model that was trained on separate documents.
         whole_documents: If True, do not split documents that fit into a window, so that each follows the tokens that
             the tokenizer puts before it, such as bos.
-        batch_tokens: Tokens per batch.
+        batch_tokens: Maximum number of tokens per batch; a batch has at least one window.
         progress: If True and stderr is a terminal, show a progress bar.
 
     Raises:
@@ -85,7 +85,7 @@ def score(
 def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterator[tuple[CausalBatch, Tensor]]:
     """Yield each batch with ln p of its targets (N,), in float64 on the CPU.
 
-    A GPU already computes the next batch.
+    On a GPU, the next batch is already being computed.
 
     Raises:
         ValueError: If an id is not in the model's vocabulary.

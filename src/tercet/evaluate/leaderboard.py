@@ -1,7 +1,8 @@
 """A table of several models, best first: one row per variant, with the mean and range over its seeds.
 
-Rows are ranked among those of their kind, by the first measure that is comparable for all of them. If there is none,
-they are not ranked, and a note contains the reason. The range is from the smallest to the largest value.
+Rows are ranked among those of their kind of model, by the first of its `RANKING_MEASURES` that is comparable for all of
+them. If there is none, they are not ranked, and a note contains the reason. The range is from the smallest to the
+largest value.
 """
 
 import math
@@ -35,6 +36,8 @@ class SeedSpread:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
+    """Display of a score, and whether higher values are better."""
+
     heading: str
     digits: int = 4
     higher_is_better: bool = False
@@ -67,7 +70,7 @@ MEASURES = {
     "pearson": Measure(heading="Pearson", higher_is_better=True),
     "spearman": Measure(heading="Spearman", higher_is_better=True),
 }
-# Ranking measures per kind: for one text with one tokenizer, and for one text with several tokenizers.
+# Ranking measures of each kind, for one text: for the same tokens, and for different tokens (None: not comparable).
 RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
     "language model": ("nats_per_token", "bits_per_byte"),
     "masked language model": ("nats_per_masked_token", None),
@@ -84,16 +87,17 @@ class RunResult:
     """The result of one training run of a variant.
 
     Attributes:
-        name: Name of the variant; runs of one name are its seeds.
-        settings: Varied settings and their values.
+        name: Name of the variant; runs with the same name are its seeds.
+        settings: Settings that differ between variants, and their values.
         seed: Seed; None for an existing run.
         folder: Run folder.
         scores: Held-out scores; None if the training diverged.
-        seconds: Training time of all sessions, including validation; None if not recorded, like the following.
-        tokens_per_second: Median throughput.
+        seconds: Training time in seconds of all sessions, including validation. This and the following are None if they
+            were not recorded.
+        tokens_per_second: Median training throughput.
         steps: Number of training steps.
         tokens: Number of training tokens, including repetitions.
-        precision: Precision of the training.
+        precision: Precision of the training: "fp32", "bf16" or "fp16".
     """
 
     name: str
@@ -113,8 +117,11 @@ class LeaderboardRow(Summary):
     """One variant.
 
     Attributes:
-        rank: Rank from 1 within its kind; None if its kind is not ranked, or a seed diverged.
+        kind: Kind of model; None if all seeds diverged.
+        rank: Rank from 1 within its kind; None if its kind is not ranked or has only one row, a seed diverged, or the
+            score is NaN.
         scores, seconds, tokens_per_second: Values over the seeds that did not diverge.
+        parameters: Number of parameters; None if all seeds diverged.
         diverged: Number of diverged seeds.
     """
 
@@ -158,7 +165,7 @@ class Leaderboard(Summary):
         return [name for name in MEASURES if any(name in row.scores for row in self.rows)]
 
     def view(self) -> View:
-        """Return one row per variant, the best of each kind with a star, then the notes."""
+        """Return the table with one row per variant and a star at the best of each kind, then the notes."""
         columns = self._score_columns()
         space = "\n" if len(self.measures) > MANY_COLUMNS else " "  # narrow columns if there are many
         headings = [MEASURES[name].heading.replace(" ", space) if name else RANGE for name in columns]
@@ -177,9 +184,10 @@ class Leaderboard(Summary):
         return View((table, "", *best, *self.notes))
 
     def _score_columns(self) -> list[str]:
-        """Return the measures, and "" for the range over seeds of the measure that ranks a row's kind.
+        """Return the measures, with "" for the column of the range over seeds, if a variant has several.
 
-        The range follows its measure; with several ranking measures, it is the last column.
+        The range is that of the measure that ranks the row's kind. It follows this measure, or is the last column if
+        there are several ranking measures.
         """
         columns = self.measures
         ranked = list(dict.fromkeys(measure for measure in self.ranked_by.values() if measure))
@@ -207,7 +215,7 @@ class Leaderboard(Summary):
 
 
 def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
-    """Return the leaderboard of these runs; runs with equal names are the seeds of one variant."""
+    """Return the leaderboard of training runs; runs with equal names are the seeds of one variant."""
     by_name: dict[str, list[RunResult]] = {}
     for result in results:
         by_name.setdefault(result.name, []).append(result)
@@ -290,7 +298,7 @@ def _rank(rows: Sequence[LeaderboardRow], measure: str | None) -> list[Leaderboa
 
 
 def _overlaps(rows: Sequence[LeaderboardRow], measure: str | None) -> list[str]:
-    """Return a note if the seeds of the best variant overlap with those of others."""
+    """Return a note if the range over seeds of the best variant overlaps with that of others."""
     if measure is None or not any(len(row.runs) > 1 for row in rows):
         return []
     best = next((row for row in rows if row.best), None)

@@ -9,7 +9,7 @@ from tercet.evaluate.score_summary import finite
 
 
 def leaderboard_csv(board: Leaderboard) -> str:
-    """Return one line per variant, with mean, minimum and maximum of each score and cost."""
+    """Return a CSV with one line per variant, with mean, minimum and maximum over seeds of each score and cost."""
     names = board.measures
     keys = list(dict.fromkeys(key for row in board.rows for key in row.settings))
     spreads = [*names, "seconds", "tokens_per_second"]
@@ -34,7 +34,7 @@ def _three(spread: SeedSpread | None) -> list[float | str]:
 
 
 def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
-    """Return the leaderboard for JSON; NaN and infinity become None."""
+    """Return the leaderboard as a dictionary for JSON; scores that are NaN or infinite become None."""
     return {
         "ranked_by": dict(board.ranked_by),
         "rows": [

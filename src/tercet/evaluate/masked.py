@@ -1,11 +1,12 @@
-"""Scores of a masked language model on fixed masks, which are equal for all models, next to baselines.
+"""Scores of a masked language model on fixed masks, and those of baselines on the same masks.
 
     masked loss = -(sum of ln p(token | all visible tokens)) / masked tokens
 
-Window w of the text is masked by (seed, w) only, so scores are reproducible and comparable between models. Each
-selected token becomes the mask token: the 80/10/10 rule of training is off, so the loss is slightly higher than in
-training. Its exponential is not a perplexity, since tokens that are masked together are not predicted from each other;
-`pseudo_perplexity` masks one token at a time (Salazar et al. 2020).
+The masks of window w of the text depend only on the random seed (seed, w), so scores are reproducible, and comparable
+between models with the same tokenizer and context. Each selected token becomes the mask token: the 80/10/10 rule of
+training is off, so the loss is slightly higher than in training. Its exponential is not a perplexity, since tokens that
+are masked together are not predicted from each other; `pseudo_perplexity` masks one token at a time (Salazar et al.
+2020).
 """
 
 import math
@@ -45,7 +46,7 @@ from tercet.tokens import Tokenizer
 
 COUNT_BLOCK = 1 << 22
 FIXED_MASKING = Masking(rate=0.15, masked=1.0, random=0.0)
-PLATEAU_MARGIN = 0.02  # fraction of the unigram entropy: a loss less far below it reflects only token frequencies
+PLATEAU_MARGIN = 0.02  # a loss less than this fraction below the unigram entropy reflects only token frequencies
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,8 +57,8 @@ class MaskedScores(ScoreSummary):
         masked_loss: Nats per masked token.
         masked_accuracy: Fraction of masked tokens that the model considers most likely.
         unigram_entropy: Nats per token of the add-one smoothed unigram model of the training text, on the same tokens.
-        most_frequent_accuracy: Fraction of these that are the most frequent token of the training text.
-        mask_rate: Fraction of masked tokens, without special tokens.
+        most_frequent_accuracy: Fraction of masked tokens that are the most frequent token of the training text.
+        mask_rate: Fraction of the tokens that are masked; special tokens do not count.
         tokens: Number of masked and scored tokens.
         context: Maximum number of tokens that a prediction depends on.
         seed: Seed of the masks.
@@ -74,7 +75,7 @@ class MaskedScores(ScoreSummary):
 
     @property
     def plateau(self) -> bool:
-        """True if the model is hardly better than token frequencies.
+        """True if the model is hardly better than the unigram model, or its loss is NaN.
 
         Training often stays in this state for a while.
         """
@@ -119,13 +120,13 @@ def score_masked(
         corpus: Corpus with a validation part.
         rate: Fraction of each window that is masked.
         seed: Seed of the masks.
-        batch_tokens: Tokens per batch.
+        batch_tokens: Maximum number of tokens per batch; a batch has at least one window.
         tokens: Approximate number of tokens to read, in windows spread over the whole part; by default all.
-        document_mask: If True, separate documents, for a model that was trained so.
+        document_mask: If True, no token attends to another document, for a model that was trained in this way.
 
     Raises:
         ValueError: If the tokenizer has more ids than the model.
-        UserError: If the tokenizer has no mask token, no token was masked, or the outputs of the model are not numbers.
+        UserError: If the tokenizer has no mask token, bos or eos, no token was masked, or an output is not finite.
     """
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
@@ -170,7 +171,9 @@ class _MaskedSums:
     def __init__(self, counts: np.ndarray) -> None:
         self._counts, self._most_frequent = counts, int(counts.argmax())
         with np.errstate(divide="ignore"):
-            self._unigram = torch.from_numpy(-np.log(counts / counts.sum()))  # (V,), inf if never masked
+            self._unigram = torch.from_numpy(
+                -np.log(counts / counts.sum())
+            )  # (V,), inf for tokens that are never masked
         self.nats = self.entropy = torch.zeros((), dtype=torch.float64)
         self.right = self.frequent = self.tokens = self.candidates = 0
 
@@ -195,7 +198,7 @@ def _spread_windows(blocks: Blocks, count: int, batch_size: int) -> Iterator[np.
 def masked_windows(
     blocks: Blocks, numbers: np.ndarray, tokenizer: Tokenizer, masking: Masking, *, seed: int = 0
 ) -> MaskedBatch:
-    """Return the given windows of a text, each masked by (seed, its number) only."""
+    """Return the windows with these numbers, each masked with the random seed (seed, number)."""
     return concatenate_masked(
         [
             collate_masked(
@@ -238,7 +241,7 @@ def pseudo_perplexity(
         tokenizer: Its tokenizer.
         texts: Texts to score.
         within_word: If True, also mask the tokens to the right in the same word (Kauf and Ivanova 2023).
-        batch_tokens: Tokens per batch.
+        batch_tokens: Maximum number of tokens per batch.
 
     Raises:
         UserError: If the texts have no tokens.
@@ -252,7 +255,7 @@ def pseudo_perplexity(
 
 
 def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float[Tensor, "2 N"]]:
-    """Return the batch without ignored targets, ln p of each target, and whether it is the likeliest token."""
+    """Return the batch without ignored targets; ln p of each target, and 1 if it is the most likely token, else 0."""
     used = batch.targets != IGNORE_INDEX
     batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
     device_batch, answers = move_batch(batch, model), list[Tensor]()

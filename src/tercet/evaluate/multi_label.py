@@ -1,4 +1,4 @@
-"""Scores of a classifier with several labels per text, next to a constant prediction.
+"""Scores of a classifier with several labels per text, compared with a constant prediction.
 
     F1 = 2 correct / (predicted + true)    micro: from the counts of all labels; macro: mean of the F1 of each label
 
@@ -32,13 +32,13 @@ class MultiLabelScores(ScoreSummary):
     """Scores of a classifier with several labels per text.
 
     Attributes:
-        f1: Macro mean.
+        f1: Macro F1: mean of the F1 of each label.
         micro_f1: F1 of all labels together.
         exact_match: Fraction of texts with exactly their labels.
         constant_f1, constant_micro_f1, constant_exact_match: Scores of the constant prediction.
         count: Number of texts.
         labels: Labels in the order of the model.
-        per_label: Precision, recall, f1 and count of each label.
+        per_label: For each label, a dictionary with its "precision", "recall", "f1" and "count".
         threshold: Probability above which a label is predicted.
         truncated: Number of texts whose end the model did not see.
     """
@@ -69,7 +69,14 @@ class MultiLabelScores(ScoreSummary):
 
 @dataclass
 class _Counts:
-    """Counts per label (L,): correctly predicted, true, and predicted texts."""
+    """Counts of texts.
+
+    Attributes:
+        correct, support, n_predicted: (L,) number of texts for which each label is predicted correctly, is true, and is
+            predicted.
+        exact: Number of texts with exactly their labels.
+        texts: Number of texts.
+    """
 
     correct: np.ndarray
     support: np.ndarray
@@ -79,7 +86,7 @@ class _Counts:
 
     @classmethod
     def of(cls, rows: Rows, n_labels: int) -> "_Counts":
-        """Count pairs of predictions and true labels, both (B, L) bool, in blocks of texts."""
+        """Return the counts of blocks of texts: pairs of predictions and true labels, both (B, L) bool."""
         correct, support, n_predicted = np.zeros((3, n_labels), dtype=np.int64)
         counts = cls(correct=correct, support=support, n_predicted=n_predicted)
         for predicted, true in rows:
@@ -136,10 +143,10 @@ def score_multi_label(
         model: The classifier.
         tokenizer: Its tokenizer.
         labelled: Labeled examples.
-        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
+        batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the model has no classifier for several labels per text, or the examples have other labels.
+        ValueError: If the classifier of the model, or the labels of the examples, are not several labels per text.
         UserError: If the model lacks a label of the examples, there are no texts, the tokenizer has no bos or eos, or
             an output of the model is not finite.
     """

@@ -2,8 +2,8 @@
 
     ln p(target | source) = sum of ln p(token | source, tokens before it), including the end of the sentence
 
-Log-probabilities are without label smoothing. Sums are in float64 on the CPU; the score of a pair does not depend on
-the other pairs.
+Log-probabilities are those of the model, without label smoothing. Sums are in float64 on the CPU. The score of a pair
+does not depend on the other pairs.
 """
 
 from collections.abc import Sequence
@@ -61,11 +61,12 @@ def score_pairs(
         model: The translation model.
         tokenizer: Target tokenizer; also the source tokenizer if `source_tokenizer` is None.
         pairs: Sentence pairs.
-        source_tokenizer: Source tokenizer.
-        batch_tokens: Tokens per side and batch, including padding; a longer pair is a separate batch.
+        source_tokenizer: Source tokenizer, if it differs from the target tokenizer.
+        batch_tokens: Maximum number of tokens per side and batch, including padding; a longer pair is a separate batch.
 
     Raises:
-        UserError: If a text cannot be encoded, a tokenizer has no bos or eos, or the model's outputs are not numbers.
+        UserError: If a text cannot be encoded, the target tokenizer has no bos, a tokenizer has no eos, or the outputs
+            of the model are not finite.
     """
     source_encoder = tokenizer if source_tokenizer is None else source_tokenizer
     bos, eos = tokenizer.bos_id, tokenizer.eos_id

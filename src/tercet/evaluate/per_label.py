@@ -1,4 +1,4 @@
-"""Scores of each label, for single and multiple labels: computation from counts, and a table."""
+"""Precision, recall and F1 of each label, for one or several labels per text, and a table of them."""
 
 import numpy as np
 
@@ -10,7 +10,13 @@ PerLabel = dict[str, dict[str, float]]
 def per_label_scores(
     labels: tuple[str, ...], *, correct: np.ndarray, support: np.ndarray, n_predicted: np.ndarray, f1: np.ndarray
 ) -> PerLabel:
-    """Return precision, recall, F1 and count of each label, from the counts (L,)."""
+    """Return precision, recall, F1 and count of each label.
+
+    Args:
+        labels: Names of the labels.
+        correct, support, n_predicted: (L,) how often each label was correctly predicted, true, and predicted.
+        f1: (L,) F1 of each label.
+    """
     precision, recall = correct / np.maximum(n_predicted, 1), correct / np.maximum(support, 1)
     return {
         label: {
@@ -24,7 +30,7 @@ def per_label_scores(
 
 
 def per_label_table(per_label: PerLabel) -> Table:
-    """Return one row per label, the most frequent first."""
+    """Return a table with one row per label, the most frequent first."""
     rows = [
         (label, f"{row['precision']:.1%}", f"{row['recall']:.1%}", f"{row['f1']:.1%}", f"{row['count']:,}")
         for label, row in sorted(per_label.items(), key=lambda item: -item[1]["count"])

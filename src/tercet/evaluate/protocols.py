@@ -3,9 +3,9 @@
     detokenised  no change: cased text; sacrebleu tokenizes it by its rule for the language
     lc-tok       lowercased, punctuation normalized, tokenized by Moses: `lc.norm.tok`, as in the papers on Multi30k
 
-A score is meaningless without its protocol: the second results in higher scores for the same translations. The order
-matters: if a text is tokenized before it is lowercased, the German reference of test_2016_flickr has one word fewer
-than the 12,103 of the literature.
+A score is meaningless without its protocol: lc-tok results in higher scores for the same translations. The order of its
+steps matters: if texts are tokenized before they are lowercased, the German reference of test_2016_flickr has one word
+fewer than the 12,103 of the literature.
 """
 
 import re
@@ -30,7 +30,7 @@ BLEU_TOKENIZERS = {
     ),
 }  # fmt: skip
 DEFAULT_BLEU_TOKENIZER = "13a"
-MECAB = {"ja-mecab": ("ja", "ipadic"), "ko-mecab": ("ko", "mecab_ko")}  # the extra, and a package of it
+MECAB = {"ja-mecab": ("ja", "ipadic"), "ko-mecab": ("ko", "mecab_ko")}  # Tercet's extra, and a package that it installs
 KANA, HAN = "[\u3040-\u30ff]", "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f]"
 UNSPACED_SCRIPTS = "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Tibetan, Burmese, Khmer
 
@@ -41,9 +41,9 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
     """Return the texts prepared for `protocol`.
 
     Args:
-        texts: Texts.
+        texts: Translations or references.
         protocol: The protocol.
-        language: Language code, such as "de", which selects the rules of Moses.
+        language: Language code, such as "de", which selects the rules of Moses; only used by lc-tok.
 
     Raises:
         UserError: If lc-tok is used without a language, or without the package sacremoses.
@@ -59,9 +59,9 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
 def bleu_tokenizer(protocol: Protocol, language: str | None, references: Sequence[str]) -> str:
     """Return the name of sacrebleu's tokenizer for these references.
 
-    13a splits at spaces and punctuation. For 13a a Chinese sentence is one word, so a perfect translation of fewer than
-    four sentences has BLEU 0. If the language is unknown, or is not one of `BLEU_TOKENIZERS`, the script of the
-    references decides.
+    The default, 13a, splits at spaces and ASCII punctuation. It makes one word of a Chinese sentence, so that even
+    perfect translations can have BLEU 0. The language selects another tokenizer (`BLEU_TOKENIZERS`). If it is unknown
+    or not one of these, the tokenizer depends on the script of the references.
 
     Args:
         protocol: The protocol.
@@ -93,7 +93,7 @@ def _tokenizer_of_script(texts: Sequence[str]) -> str:
 
 
 def signature_suffix(protocol: Protocol, language: str | None) -> str:
-    """Return the description of the preparation for a signature; empty if there is none."""
+    """Return the part of a signature that describes the preparation of the texts; empty for detokenised."""
     if protocol == "detokenised":
         return ""
     return f"|prep:lc.norm.tok-{language}|sacremoses:{version('sacremoses')}"

@@ -1,10 +1,10 @@
-"""Scores of a regression, next to always predicting the mean.
+"""Scores of a regression, compared with always predicting the mean.
 
     RMSE = sqrt(mean (p - y)²)    MAE = mean |p - y|    R² = 1 - RMSE² / var(y)
     Pearson = cov(p, y) / (std(p) std(y))    Spearman = Pearson of the ranks; equal numbers have their mean rank
 
-In the unit of the labels, computed in float64. If one side is constant, the correlation is undefined and reported as 0,
-and so is R² of constant true values.
+p are predicted and y true values. Errors are in the unit of the labels. All scores are computed in float64. Undefined
+scores are reported as 0: correlations if p or y is constant, and R² if y is constant.
 """
 
 import math
@@ -67,7 +67,7 @@ def regression_scores(
     """Return the scores of predicted numbers (N,) for the true ones (N,).
 
     Raises:
-        ValueError: If their shapes differ, or there are none.
+        ValueError: If the shapes differ, or there are no predictions.
     """
     predictions, targets = np.asarray(predicted, dtype=np.float64), np.asarray(true_numbers, dtype=np.float64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
@@ -98,7 +98,7 @@ def score_regression(
         model: The model.
         tokenizer: Its tokenizer.
         labelled: Labeled examples.
-        batch_tokens: Tokens per batch, including padding; a longer text is a separate batch.
+        batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
         ValueError: If the model has no classifier for numbers, or the labels are not numbers.

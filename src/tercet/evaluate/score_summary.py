@@ -1,4 +1,4 @@
-"""Base class of scores: fields for JSON, rows for people."""
+"""Base class of all scores, which converts them for JSON."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ class ScoreSummary(Summary):
     """Scores of a model on some data."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; NaN and infinity, which JSON does not support, become None."""
+        """Return the fields as a dictionary for JSON; NaN and infinity, which JSON does not support, become None."""
         return {name: finite(value) for name, value in asdict(self).items()}
 
 

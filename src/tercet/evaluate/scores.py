@@ -4,8 +4,8 @@
     bits per byte  = -(sum of ln p(text target)) / (ln 2 · bytes)
 
 Nats per token depend on the tokenizer. Bits per byte do not, and are comparable with a compressor. Special tokens have
-no bytes, so they only count in the former. The text of unknown tokens is in neither: with more than a few of them, bits
-per byte are not comparable with anything.
+no bytes, so they only count in nats per token. The text that an unknown token replaces is not scored: with more than a
+few unknown tokens, bits per byte are not comparable with anything.
 """
 
 import math
@@ -24,10 +24,13 @@ class LanguageScores(ScoreSummary):
     """Scores of a language model.
 
     Attributes:
+        loss_nats_per_token: Mean of -ln p(target).
+        perplexity: Exponential of this mean.
+        bits_per_byte: Bits of the targets with text per byte of this text; NaN if it has no bytes.
         tokens: Number of scored targets, including special tokens.
         bytes: UTF-8 bytes of the text of the targets.
         context: Maximum number of tokens that a prediction depends on.
-        stride: Distance of the windows.
+        stride: Distance of the windows in tokens.
         unknown_share: Fraction of the text's tokens that are the unknown token.
     """
 
@@ -46,7 +49,8 @@ class LanguageScores(ScoreSummary):
     ) -> "LanguageScores":
         """Return the scores from sums over the targets.
 
-        `nats` is the sum over all targets, `text_nats` the sum over targets with text.
+        `nats` is the sum of -ln p over all targets, and `text_nats` the sum over the targets with text. The other
+        arguments are attributes; `n_bytes` is `bytes`.
         """
         loss = nats / tokens
         return cls(
@@ -60,7 +64,7 @@ class LanguageScores(ScoreSummary):
         )
 
     def to_dict(self, baselines: "Baselines | None" = None) -> dict[str, Any]:
-        """Return the scores for JSON, with those of `baselines`."""
+        """Return the scores as a dictionary for JSON, with those of `baselines` by name."""
         baseline_scores = {
             name: ScoreSummary.to_dict(scores)
             if isinstance(scores, LanguageScores)
@@ -70,7 +74,7 @@ class LanguageScores(ScoreSummary):
         return {**super().to_dict(), "baselines": baseline_scores}
 
     def view(self, baselines: "Baselines | None" = None) -> View:
-        """Return the scores of the model, then those of `baselines`, the best first."""
+        """Return a table with the scores of the model, then those of `baselines`, the best first."""
         ranked_baselines = sorted((baselines or {}).items(), key=lambda item: _bits(item[1]))
         rows = list[tuple[str, ...]]()
         for name, scores in [("model", self), *ranked_baselines]:

@@ -38,11 +38,11 @@ class TranslationScores(ScoreSummary):
         signature, chrf_signature: Signatures of sacrebleu; scores with different signatures are not comparable.
         exact: Fraction of sentences equal to the reference, apart from outer white space, under the protocol.
         bleu_interval, chrf_interval: 95 % bootstrap intervals.
-        nll_nats_per_token, perplexity: Of the tokens of the references, including the end of each sentence and without
-            label smoothing; None without a model.
+        nll_nats_per_token, perplexity: Mean negative log-likelihood of the tokens of the references, including the end
+            of each sentence and without label smoothing, and its exponential; None without a model.
         tokens: Number of these tokens.
         references: SHA-256 of the references.
-        search: Search settings.
+        search: Description of the search settings, as in `Beam.name`.
         notes: Remarks on the reliability of the scores.
     """
 
@@ -127,7 +127,7 @@ def score_translations(
     protocol: Protocol = "detokenised",
     language: str | None = None,
 ) -> TranslationScores:
-    """Return BLEU and chrF of `translations` for the references at the same indices.
+    """Return BLEU and chrF of translations, each compared with the reference at the same index.
 
     A translation may be an empty string.
 
@@ -175,7 +175,7 @@ def perplexity(nats_per_token: float) -> float:
 def _bootstrap(
     metric: Any, translations: Sequence[str], references: Sequence[str]
 ) -> tuple[float, tuple[float, float], str]:
-    """Return the score, its interval as in `sacrebleu --confidence`, and the signature."""
+    """Return the score, its 95 % interval as in `sacrebleu --confidence`, and the signature."""
     score = metric.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLES)
     signature = str(metric.get_signature())
     result = json.loads(score.format(width=6, is_json=True, signature=signature))

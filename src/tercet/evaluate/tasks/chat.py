@@ -19,6 +19,10 @@ class ChatEvaluation(Evaluation[Conversations]):
     def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Conversations:
         """Return the conversations of the validation part, or of the file `data`, encoded with the model's template.
 
+        Args:
+            data: A file of conversations.
+            encoding: Encoding of `data`; UTF-8 by default.
+
         Raises:
             UserError: If the data is missing, or has changed since the training.
         """

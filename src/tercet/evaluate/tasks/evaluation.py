@@ -1,7 +1,7 @@
 """Base classes of the evaluations: held-out data of a model, and the scores that a comparison uses.
 
-Files that have changed since the training are rejected, because data that is held out now may have been in the training
-part then.
+Files that have changed since the training are rejected, because data that would now be held out may have been in the
+training part.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class HeldOutScores:
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """The settings of all tasks; a setting that a task does not have is a TypeError."""
+    """The settings of all tasks. Passing a setting that the model's task does not have raises TypeError."""
 
     batch_tokens: int
     stride: int | None  # language models: distance of the windows
@@ -96,12 +96,15 @@ class Evaluation(ABC, Generic[Data]):
 
     @abstractmethod
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> Scores:
-        """Return the scores on the held-out data, or on all of `data`; settings depend on the task."""
+        """Return the scores on the held-out data, or on all of `data`.
+
+        The settings depend on the task; see `EvaluationOptions`.
+        """
 
 
 @dataclass(frozen=True)
 class TextEvaluation(Evaluation[Corpus]):
-    """Evaluation of a model of running text on the validation part of a corpus."""
+    """Evaluation of a causal or masked language model on the validation part of a corpus."""
 
     trained_model: TrainedModel
 
@@ -159,7 +162,8 @@ class TextEvaluation(Evaluation[Corpus]):
     def document_mask(self) -> bool:
         """True if no token attends to another document.
 
-        This is the setting of the training. For a model that was not trained by Tercet, it is `opens_documents`.
+        This is the setting of the model's training. For a model that was not trained by Tercet, it is
+        `opens_documents`.
         """
         trained_on = self.trained_model.trained_on(TextSpec)
         return self.opens_documents if trained_on is None else trained_on.has_document_mask
@@ -171,7 +175,7 @@ class TextEvaluation(Evaluation[Corpus]):
 
 
 def digest(*parts: str) -> str:
-    """Return the SHA-256 of texts as hex digits."""
+    """Return the SHA-256 of several texts, including the boundaries between them, as hex digits."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
@@ -179,7 +183,7 @@ def digest(*parts: str) -> str:
 
 
 def decode_documents(corpus: Corpus) -> tuple[str, ...]:
-    """Return the documents of the validation part."""
+    """Return the decoded text of each document of the validation part."""
     ids, starts = corpus.validation, corpus.validation_documents.tolist()
     return tuple(
         corpus.tokenizer.decode(ids[start:end].tolist())

@@ -1,4 +1,4 @@
-"""Evaluation of a classifier or regression on the validation part of its labeled texts."""
+"""Evaluation of a classifier or regression on the validation part of its labeled examples."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
 AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
-FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # apply to all files
+FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # settings that also apply to other files
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
     def load(
         self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
     ) -> LabeledExamples:
-        """Return the validation part of the model's data, or all labeled texts of the file `data`.
+        """Return the validation part of the model's data, or all labeled examples of the file `data`.
 
         Args:
-            data: A file of labeled texts.
+            data: A file of labeled examples.
             encoding, text_field: How `data` is read, as in `LabelsSpec`; `text_field` is by default that of training.
 
         Raises:
@@ -59,7 +59,7 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         return self.load()
 
     def score(self, labelled: LabeledExamples, **settings: Any) -> AnyLabelScores:
-        """Return the scores for the kind of labels; settings as in `score_labels`."""
+        """Return the scores for the examples' kind of labels; settings as in `score_labels`."""
         return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labelled, **settings)
 
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
@@ -93,7 +93,7 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
 def score_classifier(
     model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, **settings: Any
 ) -> AnyLabelScores:
-    """Return the scores for this kind of labels; settings as in `score_labels`."""
+    """Return the scores for the examples' kind of labels; arguments as in `score_labels`."""
     match labelled.problem_type:
         case "single_label_classification":
             return score_labels(model, tokenizer, labelled, **settings)

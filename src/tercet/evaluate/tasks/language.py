@@ -23,9 +23,9 @@ class LanguageEvaluation(TextEvaluation):
     def score(
         self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> LanguageScores:
-        """Return the scores on the validation part of `corpus`.
+        """Return the scores on the validation part of `corpus`; settings as in `language.score`.
 
-        Documents are read separately if they were in training.
+        Documents are read separately if they were read separately in training.
         """
         scores = score(
             self.trained_model.model,
@@ -41,11 +41,11 @@ class LanguageEvaluation(TextEvaluation):
         return replace(scores, unknown_share=corpus.unknown_share)
 
     def baselines(self, corpus: Corpus) -> dict[str, LanguageScores | float]:
-        """Return the scores of counts and compressors on the same text; counts are from the training part.
+        """Return the scores of unigram and bigram counts, and the bits per byte of compressors, on the validation part.
 
-        Unigram and bigram have the targets of the model, and, like the model, do not cross document boundaries if
-        documents are read separately. Compressors read the concatenated documents. They are omitted if too many tokens
-        are unknown for a comparison.
+        The counts are those of the training part. Unigram and bigram have the targets of the model, and, like the
+        model, do not cross document boundaries if documents are read separately. Compressors read the concatenated
+        documents. They are omitted if too many tokens are unknown for a comparison.
         """
         are_separate = self.document_mask
         starts = corpus.validation_documents if are_separate else None
@@ -73,7 +73,7 @@ class LanguageEvaluation(TextEvaluation):
         return self.score(self.load(data), **settings)
 
     def _target_bytes(self, corpus: Corpus) -> int:
-        """Return the UTF-8 bytes of the targets: all tokens but the first of the text or of each document."""
+        """Return the UTF-8 bytes of the targets: all tokens but the first of the text, or of each separate document."""
         ids, tokenizer = corpus.validation, self.trained_model.tokenizer
         first = corpus.validation_documents if self.document_mask else np.zeros(1, np.int64)
         if tokenizer.adds_prefix:  # decoding all documents together removes the space only from the first one

@@ -21,7 +21,7 @@ from tercet.generation import Beam, translate_stream
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPairs:
-    """Sentence pairs of source and reference, and the target language if it is known."""
+    """Pairs of source and reference, and the target language, which is None if it is not known."""
 
     pairs: tuple[tuple[str, str], ...]
     language: str | None
@@ -32,9 +32,10 @@ class TranslationResult:
     """Translations with their references and scores.
 
     Attributes:
+        scores: Scores of the translations and of the references.
         pairs: Pairs of source and reference.
         translations: Translation of each source.
-        language: Target language, if it is known.
+        language: Target language; None if it is not known.
     """
 
     scores: TranslationScores
@@ -55,13 +56,13 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         part: Part | None = None,
         encoding: str | None = None,
     ) -> ScoredPairs:
-        """Return sentence pairs, by default the test part of the training dataset, or the validation part of files.
+        """Return sentence pairs: by default the test part of the training dataset, or the validation part of files.
 
         Args:
-            source, target: Other pairs, all of which are used: two files, or one .tsv, .csv or .jsonl file, or a named
-                dataset.
-            part: Part of a named dataset, or "validation" for training files.
-            encoding: Encoding of the files; UTF-8 by default.
+            source, target: Other pairs: two files or one .tsv, .csv or .jsonl file, of which all pairs are used, or a
+                named dataset.
+            part: Part of a named dataset ("test" by default), or "validation" for training files.
+            encoding: Encoding of the other files; UTF-8 by default.
 
         Raises:
             UserError: If the pairs are missing, or have changed since the training.
@@ -113,12 +114,12 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             data: Sentence pairs.
             search: Search settings; a beam of 5 by default.
             protocol: Preparation of the texts; see `score_translations`.
-            language: Target language, if the data does not contain it.
-            batch_tokens: As in `translate`.
+            language: Target language; by default that of the data.
+            batch_tokens: Maximum number of tokens per batch, as in `translate`.
             progress: If True and stderr is a terminal, show a progress bar.
 
         Raises:
-            UserError: As in `score_translations`.
+            UserError: If the protocol requires a language or a package that is missing, or a text cannot be encoded.
         """
         model, tokenizer, source_tokenizer = (
             self.trained_model.model,

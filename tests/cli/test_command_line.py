@@ -217,7 +217,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("train numbers --target a.txt", "the target a.txt needs its source: pass --source F as well"),
         ("train numbers --validation-target a.txt", "needs its source: pass --validation-source F as well"),
         ("train numbers --source a.txt --target b.txt", "no such file or folder: a.txt"),
-        ("train numbers --source nubmers", "no dataset of pairs or file is called 'nubmers'; did you mean 'numbers'?"),
+        ("train numbers --source nubmers", "no file or dataset of pairs is called 'nubmers'; did you mean 'numbers'?"),
         ("inspect gpt3", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
     ],
 )

@@ -164,10 +164,10 @@ def test_hash_depends_on_texts_and_labels(tmp_path: Path) -> None:
 def test_unknown_names_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        UserError, match="no dataset of labeled texts or file is called 'docstrings'; did you mean 'python-do"
+        UserError, match="no file or dataset of labeled texts is called 'docstrings'; did you mean 'python-do"
     ):
         read_label_examples(LabelsSpec(source="docstrings"), "train")
     with pytest.raises(UserError, match="no such file or folder: python-docstrings"):
         read_label_examples(LabelsSpec(source="./python-docstrings"), "train")
-    with pytest.raises(UserError, match=r"python-docstrings has one label per text; set data\.over to texts"):
+    with pytest.raises(UserError, match=r"python-docstrings labels texts, not words; set data\.over to texts"):
         read_label_examples(LabelsSpec(source="python-docstrings", over="tokens"), "train")

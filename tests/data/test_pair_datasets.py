@@ -73,11 +73,11 @@ def test_missing_num2words_is_reported_with_remedy(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"source": "number"}, "no dataset of pairs or file is called 'number'; did you mean 'numbers'"),
+        ({"source": "number"}, "no file or dataset of pairs is called 'number'; did you mean 'numbers'"),
         ({"source": "./numbers"}, "no such file or folder: numbers"),
         (
             {"source": "numbers", "source_language": "fr"},
-            r"numbers has no 'fr'; set data\.source_language to one of en, de",
+            r"numbers does not have the language 'fr'; set data\.source_language to one of en, de",
         ),
         ({"source": "numbers", "target_language": "fr"}, r"data\.target_language"),
     ],

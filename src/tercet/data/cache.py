@@ -25,10 +25,10 @@ from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
 from tercet.tokens import Tokenizer
 
-FORMAT = 1  # incremented when the same settings give other files
+FORMAT = 1  # incremented when the files for the same settings change
 CHUNK_CHARACTERS = (1 << 20) * min(
     16, max(2, os.cpu_count() or 1)
-)  # characters encoded together: several pieces per core
+)  # characters encoded in one call: several pieces per core
 
 Item = TypeVar("Item")
 
@@ -38,7 +38,12 @@ class ChangedData(UserError):
 
 
 def check_hash(name: str, content: str, expected: str | None) -> None:
-    """Compare the hash of the data `name` with the expected one, if there is one.
+    """Check that data has the expected hash.
+
+    Args:
+        name: Name of the data in the message.
+        content: Hash of the data.
+        expected: Expected hash, or None to accept any data.
 
     Raises:
         ChangedData: If the hashes differ.
@@ -48,10 +53,10 @@ def check_hash(name: str, content: str, expected: str | None) -> None:
 
 
 class Snapshot:
-    """Content of a source at the time it was hashed.
+    """Hash of a source when this object was created, to detect later changes.
 
     Attributes:
-        hash: sha256 of the content.
+        hash: sha256 of the source's content.
     """
 
     def __init__(self, source: TextSource) -> None:
@@ -64,7 +69,7 @@ class Snapshot:
 
 
 def memory_map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
-    """Map the numbers of a file. An empty file cannot be mapped and gives an empty array."""
+    """Return the numbers in a file as a memory-mapped array; an empty file, which cannot be mapped, as an empty one."""
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -73,7 +78,7 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return True if the folder exists and all files match its manifest. Report damage on stderr."""
+    """Return True if the folder exists and all of its files match its manifest. Report damage on stderr."""
     try:
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -85,7 +90,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def write_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Write `meta.json`, the description of the files."""
+    """Write `meta` to `meta.json`, which describes the other files of the folder."""
     (folder / "meta.json").write_text(json.dumps(meta, indent=2), encoding="utf-8")
 
 
@@ -94,7 +99,7 @@ def create_atomically(folder: Path, snapshots: Iterable[Snapshot] = ()) -> Gener
     """Yield a temporary folder that becomes `folder`, with a manifest, when the block ends.
 
     Raises:
-        UserError: If a source in `snapshots` has changed, because `folder` is named after its hash.
+        UserError: If a source in `snapshots` has changed since it was hashed; `folder` is named after that hash.
     """
     with write_folder(folder) as new:
         yield new
@@ -123,11 +128,17 @@ def progress_bar(*, enabled: bool) -> Progress:
 def chunk_items(
     items: Iterable[Item], characters: Callable[[Item], int], max_characters: int | None = None
 ) -> Iterator[list[Item]]:
-    """Yield items in lists of about `max_characters` characters (default: `CHUNK_CHARACTERS`)."""
+    """Yield items in lists of about `max_characters` characters (default: `CHUNK_CHARACTERS`).
+
+    Args:
+        items: Items to group, in their order.
+        characters: Function that returns the number of characters of an item. Each item counts 64 more.
+        max_characters: Number of characters at which a list ends.
+    """
     chunk, size = list[Item](), 0
     for item in items:
         chunk.append(item)
-        size += 64 + characters(item)  # a million one-letter texts take memory too
+        size += 64 + characters(item)  # a million texts of one letter take far more memory than their letters
         if size >= (max_characters or CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0

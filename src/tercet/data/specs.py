@@ -31,7 +31,7 @@ class Tail:
     """Validation split that takes the last part of the tokens.
 
     Args:
-        fraction: Fraction of the tokens.
+        fraction: Fraction of the tokens in the validation part.
     """
 
     kind: Literal["tail"] = "tail"
@@ -43,7 +43,7 @@ class Documents:
     """Validation split that takes whole documents, drawn at random but always the same ones.
 
     Args:
-        fraction: Fraction of the documents. Equal documents are in one part.
+        fraction: Fraction of the documents in the validation part. Equal documents are in the same part.
     """
 
     kind: Literal["documents"] = "documents"
@@ -52,7 +52,7 @@ class Documents:
 
 @spec
 class HeldOut:
-    """Separate validation source: a path or a named dataset.
+    """Separate source of the validation part.
 
     Args:
         source: Path or named dataset.
@@ -64,10 +64,10 @@ class HeldOut:
 
 @spec
 class Packed:
-    """Concatenate all documents and cut them into rows of equal length.
+    """Rows of equal length, cut from all documents concatenated.
 
     Args:
-        document_mask: If True, tokens of different documents in a row do not attend to each other.
+        document_mask: If True, tokens of different documents in the same row do not attend to each other.
     """
 
     kind: Literal["packed"] = "packed"
@@ -76,10 +76,12 @@ class Packed:
 
 @spec
 class Padded:
-    """Cut each document separately into windows `stride` tokens apart, padded on one side to equal length.
+    """Windows of equal length over each document separately, `stride` tokens apart and padded.
 
     Args:
-        side: Side of the padding.
+        side: Side of the padding. `right`: the first window starts at the start of the document, and the last window is
+            padded after its end. `left`: windows also start before the document, with padding on the left, and end
+            after it. With a stride of 1, each token is then predicted from 1, 2, ... up to all inputs of a row.
         stride: Distance between windows in tokens.
     """
 
@@ -90,10 +92,11 @@ class Padded:
 
 @spec
 class Sliding:
-    """Slide windows over each document, `stride` tokens apart.
+    """Windows that slide over each document, `stride` tokens apart, from padding before it to its end.
 
-    A row of padding precedes the document, and the last window ends at its end. With a stride of 1 each token appears
-    once at each position of a row, and is predicted from 1, 2, ... up to all tokens of the row.
+    They are the windows of `padded` with `side: left`, without those that extend beyond the document's end. With a
+    stride of 1, each token is predicted from 1, 2, ... up to all inputs of a row, except near the document's end, where
+    short contexts are missing.
 
     Args:
         stride: Distance between windows in tokens.
@@ -105,7 +108,7 @@ class Sliding:
 
 @spec
 class MixtureSource:
-    """Prepared folder, or its URL, and the share of the rows that it contributes.
+    """Prepared folder in a mixture, and its share of the rows.
 
     Args:
         source: Prepared folder, or its URL.
@@ -125,14 +128,14 @@ class TextSpec:
             one file of existing token ids: `.bin`, `.npy`, or JSONL with a list of ids per line. Any file may be
             compressed as `.gz`. Also a folder written by `tercet data prepare`, or its URL, whose tokenizer and
             validation part replace those of the spec.
-        validation: Validation part.
+        validation: Selection of the validation part.
         tokenizer: Tokenizer, trained on the training part. A masked language model needs one with `bos`, `eos` and
-            `mask`, and a recipe of it uses `wordpiece` by default.
+            `mask`, and its recipe uses `wordpiece` by default.
         rows: Division of the documents into rows.
-        encoding: Encoding of text files.
+        encoding: Encoding of the files, except for Parquet and arrays of ids.
         text_field: Key or column of the document in JSONL, CSV, TSV and Parquet.
-        documents: Unit of a document in a text file: the whole `file`, each `line`, or the lines between two blank
-            lines (`blank_line`). Empty documents are ignored.
+        documents: Unit of a document in a text file: the whole `file`, each `line`, or the lines between blank lines
+            (`blank_line`). Empty documents are ignored.
         dtype: Type of the ids in a `.bin` file.
         sequence_case: Case of FASTA and FASTQ letters: `keep` leaves them unchanged, `upper` converts them.
         shard_group: Number of shards of a prepared folder that are shuffled together. By default all shards of a local
@@ -172,13 +175,13 @@ class TextSpec:
 
 @spec
 class RandomSplit:
-    """Validation split of pairs or labeled texts: about `count` of them, but at most a tenth.
+    """Validation split of pairs, labeled texts or conversations: about `count` of them, but at most a tenth.
 
-    They are drawn by a hash of the source sentence, the text or the first question. Equal ones are therefore in one
-    part, and the split does not depend on the order of the lines.
+    They are drawn by a hash of the source sentence, the text, or the messages before the first answer. Equal ones are
+    therefore in the same part, and the split does not depend on the order of the lines.
 
     Args:
-        count: Approximate number of examples.
+        count: Approximate number of examples in the validation part.
     """
 
     kind: Literal["drawn"] = "drawn"
@@ -187,7 +190,7 @@ class RandomSplit:
 
 @spec
 class HeldOutPairs:
-    """Separate validation files: two files of sentences, or one file of pairs.
+    """Separate files of the validation part: two files of sentences, or one file of pairs.
 
     Args:
         source: File of source sentences, or of pairs.
@@ -207,13 +210,14 @@ class PairsSpec:
         source: File with one sentence per line. Without `target`: a named dataset of pairs, or one `.tsv`, `.csv` or
             `.jsonl` file of pairs. Any file may be compressed as `.gz`.
         target: File of the translations, line by line.
-        source_language, target_language: Languages such as "de". They choose the direction of a named dataset, and are
-            the keys of a JSONL file and the columns of a CSV file (default: "source" and "target").
-        validation: Validation part. By default that of the named dataset; for files, some of their pairs.
+        source_language, target_language: Languages such as "de". They select the direction of a named dataset, and are
+            the keys of a JSONL file and the columns of a CSV or TSV file (default: "source" and "target").
+        validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
+            the pairs in files.
         tokenizer: Tokenizer, learned from both sides. With a `source_tokenizer`, learned from the target side only.
         source_tokenizer: Tokenizer of the source side, if it has a separate vocabulary.
         source_bos: If True, the encoder reads bos before the source, as the decoder does before the target.
-        encoding: Encoding of text, TSV and CSV files.
+        encoding: Encoding of the files.
     """
 
     source: Name
@@ -238,7 +242,7 @@ class PairsSpec:
 
 @spec
 class HeldOutLabels:
-    """Separate validation source: a file of labeled texts, or the training part of a named dataset.
+    """Separate source of the validation part: a file of labeled texts, or the training part of a named dataset.
 
     Args:
         source: Path or named dataset.
@@ -255,13 +259,14 @@ class LabelsSpec:
     Args:
         source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`.
         text_field, label_field: Keys or columns of the text and its label. Over tokens they contain two lists of equal
-            length, and "tokens" and "labels" are used if "text" or "label" is missing.
-        over: Unit of a label: "texts" for one label per text, "tokens" for one label per word.
+            length, and "tokens" is read if "text" is missing, and "labels" if "label" is.
+        over: Unit of a label: "texts" for labels of a text, "tokens" for one label per word.
         problem_type: Kind of labels of a text: one label, any number of labels, or a number. A word has one label.
-        label_separator: Separator of several labels in a column of a table.
+        label_separator: Separator of several labels in the label column of a table.
         label_fields: Keys or columns of several labels, used instead of `label_field`. Each is 1 if the text has the
             label and 0 if it does not.
-        validation: Validation part. By default that of the named dataset; for files, some of their texts.
+        validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
+            the texts in a file.
         tokenizer: Tokenizer, learned from the training texts.
         encoding: Encoding of the files.
     """
@@ -301,12 +306,12 @@ class ConversationsSpec:
         source: `.jsonl` file with a list of messages, or a prompt and its response, per line; or a `.csv` or `.tsv`
             file with a column for each. Optionally `.gz`.
         messages_field: Key of the list in JSONL. Each message has a role (system, user or assistant) and a content, or,
-            as in ShareGPT's files, a from (system, human or gpt) and a value. "conversations" is used if "messages" is
+            as in ShareGPT's files, a from (system, human or gpt) and a value. "conversations" is read if "messages" is
             missing.
         prompt_field, response_field: Keys or columns of a prompt and its response.
         chat_template: File of a Jinja template. By default that of the pretrained model, or a plain one if the model
             has none.
-        validation: Validation part: some of the conversations, or another file.
+        validation: Selection of the validation part: some of the conversations, or another file.
         tokenizer: Tokenizer, learned from the training part.
         encoding: Encoding of the files.
     """

@@ -25,7 +25,7 @@ def hash_bytes(data: bytes) -> int:
 
 
 def hash_near_duplicate(text: str) -> int:
-    """Return a hash as `hash_text` does, equal for near duplicates."""
+    """Return a hash of the same kind as `hash_text`, which is equal for near duplicates."""
     return hash_text(IGNORED_CHARACTERS.sub("", text.casefold()) or text)
 
 
@@ -35,9 +35,14 @@ def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndar
 
 
 def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:
-    """Return the smallest hashes that together belong to at most `count`, and at most a tenth, of the texts.
+    """Return the smallest hashes that together belong to at most `count` texts and at most a tenth of all texts.
 
-    If each hash belongs to more texts than that, return the hash of the fewest texts.
+    Hashes of more texts than that are skipped. If there are no others, return the hash of the fewest texts.
+
+    Args:
+        text_hashes: Hash of each text.
+        count: Maximum number of texts to draw.
+        error: Message of the error.
 
     Raises:
         UserError: If all texts are equal; `error` is its message.

@@ -1,4 +1,4 @@
-"""Files that concatenate the arrays of many examples, and the positions at which examples start."""
+"""Files with the concatenated arrays of many examples, and files with the position at which each example starts."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ from tercet.data.specs import Side
 
 
 class ArrayFile(NamedTuple):
-    """A file with the arrays of all examples of a part.
+    """File with one array for each example of the training or the validation part, concatenated.
 
     Attributes:
-        name: File name without the part, such as ids.bin for train_ids.bin. A `.bin` file is written incrementally
-            and memory-mapped.
-        dtype: Type of its numbers.
-        starts: Name of the file with the position (N + 1,) of each example and of the end; empty if there is none.
+        name: File name without the part, such as ids.bin for train_ids.bin. A `.bin` file is written incrementally and
+            memory-mapped. A `.npy` file is written at the end and loaded.
+        dtype: Type of the numbers.
+        starts: Name of the file with the start of each example and the end of the last one, (N + 1,) int64; empty if
+            there is none.
     """
 
     name: str
@@ -27,7 +28,7 @@ class ArrayFile(NamedTuple):
 
 
 class ArrayWriter:
-    """Writer of the files of a part."""
+    """Writer of the files of the training or the validation part."""
 
     def __init__(self, folder: Path, side: Side, files: Sequence[ArrayFile]) -> None:
         self._folder, self._side, self._files = folder, side, files
@@ -35,7 +36,7 @@ class ArrayWriter:
         self._chunks: list[list[np.ndarray]] = [[] for _ in files]
 
     def append(self, arrays: Sequence[Sequence[Any]]) -> None:
-        """Add the arrays of some examples, one sequence for each file."""
+        """Add some examples: for each file, a sequence with one array per example."""
         for file, example_arrays, ends, chunks in zip(self._files, arrays, self._ends, self._chunks, strict=True):
             joined = np.concatenate(example_arrays, dtype=file.dtype, casting="unsafe")
             if file.name.endswith(".npy"):
@@ -47,7 +48,7 @@ class ArrayWriter:
                 ends.extend((ends[-1] + np.cumsum([len(values) for values in example_arrays])).tolist())
 
     def finish(self) -> None:
-        """Write the remaining arrays and the positions."""
+        """Write the `.npy` files and the files with the starts of examples."""
         for file, ends, chunks in zip(self._files, self._ends, self._chunks, strict=True):
             if chunks:
                 self._save(file.name, np.concatenate(chunks))
@@ -65,7 +66,7 @@ class ArrayWriter:
 
 
 def open_arrays(folder: Path, side: Side, files: Sequence[ArrayFile]) -> dict[str, np.ndarray]:
-    """Return the arrays of a part, by the names of their files without suffix."""
+    """Return the concatenated arrays and the starts of a part, by the names in `files` without suffix."""
     dtypes = {file.name: file.dtype for file in files} | {
         file.starts: np.dtype(np.int64) for file in files if file.starts
     }

@@ -1,7 +1,7 @@
-"""Tokenized conversations, with a mask of the answers' tokens, built once and kept in the cache.
+"""Tokenized conversations, with a mask of the tokens to learn, built once and kept in the cache.
 
-A chat template renders a conversation as text. The answers' tokens are those that a model would have generated
-(`ChatTemplate.encode_conversation`).
+A chat template renders a conversation as text. The tokens to learn are those that a model would generate as answers
+(see `ChatTemplate.encode_conversation`), except in answers of weight 0.
 """
 
 import sys
@@ -32,9 +32,11 @@ class Conversations:
 
     Attributes:
         ids: (M,) ids of all conversations, concatenated.
-        answers: (M,) bool, True at tokens of answers, including the tokens that end them.
-        starts: (N + 1,) int64 position of the start of each conversation, and of the end.
-        first_answers: (N,) int64 number of tokens before the first predicted one; all tokens if none is predicted.
+        answers: (M,) bool, True at the tokens of learned answers, including the token that ends each answer. Answers of
+            weight 0 are not learned.
+        starts: (N + 1,) int64 position of the start of each conversation, and of the end of the last one.
+        first_answers: (N,) int64 number of tokens before the first token to learn, which is never the first of the
+            conversation; the number of all tokens if there is none to learn.
     """
 
     ids: np.ndarray
@@ -51,7 +53,7 @@ class Conversations:
         return np.diff(self.starts)
 
     def learnable(self, max_len: int) -> np.ndarray:
-        """Return the numbers of the conversations with something to learn within `max_len` inputs."""
+        """Return the numbers (K,) of the conversations with a token to learn after at most `max_len` inputs."""
         return np.flatnonzero((self.first_answers <= max_len) & (self.first_answers < self.lengths))
 
 
@@ -59,12 +61,13 @@ class Conversations:
 class ConversationCorpus(ExampleCorpus[Conversations]):
     """Tokenized conversations in two parts.
 
-    A conversation without an answer counts as empty. Near duplicates are found by comparing prompts.
+    A conversation without a learned answer counts as empty. Near duplicates are found by comparing the messages before
+    the first answer.
 
     Attributes:
-        hash: sha256 of the conversations and the template that the ids were made from.
-        template: The chat template.
-        is_plain: True if the template is the packaged one, because the model has none.
+        hash: sha256 of the conversations, of the settings by which they are read and split, and of the template.
+        template: Chat template, as Jinja source.
+        is_plain: True if the template is `plain_template`, because neither the spec nor the model has one.
     """
 
     template: str
@@ -82,9 +85,10 @@ def prepare_conversations(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer, template: Those of a pretrained model, instead of the spec's.
-        expected_hash: Hash that the data must have. Given a `tokenizer`, it is compared before any text is tokenized,
-            printed or cached.
+        spec: Settings of the data.
+        tokenizer, template: Tokenizer and chat template of a pretrained model, used instead of those of the spec.
+        expected_hash: Hash that the data must have, or None to accept any data. If `tokenizer` is passed, the hash is
+            compared before any text is tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -124,7 +128,7 @@ class _ConversationPreparation(ExamplePreparation[Conversation, ConversationCorp
         return ChatTemplate(self._template, self.tokenizer)
 
     def _key(self) -> list[Any]:
-        # "weights" and "spaces": ids that were cached before weights and a chat's spaces were read have other keys
+        # "weights" and "spaces" distinguish these ids from those cached by versions that ignored weights and spaces
         return [self.content_hash, self.tokenizer.hash, sys.byteorder, "weights", "spaces"]
 
     def _check(self) -> None:

@@ -16,14 +16,17 @@ class Corpus:
     """Tokenized text in two parts.
 
     Attributes:
-        train, validation: (N,) memory-mapped ids, uint16 if the vocabulary has at most 65,536 tokens, else uint32.
-        train_documents, validation_documents: int64 position of the start of each document.
-        train_bytes, validation_bytes: UTF-8 bytes of the text of each part.
-        hash: sha256 of the text that the ids were made from; for prepared folders, of their manifests.
-        near_duplicates: Validation documents that are near duplicates of training documents; not counted in prepared
-            folders.
-        folders: Prepared folders that contain the corpus; `train` has the ids of the first one. Empty for other text.
-        weights: Share of the rows from each folder.
+        train, validation: (N,) ids, uint16 if the vocabulary has at most 65,536 tokens, else uint32. They are
+            memory-mapped; those of a prepared folder's training part are opened shard by shard.
+        train_documents, validation_documents: (D,) int64 position of the start of each document. A document that is cut
+            between the parts or between shards has one in each.
+        train_bytes, validation_bytes: UTF-8 bytes of the text of each part, in all folders.
+        hash: sha256 of the text that the ids were made from; for prepared folders, of their manifests and weights.
+        near_duplicates: Number of validation documents that are near duplicates of training documents. They are not
+            counted (0) with a `Tail` split and in prepared folders.
+        folders: Prepared folders that contain the corpus; `train` has only the ids of the first one. Empty for other
+            text.
+        weights: Share of the training rows from each folder; they sum to 1.
     """
 
     name: str
@@ -48,7 +51,7 @@ class Corpus:
 
     @property
     def unknown_share(self) -> float:
-        """Share of the unknown token among the validation part's tokens, without special tokens."""
+        """Share of unknown tokens among the validation part's tokens that are not special."""
         unknown = self.tokenizer.unk_id
         if unknown is None:
             return 0.0

@@ -1,7 +1,7 @@
 """Preparation of examples: pairs, labeled texts or conversations, in a training and a validation part.
 
-The validation part is drawn from the training examples, or comes from another source. Examples are read again each
-time they are needed, so that only a few are in memory.
+The validation part is drawn from the source of the training part, or comes from another source. Examples are read
+again each time they are needed, so that only a few are in memory.
 """
 
 from abc import abstractmethod
@@ -33,8 +33,8 @@ class ExampleCorpus(Generic[Part]):
     """Tokenized examples in two parts.
 
     Attributes:
-        hash: sha256 of the data that the ids were made from.
-        skipped: Number of examples that were left out because they are empty.
+        hash: sha256 of the data that the ids were made from, and of the settings by which it is read and split.
+        skipped: Number of examples, in both parts, that were left out because they are empty.
         near_duplicates: Number of validation examples that are near duplicates of training examples.
     """
 
@@ -52,7 +52,7 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
 
     Attributes:
         title: Name of the examples in the progress bar and in messages about the tokenizer.
-        singular, plural: Names in the message about examples that are all equal.
+        singular, plural: Names of one and several examples in the message about examples that are all equal.
         training_hash: sha256 of everything that the examples of the training part depend on.
         examples_hash: sha256 of everything that the examples of both parts depend on.
     """
@@ -70,7 +70,15 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         validation: object,
         settings: object,
     ) -> None:
-        """Initialize from the spec of the validation part and all settings that the examples depend on."""
+        """Hash the sources.
+
+        Args:
+            name: Name of the data in messages.
+            train: Source of the training part.
+            held_out: Separate source of the validation part, or None to draw it from `train`.
+            validation: Spec of the validation part. If it is a `RandomSplit`, `train` is divided as it specifies.
+            settings: Other settings that the examples depend on, as JSON values.
+        """
         super().__init__(name, [source for source in (train, held_out) if source])
         self._train, self._held_out = train, held_out
         self._random_split = validation if isinstance(validation, RandomSplit) else None if held_out else RandomSplit()
@@ -84,11 +92,11 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
 
     @abstractmethod
     def _files(self) -> Sequence[ArrayFile]:
-        """Return the files of a part."""
+        """Return the files of each part."""
 
     @abstractmethod
     def _encode(self, examples: Sequence[ExampleType], side: Side, first: int) -> Sequence[Sequence[Any]]:
-        """Return the arrays of some examples for each file in `_files`; `first` numbers the first example."""
+        """Return, for each file in `_files`, one array per example; `first` is the number, from 1, of the first one."""
 
     def examples(self, side: Side) -> Iterator[ExampleType]:
         """Yield the examples of a part that are not empty.
@@ -115,8 +123,10 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
     def _survey(self) -> tuple[int, frozenset[int]]:
         """Number of empty examples, and the hashes of the examples that are drawn for validation.
 
+        There are no hashes if the validation part has a separate source.
+
         Raises:
-            UserError: If all examples of a part are empty, or all are equal.
+            UserError: If all examples of a source are empty, or all examples to divide are equal.
         """
         skipped = 0
         hashes = array("Q")  # eight bytes per example
@@ -143,9 +153,11 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         """Return the tokenizer that is learned from the training part.
 
         Args:
+            spec: Settings of the tokenizer.
             texts: Function that returns the texts of an example to learn from.
-            roles: Special tokens to add, unless the kind of tokenizer always has them.
-            key: Values that `texts` depends on, in addition to the examples.
+            roles: Special tokens to add, such as "pad". The kinds gpt2, file and wordpiece, which have fixed ones, are
+                not changed.
+            key: Values that the result of `texts` depends on, in addition to the examples.
         """
 
         def training_texts() -> Iterator[str]:

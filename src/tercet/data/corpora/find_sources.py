@@ -4,12 +4,14 @@ from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 
 
 def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> None:
-    """Check that the files named by `spec` exist, without reading them.
+    """Check that the training data of `spec` exists, without reading all of it.
 
-    Named datasets are not checked, because they may have to be downloaded first.
+    The check includes all files of prepared folders, and connects to their URLs. Named datasets are not checked,
+    because they may have to be downloaded first.
 
     Raises:
-        UserError: If a file does not exist; the message suggests the nearest name.
+        UserError: If a file does not exist or has an unsupported suffix. For a missing file, the message suggests the
+            nearest name.
     """
     match spec:
         case TextSpec():

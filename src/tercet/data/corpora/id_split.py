@@ -15,12 +15,18 @@ BLOCK_IDS = 1 << 22  # ids copied together
 def split_tail(
     folder: Path, starts: np.ndarray, dtype: np.dtype[Any], fraction: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the last `fraction` of the tokens to `validation.bin`.
+    """Move the last `fraction` of the tokens from `train.bin` to `validation.bin`.
 
     A document that is cut in two starts in both parts.
 
+    Args:
+        folder: Folder that contains `train.bin`.
+        starts: (D,) position of the start of each document.
+        dtype: Type of the ids.
+        fraction: Fraction of the tokens to move.
+
     Returns:
-        The positions of the document starts in each part.
+        The starts of the documents in the training part, and those in the validation part.
 
     Raises:
         UserError: If there are too few tokens for both parts.
@@ -48,17 +54,21 @@ def split_documents(
     *,
     name: str,
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Move about `fraction` of the documents, at least one, to `validation.bin`.
+    """Move about `fraction` of the documents, at least one, from `train.bin` to `validation.bin`.
 
-    Equal documents stay together. Documents are drawn by a hash of their number. Equal documents share the number of
-    the first one.
+    Documents are drawn by a hash of their number. Equal documents are drawn together, by the number of the first one.
 
     Args:
+        folder: Folder that contains `train.bin`.
         starts: (D,) position of the start of each document.
         text_hashes: (D,) uint64, equal for equal documents.
+        dtype: Type of the ids.
+        fraction: Fraction of the documents to move.
+        name: Name of the data in the message.
 
     Returns:
-        The positions of the document starts in each part, and a mask (D,) of the moved documents.
+        The starts of the documents in the training and in the validation part, as a pair, and a mask (D,) of the moved
+        documents.
 
     Raises:
         UserError: If there is only one document, or all documents are equal.

@@ -37,12 +37,16 @@ class LabeledExamples:
     """Tokenized texts and their labels, memory-mapped.
 
     Attributes:
-        ids: (M,) ids, without bos and eos.
-        starts: (N + 1,) int64 position of the start of each text, and of the end.
-        labels: int64 indices into `names`. Over texts (N,). Over tokens (M,), IGNORE_INDEX except on the first piece of
-            a word. For texts with several labels (K,), and those of each text start at `label_starts` (N + 1,). Labels
-            that are numbers are (N,) float64.
+        ids: (M,) ids of all texts, concatenated, without bos and eos.
+        starts: (N + 1,) int64 position of the start of each text, and of the end of the last one.
+        labels: Labels as indices into `names`. One label per text: (N,) int64. One label per word: (M,) int64,
+            IGNORE_INDEX except at the first token of a word. Several labels per text: (K,) int64, those of all texts
+            concatenated. Numbers instead of labels: (N,) float64.
         names: Names of the labels; for numbers, only the name of the label field.
+        over: Unit of a label: "texts", or "tokens" for one label per word.
+        problem_type: Kind of the labels of a text: one label, several, or a number.
+        label_starts: (N + 1,) int64 position in `labels` of the first label of each text, and of the end; None unless a
+            text may have several labels.
     """
 
     ids: np.ndarray
@@ -62,10 +66,11 @@ class LabeledExamples:
         return np.diff(self.starts)
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the targets of the texts `numbers` (B,).
+        """Return the targets of the texts `numbers` (B,), if `over` is "texts".
 
         Returns:
-            Labels or numbers (B,); for several labels per text, 0 or 1 for each label, (B, L) float32.
+            Label indices (B,) int64 or numbers (B,) float64; for several labels per text (B, L) float32, 1 for each
+            label of the text and 0 for the others.
         """
         if self.label_starts is not None:
             return label_indicators(self.labels, self.label_starts, numbers, len(self.names))
@@ -79,8 +84,8 @@ class LabelCorpus(ExampleCorpus[LabeledExamples]):
     Attributes:
         labels: All labels of the training part, sorted. The targets of both parts are indices into them. If labels are
             numbers, only the name of the label field.
-        scale: Mean and standard deviation of the training part's labels, if they are numbers.
-        lost: Over tokens, number of words that the tokenizer encodes to nothing; their labels are not used.
+        scale: Mean and standard deviation of the training part's labels if they are numbers, else 0 and 1.
+        lost: Number of labeled words in both parts that the tokenizer encodes to nothing; their labels are not used.
     """
 
     labels: tuple[str, ...]
@@ -98,23 +103,26 @@ def prepare_labels(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer: Tokenizer of a pretrained model, instead of the spec's.
-        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
+        spec: Settings of the data.
+        tokenizer: Tokenizer of a pretrained model, used instead of the spec's.
+        expected_hash: Hash that the data must have, or None to accept any data. It is compared before any text is
+            tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
         ChangedData: If the data does not have the expected hash.
-        UserError: If texts cannot be read, tokenized or divided, training lacks a label, the tokenizer lacks bos or
-            eos, or the cache cannot be written.
+        UserError: If texts cannot be read, tokenized or divided, all training texts have the same label, the validation
+            part has a label that the training part lacks, the tokenizer lacks bos or eos, or the cache cannot be
+            written.
     """
     return _LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
 
 
 def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
-    """Return the texts and labels of a part, without those that have no text.
+    """Return the labeled texts of a part, without those whose text is empty.
 
     Raises:
-        UserError: If texts cannot be read or divided.
+        UserError: If texts cannot be read or divided, or all are empty.
     """
     return list(_LabelPreparation(spec).examples(part))
 
@@ -156,7 +164,8 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         """Labels of the training part, sorted; for labels that are numbers, the name of their field.
 
         Raises:
-            UserError: If there are too few labels, or the validation part has a label that training lacks.
+            UserError: If all training texts have the same labels, or the validation part has a label that the training
+                part lacks.
         """
         if self._spec.problem_type == "regression":
             return (self._spec.label_field,)
@@ -190,7 +199,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
 
     @cached_property
     def _scale(self) -> TargetScale:
-        """Mean and standard deviation of the training part's labels, if they are numbers.
+        """Mean and standard deviation of the training part's labels if they are numbers, else 0 and 1.
 
         Raises:
             UserError: If all numbers are equal, or nearly so.
@@ -236,7 +245,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         return ids, [[self._numbers[label] for label in example.labels] for example in examples]
 
     def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
-        """Return the label of each token: the word's label on its first piece, IGNORE_INDEX elsewhere."""
+        """Return the label of each token: the label of a word at its first token, IGNORE_INDEX elsewhere."""
         labels = np.full(len(ids), IGNORE_INDEX, dtype=np.int64)
         numbers = np.array([self._numbers[label] for label in example.labels], dtype=np.int64)
         labels[firsts[firsts >= 0]] = numbers[firsts >= 0]

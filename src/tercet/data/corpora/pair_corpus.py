@@ -1,7 +1,7 @@
 """Tokenized sentence pairs, built once and kept in the cache.
 
-All sources are read completely before a vocabulary is learned or a file is written, so that two files of different
-length are reported at once.
+All sources are read completely before a vocabulary is learned or a file is written, so that an error, such as a
+different number of lines in two files, is reported first.
 """
 
 import json
@@ -31,10 +31,11 @@ class Pairs:
     """Tokenized pairs, memory-mapped.
 
     Attributes:
-        source: (N,) ids; each sentence ends with eos.
-        source_starts: (P + 1,) int64 position of the start of each sentence, and of the end.
-        target: (M,) ids; each sentence ends with eos and has no bos.
-        target_starts: (P + 1,) int64 position of the start of each sentence, and of the end.
+        source: (N,) ids of all source sentences, concatenated. Each begins with the `opening` of the source tokenizer,
+            if it has one, and ends with eos.
+        source_starts: (P + 1,) int64 position of the start of each source sentence, and of the end of the last one.
+        target: (M,) ids of all target sentences, concatenated. Each ends with eos and has no bos.
+        target_starts: (P + 1,) int64 position of the start of each target sentence, and of the end of the last one.
     """
 
     source: np.ndarray
@@ -47,12 +48,12 @@ class Pairs:
 
     @property
     def source_lengths(self) -> np.ndarray:
-        """Number of tokens of each source, including eos, (P,) int64."""
+        """Number of tokens of each source sentence, including the opening and eos, (P,) int64."""
         return np.diff(self.source_starts)
 
     @property
     def target_lengths(self) -> np.ndarray:
-        """Number of tokens of each target, including eos, (P,) int64."""
+        """Number of tokens of each target sentence, including eos, (P,) int64."""
         return np.diff(self.target_starts)
 
 
@@ -60,10 +61,11 @@ class Pairs:
 class ParallelCorpus(ExampleCorpus[Pairs]):
     """Tokenized pairs in two parts.
 
-    A pair with an empty side counts as empty. Near duplicates are found by comparing sources.
+    A pair with an empty side counts as empty. Near duplicates are found by comparing source sentences. `tokenizer` is
+    that of the target sentences.
 
     Attributes:
-        source_tokenizer: Tokenizer of the sources; equal to `tokenizer` if both sides share a vocabulary.
+        source_tokenizer: Tokenizer of the source sentences; `tokenizer` itself if both sides share a vocabulary.
         validation_texts: The pairs of `validation` as text.
     """
 
@@ -82,9 +84,11 @@ def prepare_pairs(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer, source_tokenizer: Tokenizers of an existing model, instead of the spec's. `tokenizer` alone is used
-            for both sides if the spec has no `source_tokenizer`.
-        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
+        spec: Settings of the data.
+        tokenizer, source_tokenizer: Tokenizers of an existing model, used instead of the spec's. If there is no
+            `source_tokenizer`, neither here nor in the spec, `tokenizer` is used for both sides.
+        expected_hash: Hash that the data must have, or None to accept any data. It is compared before any text is
+            tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -130,7 +134,7 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
 
     @cached_property
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Tokenizers of source and target."""
+        """Tokenizers of the source and of the target."""
         spec = self._spec
         is_joint = spec.source_tokenizer is None and self._custom_source_tokenizer is None
         target = self._custom_tokenizer or self._learn(

@@ -1,4 +1,4 @@
-"""Preparation of a corpus from a data spec: read, learn the tokenizer, encode, cache, load.
+"""Preparation of a corpus from a data spec: read texts, learn the tokenizer, encode, cache and load.
 
 `Preparation` implements the steps that all kinds of data share. A subclass defines the examples, the texts that a
 tokenizer learns from, the files that are written, and how they are loaded.
@@ -35,9 +35,9 @@ class Preparation(ABC, Generic[CorpusType]):
     """Base class of the steps from a spec to a corpus.
 
     Attributes:
-        folder: Cache folder for corpora of this kind.
+        folder: Name of the folder in the cache for corpora of this kind.
         name: Name of the data in messages.
-        snapshots: Snapshots of the sources, that of the training part first.
+        snapshots: Hashes of the sources, that of the training part first.
     """
 
     folder: str
@@ -49,7 +49,7 @@ class Preparation(ABC, Generic[CorpusType]):
     @property
     @abstractmethod
     def content_hash(self) -> str:
-        """sha256 of everything that the corpus depends on, except for the tokenizer."""
+        """sha256 of the data, which `prepare` compares with the expected hash."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -58,7 +58,7 @@ class Preparation(ABC, Generic[CorpusType]):
 
     @abstractmethod
     def _choose_tokenizer(self) -> Tokenizer:
-        """Return the custom tokenizer, or a learned one.
+        """Return the tokenizer of an existing model, if there is one, or a learned one.
 
         Raises:
             UserError: If the tokenizer does not suit this kind of data.
@@ -66,7 +66,7 @@ class Preparation(ABC, Generic[CorpusType]):
 
     @abstractmethod
     def _key(self) -> list[Any]:
-        """Return everything that the files depend on, except for their format."""
+        """Return all values that the files depend on, except for the version of their format."""
 
     @abstractmethod
     def _check(self) -> None:
@@ -74,7 +74,7 @@ class Preparation(ABC, Generic[CorpusType]):
 
     @abstractmethod
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
-        """Write the files and return their metadata."""
+        """Write the files, show the progress in `bar`, and return the metadata of the files."""
 
     @abstractmethod
     def _load(self, folder: Path, meta: dict[str, Any]) -> CorpusType: ...

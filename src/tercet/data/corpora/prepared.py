@@ -19,10 +19,10 @@ BLOCK_IDS = 1 << 22  # ids copied together
 
 
 def is_prepared(spec: TextSpec) -> bool:
-    """Return True if the source is a prepared folder, or a mixture of them.
+    """Return True if the source of the spec is a prepared folder or a URL.
 
     Raises:
-        UserError: If the spec has a mixture and its source is not a prepared folder.
+        UserError: If the spec has a mixture and its source is neither, or the manifest of the folder is damaged.
     """
     if is_url(spec.source) or find_token_folder(spec.source) is not None:
         return True
@@ -32,10 +32,10 @@ def is_prepared(spec: TextSpec) -> bool:
 
 
 def check_prepared(spec: TextSpec) -> None:
-    """Check that every file of the folders exists, and that remote folders can be reached.
+    """Check that every file of the spec's prepared folders exists with its size, and that URLs can be reached.
 
     Raises:
-        UserError: If a file is missing, or a folder cannot be reached.
+        UserError: If a file is missing or has another size, or a folder cannot be reached.
     """
     for folder in open_folders(spec):
         folder.check()
@@ -45,8 +45,9 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
     """Return the corpus of prepared folders, with their tokenizer and validation part.
 
     Args:
-        tokenizer: Tokenizer of the pretrained model, which must be the same.
-        expected_hash: Hash that the folders must have.
+        spec: Settings of the data, whose source is a prepared folder or a URL.
+        tokenizer: Tokenizer of a pretrained model, which must be that of the folders.
+        expected_hash: Hash that the folders must have, or None to accept any.
 
     Raises:
         ChangedData: If the folders do not have the expected hash.
@@ -82,7 +83,7 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
 
 
 def open_folders(spec: TextSpec) -> list[TokenFolder]:
-    """Open the source's folder and the folders of the mixture.
+    """Open the prepared folders of the spec: that of its source, then those of its mixture.
 
     Raises:
         UserError: If a source is not a prepared folder, or cannot be reached.
@@ -91,6 +92,15 @@ def open_folders(spec: TextSpec) -> list[TokenFolder]:
 
 
 def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
+    """Open the prepared folder at a path or URL.
+
+    Args:
+        source: Path or URL.
+        group: Number of shards to shuffle together (default: all shards of a local folder, 8 of a URL).
+
+    Raises:
+        UserError: If it is not a prepared folder, its manifest is damaged, or it cannot be reached.
+    """
     if is_url(source):
         return RemoteTokenFolder(source, group=group)
     folder = find_token_folder(source)
@@ -103,8 +113,8 @@ def open_folder(source: str, *, group: int | None = None) -> TokenFolder:
 def _validation_ids(folders: Sequence[TokenFolder]) -> np.ndarray:
     """Return the validation ids of all folders, memory-mapped.
 
-    Those of several folders are copied into one file first. The cache key is a hash of the manifests, and the copied
-    ids have been verified against them.
+    The ids of several folders are first copied into one file of the cache, which is named after the hashes of the
+    folders' manifests. Ids are verified against their manifest before they are copied.
     """
     parts = [folder.ids(folder.contents.validation) for folder in folders]
     if len(parts) == 1:

@@ -1,9 +1,11 @@
 """Labels of tokenized texts: their types on disk, and the targets of a batch.
 
-one label       (N,) int64 indices of names; over tokens (M,), IGNORE_INDEX except on a word's first piece
-several labels  (K,) int64 indices, those of all texts concatenated, and (N + 1,) their start for each text; the
-                size depends on the labels of the texts, not on the number of names
+one label       (N,) int64 indices of label names; over tokens (M,), IGNORE_INDEX except at a word's first token
+several labels  (K,) int64 indices, those of all texts concatenated, and (N + 1,) the start of each text's labels;
+                the size depends on the labels of the texts, not on the number of label names
 a number        (N,) float64
+
+N texts, M tokens, K labels of all texts.
 """
 
 from dataclasses import dataclass
@@ -29,7 +31,14 @@ def label_dtype(problem_type: ProblemType) -> np.dtype[Any]:
 
 
 def label_indicators(labels: np.ndarray, starts: np.ndarray, numbers: np.ndarray, n_labels: int) -> np.ndarray:
-    """Return (B, L) float32: 1 if the text `numbers[b]` has the label, else 0."""
+    """Return the labels of the texts `numbers` (B,) as indicators, (B, L) float32: 1 if a text has the label, else 0.
+
+    Args:
+        labels: (K,) label indices of all texts, concatenated.
+        starts: (N + 1,) position of the first label of each text, and of the end.
+        numbers: (B,) numbers of the texts.
+        n_labels: Number of label names, L.
+    """
     indicators = np.zeros((len(numbers), n_labels), dtype=np.float32)
     for row, number in enumerate(numbers.tolist()):
         indicators[row, labels[starts[number] : starts[number + 1]]] = 1

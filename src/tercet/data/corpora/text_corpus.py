@@ -36,8 +36,10 @@ def prepare(
     """Return the corpus that `spec` describes, from the cache if it is there.
 
     Args:
-        tokenizer: Tokenizer of an existing model, instead of `spec.tokenizer`.
-        expected_hash: Hash that the data must have. It is compared before any text is tokenized, printed or cached.
+        spec: Settings of the data.
+        tokenizer: Tokenizer of an existing model, used instead of `spec.tokenizer`.
+        expected_hash: Hash that the data must have, or None to accept any data. It is compared before any text is
+            tokenized, printed or cached.
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -70,12 +72,16 @@ class _TextPreparation(Preparation[Corpus]):
         tokenizer = self._custom_tokenizer or learn_tokenizer(
             self._spec.tokenizer, self._training_texts, key, self.snapshots[:1]
         )
-        if tokenizer.prefix_space:  # it would add a space to each piece of a document, and remove one from the next
+        if tokenizer.prefix_space:  # each document would begin with a space, and decoding removes only the first
             raise UserError("prefix_space is for sentence pairs, not for running text; remove it from data.tokenizer")
         return tokenizer
 
     def _settings(self) -> list[Any]:
-        """Return the settings for reading files. Newer settings are included only if they are not the default."""
+        """Return the settings for reading files, which are part of the cache key.
+
+        Settings that older versions did not have are included only if they differ from their default, so that older
+        caches remain valid.
+        """
         spec, default = self._spec, TextSpec(source=self._spec.source).file_settings
         newer_settings = [
             {name: value}
@@ -85,7 +91,11 @@ class _TextPreparation(Preparation[Corpus]):
         return [spec.encoding, spec.text_field, *newer_settings]
 
     def _training_texts(self) -> Iterator[str]:
-        """Yield the texts to learn a vocabulary from; for ids, only the largest id, which defines its size."""
+        """Yield the texts to learn a vocabulary from; for ids, only the largest, which defines the vocabulary's size.
+
+        Raises:
+            UserError: If the source contains ids, but the tokenizer is learned from text.
+        """
         source, tokenizer = self._source, self._spec.tokenizer
         if not isinstance(source, IdFile):
             yield from (piece.text for piece in source.pieces())
@@ -98,7 +108,7 @@ class _TextPreparation(Preparation[Corpus]):
             )
 
     def _key(self) -> list[Any]:
-        # Distinguishes corpora from older ones, in which equal documents could be in both parts.
+        # Distinguishes these corpora from older ones, in which equal documents could be in both parts.
         grouping_key = ["equal documents together"] if isinstance(self._spec.validation, Documents) else []
         return [
             self.content_hash, self._settings(), to_plain(self._spec.validation), self.tokenizer.hash, sys.byteorder,
@@ -174,9 +184,14 @@ def _report_left_out(source: DocumentSource | IdFile) -> None:
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer, starts: np.ndarray) -> int:
-    """Return the UTF-8 bytes of the text.
+    """Return the number of UTF-8 bytes of the text of the ids in a file.
 
-    If decoding removes a prefix space, each document is counted separately.
+    If the tokenizer adds a space before every text, documents are counted separately, because decoding removes one
+    space from each.
+
+    Args:
+        path: File of ids.
+        starts: (D,) position of the start of each document.
     """
     ids = np.memmap(path, id_dtype(tokenizer), mode="r")
     if tokenizer.adds_prefix:

@@ -3,7 +3,8 @@
 python-docstring-lines   a number: log2 of the number of lines of the class or function, without its docstring
 python-docstring-code    any number of labels: arguments and statements of the function
 
-Docstrings do not state these properties directly. A docstring of code with different properties is left out.
+Most docstrings do not state these properties directly. If equal docstrings belong to code with different properties,
+they are left out.
 """
 
 import ast
@@ -26,12 +27,12 @@ LABEL_NODES: dict[str, type[ast.AST] | tuple[type[ast.AST], ...]] = {
 
 
 def read_docstring_lines(part: str) -> LabelTexts:
-    """Return the docstrings of classes and functions of "train" or "validation", with their code size."""
+    """Return the docstrings of classes and functions in the part "train" or "validation", with log2 of their lines."""
     return LabelTexts(name="python-docstring-lines", items=_split_lines(str(cache_dir()))[part])
 
 
 def read_docstring_code(part: str) -> LabelTexts:
-    """Return the docstrings of functions of "train" or "validation", with labels of their code."""
+    """Return the docstrings of functions in the part "train" or "validation", with the labels of their code."""
     return LabelTexts(name="python-docstring-code", items=_split_code(str(cache_dir()))[part])
 
 
@@ -48,7 +49,10 @@ def _split_code(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 
 
 def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
-    """Return the docstrings of classes and functions in `library` and log2 of their code lines, sorted."""
+    """Return the docstrings of classes and functions in the folder `library`, sorted, with log2 of their code lines.
+
+    The logarithms are text, rounded to four decimals. Equal docstrings with different numbers of lines are left out.
+    """
     return drop_ambiguous(
         (text, repr(round(math.log2(_count_lines(node)), 4)))
         for _, node, text in parse_library(library)
@@ -57,7 +61,10 @@ def read_lines_of_code(library: Path) -> list[tuple[str, str]]:
 
 
 def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the docstring of each function in the folder `library`, and the labels of its code, sorted."""
+    """Return the docstrings of functions in the folder `library`, sorted, with the labels of their code.
+
+    Equal docstrings with different labels are left out.
+    """
     return drop_ambiguous(
         (text, describe_function(node)) for _, node, text in parse_library(library) if isinstance(node, Function)
     )
@@ -66,8 +73,10 @@ def read_code_labels(library: Path) -> list[tuple[str, tuple[str, ...]]]:
 def describe_function(node: Function) -> tuple[str, ...]:
     """Return the labels of a function, sorted.
 
-    "arguments" means arguments other than self and cls, "method" that the function takes self or cls, and "returns"
-    that it returns a value. The other labels are those of `LABEL_NODES`.
+    "arguments": it has arguments other than self and cls.
+    "method": it has the argument self or cls.
+    "returns": it returns something other than None.
+    The other labels are those of `LABEL_NODES`, for statements and expressions in its body.
     """
     arguments = node.args
     all_arguments = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]

@@ -1,7 +1,7 @@
 """Dataset of docstrings of Python's standard library, labeled with the part of the library.
 
 Docstrings are read from the source files of the running Python, without importing them. Words that name the part are
-not removed. IDLE and tests are skipped, because they are an application and not documentation.
+not removed. IDLE is skipped because it is an application, and tests because their docstrings document no library.
 """
 
 import ast
@@ -22,8 +22,8 @@ from tercet.data.cache import create_atomically, digest, is_complete, report_dis
 from tercet.data.examples.labels import Example, LabelTexts
 from tercet.data.text_hashes import draw_validation, hash_text
 
-MIN_WORDS = 3  # shorter ones, such as "Return repr(self).", do not distinguish parts
-MAX_VALIDATION = 1000  # maximum texts; also at most a tenth
+MIN_WORDS = 3  # shorter docstrings, such as "Return repr(self).", do not distinguish parts
+MAX_VALIDATION = 1000  # maximum number of validation texts, which are also at most a tenth of all
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 FORMAT = 1
 DocumentedNode = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -82,10 +82,16 @@ def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
 
 
 def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[tuple[str, Any]]]) -> list[Any]:
-    """Return the texts and values that `read` finds in the library, cached on disk as `name`.
+    """Return the texts and values that `read` finds in Python's standard library, from the cache if possible.
 
     Args:
+        cache: Cache folder.
+        name: Name of the cached file.
         key: Everything that the result depends on, except for the library.
+        read: Function that returns the texts and values in the library's folder.
+
+    Raises:
+        UserError: If the cached file is invalid, or the cache cannot be written.
     """
     library = sysconfig.get_path("stdlib")
     folder = cache / "docstrings" / digest(FORMAT, sys.version, library, key)[:32]
@@ -96,13 +102,13 @@ def load_rows(cache: Path, name: str, key: object, read: Callable[[Path], list[t
             (new / path.name).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
             write_meta(new, {"python": sys.version, "library": library})
     try:
-        return [(text, belongs) for text, belongs in json.loads(path.read_text(encoding="utf-8"))]
+        return [(text, value) for text, value in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, RecursionError):
         raise UserError(f"{path} was not written by Tercet; remove {folder} to create it again") from None
 
 
 def read_library(library: Path) -> list[tuple[str, str]]:
-    """Return the distinct docstrings in `library` and their parts, sorted, without ambiguous ones."""
+    """Return the distinct docstrings in `library` and their parts, sorted, without those of several parts."""
     return drop_ambiguous((text, part) for part, _, text in parse_library(library))
 
 
@@ -115,10 +121,12 @@ def drop_ambiguous(labeled_texts: Iterable[tuple[str, Label]]) -> list[tuple[str
 
 
 def parse_library(library: Path) -> Iterator[tuple[str, DocumentedNode, str]]:
-    """Yield the part, syntax tree and docstring of everything that is documented in the folder `library`.
+    """Yield the part, syntax tree and docstring of each module, class and function of `PARTS` in the folder `library`.
+
+    Those without a docstring of at least `MIN_WORDS` words are skipped.
 
     Raises:
-        UserError: If nothing is found.
+        UserError: If there are no such docstrings.
     """
     empty = True
     for part, modules in PARTS.items():

@@ -1,4 +1,4 @@
-"""Files of named datasets, from TERCET_DATA, the cache or a download, and always verified."""
+"""Files of named datasets, found in TERCET_DATA or the cache, or downloaded, and always compared with their hash."""
 
 import hashlib
 import os
@@ -15,19 +15,25 @@ from tercet.config import UserError
 from tercet.data.sources.files import report_file_errors
 from tercet.reading.text_files import open_regular_file
 
-DOWNLOAD_SECONDS = 30
-CHUNK = 1 << 20
+DOWNLOAD_SECONDS = 30  # timeout of each read
+CHUNK = 1 << 20  # bytes
 
 
 def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) -> Path:
-    """Return the file at `url`, stored as `name` in the folder `dataset` of TERCET_DATA or the cache.
+    """Return the path of a local copy of the file at `url`, which is downloaded into the cache if there is none.
+
+    A copy is called `dataset`/`name` or `name` in the folder TERCET_DATA, or `dataset`/`name` in the cache.
 
     Args:
+        url: Address of the file.
         sha256: Hash of the file.
-        title: Name of the file in messages.
+        dataset: Name of the dataset.
+        title: Description of the file in messages.
+        name: File name.
 
     Raises:
-        UserError: If the file has another hash, or is not on this machine and cannot be downloaded.
+        UserError: If the file has another hash, is not on this machine and cannot be downloaded, or the cache cannot be
+            written.
     """
     data_dir = os.environ.get("TERCET_DATA")
     cache_path = cache_dir() / dataset / name
@@ -49,7 +55,7 @@ def fetch_file(url: str, *, sha256: str, dataset: str, title: str, name: str) ->
 
 @contextmanager
 def offline() -> Generator[None]:
-    """Disable downloads of named datasets inside the block, for example to open a page without a network."""
+    """Disable downloads inside the block, as TERCET_OFFLINE=1 does."""
     previous = os.environ.get("TERCET_OFFLINE")
     os.environ["TERCET_OFFLINE"] = "1"
     try:

@@ -23,8 +23,9 @@ class LabelDataset:
     """Named dataset of labeled texts.
 
     Attributes:
-        open: Function that returns the texts of a part.
-        problem_type: Kind of the labels: one label per text, several, or a number.
+        description, origin: Texts for the list of datasets.
+        open: Function that returns the labeled texts of a part.
+        problem_type: Kind of the labels of a text: one label, several, or a number.
     """
 
     description: str
@@ -36,14 +37,15 @@ class LabelDataset:
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     """Return the named dataset `spec.source`, or the file at this path.
 
-    `./python-docstrings` is always a path.
+    `./python-docstrings` is always a path. A path with a suffix is not checked before it is read.
 
     Raises:
-        UserError: If it is neither, or a part other than "train" of a file is requested.
+        UserError: If a name without suffix is neither a dataset nor a file, the dataset has other labels than `spec`,
+            or a part other than "train" of a file is requested.
     """
     if spec.source in LABEL_DATASETS:
         if spec.over == "tokens":
-            raise UserError(f"{spec.source} has one label per text; set data.over to texts")
+            raise UserError(f"{spec.source} labels texts, not words; set data.over to texts")
         problem_type = LABEL_DATASETS[spec.source].problem_type
         if spec.problem_type != problem_type:
             raise UserError(
@@ -56,7 +58,7 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     if path.name == spec.source and not path.suffix and not path.exists():
         check_moved(spec.source)
         guess = suggest(spec.source, LABEL_DATASETS)
-        raise UserError(f"no dataset of labeled texts or file is called {spec.source!r}{guess}")
+        raise UserError(f"no file or dataset of labeled texts is called {spec.source!r}{guess}")
     return LabelFile(
         path=path,
         text_field=spec.text_field,
@@ -94,13 +96,13 @@ LABEL_DATASETS = {
         open=_python_docstrings,
     ),
     "python-docstring-lines": LabelDataset(
-        description="docstrings of its classes and functions, with log2 of their lines of code: some 6,000 numbers",
+        description="docstrings of the library's classes and functions, with log2 of their code lines: some 6,000",
         origin=LIBRARY,
         open=_docstring_lines,
         problem_type="regression",
     ),
     "python-docstring-code": LabelDataset(
-        description="docstrings of its functions, with what each takes and does: some 5,000 with any of 7 labels",
+        description="docstrings of the library's functions, with properties of their code: some 5,000, any of 7 labels",
         origin=LIBRARY,
         open=_docstring_code,
         problem_type="multi_label_classification",

@@ -16,14 +16,18 @@ PART_SIZES = {
     "train": 18_000,
     "validation": 500,
     "test": 1_000,
-}  # larger numbers, divided equally by their number of digits
-LENGTHS = (4, 5, 6)
+}  # numbers of each part from TRAIN_BELOW on, in equal shares of 4, 5 and 6 digits
+LENGTHS = (4, 5, 6)  # digits
 SEED = 27
 
 
 @cache
 def number_pairs(part: str, source: str, target: str) -> PairTexts:
-    """Return the pairs of the part "train", "validation" or "test", which have no number in common.
+    """Return the pairs of one part, "train", "validation" or "test". The parts have no number in common.
+
+    Args:
+        part: Name of the part.
+        source, target: Languages, "en" or "de".
 
     Raises:
         UserError: If the `num2words` package is not installed.
@@ -47,7 +51,7 @@ def _draw_numbers() -> dict[str, list[int]]:
 
 
 def _spell(number: int, language: str) -> str:
-    """Spell a number by joining its thousands and the rest, cached because num2words is slow."""
+    """Spell a number below a million by joining its thousands and the rest, both cached because num2words is slow."""
     thousands, rest = divmod(number, 1000)
     if not thousands:
         return _spell_below_million(rest, language)

@@ -29,8 +29,9 @@ class PairDataset:
     """Named dataset of sentence pairs.
 
     Attributes:
-        languages: Source and target language by default.
-        open: Function that returns the pairs of a part, from one language to another.
+        description, origin: Texts for the list of datasets.
+        languages: Default source and target language. The other direction is available too.
+        open: Function that returns the pairs of a part, from a source language to a target language.
     """
 
     description: str
@@ -40,11 +41,13 @@ class PairDataset:
 
 
 def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
-    """Return the named dataset `spec.source`, or the files at its paths (`./numbers` is always a path).
+    """Return the named dataset `spec.source`, or the files at the paths `spec.source` and `spec.target`.
+
+    `./numbers` is always a path. A path with a suffix is not checked before it is read.
 
     Raises:
-        UserError: If it is neither, the dataset does not have the languages, or a part other than "train" of files is
-            requested.
+        UserError: If a name without suffix is neither a dataset nor a file, the dataset does not have the languages of
+            `spec`, or a part other than "train" of files is requested.
     """
     if spec.target is None and spec.source in PAIR_DATASETS:
         return PAIR_DATASETS[spec.source].open(part, *languages(spec))
@@ -52,7 +55,7 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
         raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(PAIR_DATASETS)}")
     path = find_path(spec.source)
     if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
-        raise UserError(f"no dataset of pairs or file is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
+        raise UserError(f"no file or dataset of pairs is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
     return pair_files(spec, spec.source, spec.target)
 
 
@@ -68,9 +71,9 @@ def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
 
 
 def languages(spec: PairsSpec) -> tuple[str, str]:
-    """Return the source and target language of a named dataset.
+    """Return the source and target language in which `spec` reads a named dataset.
 
-    If only one is set, the other follows from it.
+    If `spec` sets only one, the other follows from it. If it sets none, they are the dataset's default.
 
     Raises:
         UserError: If the dataset does not have these languages.
@@ -80,7 +83,8 @@ def languages(spec: PairsSpec) -> tuple[str, str]:
     for setting, language in (("source_language", source), ("target_language", target)):
         if language is not None and language not in dataset_languages:
             raise UserError(
-                f"{spec.source} has no {language!r}; set data.{setting} to one of {', '.join(dataset_languages)}"
+                f"{spec.source} does not have the language {language!r}; "
+                f"set data.{setting} to one of {', '.join(dataset_languages)}"
             )
     first = source or next(language for language in dataset_languages if language != target)
     return first, next(language for language in dataset_languages if language != first)

@@ -1,7 +1,16 @@
 """Detection of text, pairs, labeled texts and conversations from the name and first lines of a file.
 
-Labels are lists or numbers if the first label of a JSONL file is unambiguous. In a table every value is text, and 3 may
-be a number or the name of a class, so `guess_label_format` only gives a hint.
+The first of these rules that applies to the fields (keys or columns) of a JSONL file or a table decides. Everything
+else is text.
+
+- a text and "label": labeled texts
+- "tokens" and "labels": texts with a label for each word
+- "source" and "target": pairs
+- "messages" or "conversations" in JSONL, or "prompt" and "response", and no text: conversations
+- two columns of a `.tsv` file, none of them called "text": pairs
+
+In JSONL, lists of labels and numbers are recognized by the first label, if it is a list or a decimal number. In a table
+every value is text, and 3 may be a number or the name of a class, so `guess_label_format` only gives a hint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,20 +51,21 @@ def recognize(
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
     """Return the spec to read `source`, a named dataset or a path.
 
-    A table or JSONL file with the fields "source" and "target" contains pairs. With a text and a "label" it contains
-    labeled texts, with only a text it is text. Without these, messages or a prompt and its response are conversations.
-    A `.tsv` file of two columns without these names contains pairs.
+    If the arguments do not decide the kind of data, the rules of this module do.
 
     Args:
-        target: File of translations, line by line.
-        text_field, label_field: Names of the fields (default: "text" and "label", or "tokens" and "labels").
+        source: Named dataset or path.
+        target: File of translations, line by line. If set, `source` contains the other side of the pairs.
+        encoding: Encoding of the files.
+        text_field: Name of the text's field (default: "text"). If set, a file without "label" is text.
+        label_field: Name of the label's field (default: "label"). If set, the source contains labeled texts.
         over: Unit of a label. If set, the source contains labeled texts.
         problem_type: Kind of the labels. If set, the source contains labeled texts.
         messages_field, prompt_field, response_field: Names of the fields. If one is set, the source contains
             conversations.
 
     Raises:
-        UserError: If the source does not exist, or has none of these fields.
+        UserError: If the source does not exist, or is a folder without readable files.
     """
     if target is not None or source in PAIR_DATASETS:
         return PairsSpec(source=source, target=target, encoding=encoding)
@@ -91,7 +101,7 @@ def recognize(
 def _recognize_fields(
     path: Path, fields: frozenset[str], text: TextSpec, conversations: ConversationsSpec
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
-    """Return the spec of a file whose fields have their default names; `text` if it has no others."""
+    """Return the spec of a file by the default names of its fields, or `text` if none of the rules applies."""
     source, encoding = text.source, text.encoding
     if {"tokens", "labels"} <= fields:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
@@ -111,10 +121,14 @@ def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> La
 
 
 def guess_label_format(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
-    """Return what the labels of texts with one label each may be instead.
+    """Return what labels that are read as single labels look like: "numbers", "lists" or "" (neither).
 
-    They are "numbers" if all are numbers, at least `MIN_NUMBERS` different ones. They are "lists" if more than half of
+    They look like numbers if all are numbers, and at least `MIN_NUMBERS`. They look like lists if more than half of
     them contain the separator.
+
+    Args:
+        labels: Distinct labels.
+        separator: Separator of the labels in a list.
     """
     distinct = list(labels)
     if len(distinct) >= MIN_NUMBERS and all(NUMBER.fullmatch(label) for label in distinct):
@@ -125,10 +139,10 @@ def guess_label_format(labels: Iterable[str], separator: str) -> Literal["", "nu
 def kind_of_labels(
     source: str, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
 ) -> ProblemType:
-    """Return the kind of labels of a dataset or a file.
+    """Return the kind of the labels of a named dataset or a file.
 
-    For JSONL, it is detected from the first object if its label cannot be the name of a class. Otherwise a text has one
-    label.
+    If the label of the first object of a JSONL file is a list, texts have several labels. If it is a decimal number,
+    labels are numbers. In all other files, and over tokens, a text or word has one label.
     """
     if source in LABEL_DATASETS:
         return LABEL_DATASETS[source].problem_type
@@ -143,13 +157,13 @@ def kind_of_labels(
 
 
 def _has_two_columns(path: Path, encoding: str) -> bool:
-    """Return True if a `.tsv` file starts with two columns that do not have our names."""
+    """Return True if the first line of a `.tsv` file has two columns, none of them called "text"."""
     first = next(_first_lines(path, encoding), "").split("\t")
     return len(first) == 2 and "text" not in (column.strip() for column in first)
 
 
 def _read_fields(path: Path, encoding: str) -> frozenset[str]:
-    """Return the keys of the first object, or the columns in the header; empty if the file has neither."""
+    """Return the keys of a JSONL file's first object, or the columns of a table; empty for other files."""
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":
         return frozenset(_first_object(path, encoding))

@@ -129,7 +129,7 @@ def _python_docs() -> DocumentTexts:
 
 
 def _drop_repeated_paragraphs(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts without repeated paragraphs, so that validation text is not trained on."""
+    """Yield the texts without repeated paragraphs, so that none is in both the training and the validation part."""
     seen_paragraphs = set[str]()
     for text in texts:
         new_paragraphs = list[str]()

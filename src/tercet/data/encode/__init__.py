@@ -1,1 +1,1 @@
-"""Texts to ids, in memory."""
+"""Encoding of texts as token ids, and tokenizers that are learned from the data."""

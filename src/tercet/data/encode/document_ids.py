@@ -1,7 +1,7 @@
 """Encoding of documents, or of existing ids, into one file of ids.
 
-Each document ends with eos if the tokenizer has one. It starts with the ids that the tokenizer
-puts before a text (its `opening`, bos for Llama), as in generation, or with bos if tokens are masked.
+Each document ends with eos if the tokenizer has one. It starts with the ids that the tokenizer puts before a text (its
+`opening`, such as Llama's bos), as in generation, or with bos if the tokenizer has a mask token.
 """
 
 from array import array
@@ -29,20 +29,20 @@ CUT_CONTEXT = 256  # characters on either side; the ids at a cut do not depend o
 
 
 class SupportsWrite(Protocol):
-    """File or buffer."""
+    """Protocol of binary files and buffers to write to."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class EncodedPiece(NamedTuple):
-    """Part of a document.
+    """Encoded part of a document.
 
     Attributes:
         ids: (N,) ids, which may be empty.
-        n_bytes: Bytes of its text in UTF-8.
-        last: True if the document ends with it.
-        text_hash: Hash of its text, or of its ids if the source has no text.
-        text: Text that `ids` was encoded from, or None.
+        n_bytes: Bytes of the text in UTF-8.
+        last: True if the document ends with this piece.
+        text_hash: Hash of the text, or of the ids if the source contains ids.
+        text: Text that `ids` was encoded from, or None if the source contains ids.
     """
 
     ids: np.ndarray[Any, Any]
@@ -59,7 +59,8 @@ class EncodedSource(NamedTuple):
         starts: (D,) int64 position of the start of each document.
         sizes: (D,) int64 UTF-8 bytes of each document's text.
         text_hashes: (D,) uint64, equal for equal documents.
-        near_hashes: (D,) uint64, equal for near duplicates. Documents of several pieces are compared piece by piece.
+        near_hashes: (D,) uint64, equal for near duplicates. Documents of several pieces are compared piece by piece,
+            so that they must be cut in the same places.
     """
 
     starts: np.ndarray
@@ -69,10 +70,16 @@ class EncodedSource(NamedTuple):
 
 
 def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress) -> EncodedSource:
-    """Write the ids of all documents.
+    """Write the ids of all documents of a source to a file, and return the properties of the documents.
+
+    Args:
+        source: Documents, or existing ids.
+        tokenizer: Tokenizer of the ids.
+        path: File to write.
+        bar: Progress bar to which a task is added.
 
     Raises:
-        UserError: If a text cannot be read or encoded, or most texts are one unknown token each.
+        UserError: If a text cannot be read or encoded, or most pieces of text are a single unknown token.
     """
     is_text = not isinstance(source, IdFile)
     task = bar.add_task(
@@ -108,12 +115,14 @@ def encode_pieces(
 ) -> Iterator[EncodedPiece]:
     """Yield all documents of a source, piece by piece.
 
-    The concatenated ids of the pieces are those of the whole document. A tokenizer with a prefix space adds it only to
-    the first piece, and characters that it would join across the end of a piece belong to the next one.
+    Pieces are cut so that their concatenated ids are those of the whole document, if there is such a cut near their
+    end. A prefix space is added only to the first piece of a document.
 
     Args:
+        source: Documents, or existing ids.
+        tokenizer: Tokenizer of the ids.
         skip: Number of pieces to skip without encoding them.
-        characters: Number of characters that are encoded together.
+        characters: Approximate number of characters to encode in one call (default: `cache.CHUNK_CHARACTERS`).
     """
     if isinstance(source, IdFile):
         yield from islice(_cut_blocks(source, tokenizer), skip, None)
@@ -131,7 +140,7 @@ def encode_pieces(
 
 
 class _Part(NamedTuple):
-    """Part of a document. `continues` is False for its first part; `document` identifies it in messages."""
+    """Part of a document's text. `continues` is False for the first part; `document` names the document in messages."""
 
     text: str
     last: bool
@@ -140,7 +149,7 @@ class _Part(NamedTuple):
 
 
 def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
-    """Yield the pieces from number `skip` on, cut near their ends so that the ids do not change."""
+    """Yield the pieces from number `skip` on, cut near their ends so that the cuts do not change any ids."""
     previous, document = None, 1  # text that the previous piece passes to this one, and whether its document continues
     for number, (piece, following) in enumerate(pairwise(chain(pieces, [None]))):
         assert piece is not None
@@ -156,7 +165,7 @@ def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -
 
 
 def _find_exact_cut(text: str, following: str, tokenizer: Tokenizer) -> int:
-    """Return a cut of `text` that does not change any ids, or the end of `text` if there is none near it."""
+    """Return a position near the end of `text` at which a cut does not change any ids, or the end if there is none."""
     if not tokenizer.uses_library:
         return len(text)
     nearby = range(len(text) - 1, max(0, len(text) - CUT_REACH), -1)
@@ -178,10 +187,10 @@ def beginning_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def encoding_key(tokenizer: Tokenizer) -> list[Any]:
-    """Return what the ids depend on, except for the tokenizer's hash.
+    """Return the properties of a tokenizer that the ids depend on, in addition to its hash.
 
-    Properties that old caches lack are included only if set. These are the opening ids, the prefix space, and the roles
-    that a folder changes.
+    The opening ids, the prefix space, and the roles that a model folder changes are included only if they are set, so
+    that caches of versions without them remain valid.
     """
     beginning, changed_roles = beginning_ids(tokenizer), sorted(tokenizer.changed_roles.items())
     key_parts = [["opening", *tokenizer.opening], ["prefix", tokenizer.adds_prefix], ["roles", *changed_roles]]
@@ -189,7 +198,7 @@ def encoding_key(tokenizer: Tokenizer) -> list[Any]:
 
 
 def check_ids(source: DocumentSource | IdFile, tokenizer: Tokenizer) -> None:
-    """Read a file of ids, and raise UserError if it has ids that the tokenizer lacks."""
+    """Raise UserError if a file of ids has an id that the tokenizer lacks. Other sources are not read."""
     if isinstance(source, IdFile) and (largest := source.largest()) >= tokenizer.id_limit:
         raise UserError(f"{source.name}: {beyond_error(str(largest), tokenizer.id_limit)}")
 
@@ -198,9 +207,10 @@ class DocumentWriter:
     """Writer of documents, with `beginning_ids` and eos unless a document already has them.
 
     Attributes:
-        ends: Positions in the file at which documents end, after an initial 0.
-        sizes: UTF-8 bytes of each document.
-        last: Last id of the current document, or None if none is open.
+        ends: Number of ids up to the end of each complete document, after an initial 0.
+        sizes: UTF-8 bytes of each complete document.
+        last: Last id of the current document, or None if there is none.
+        n_ids: Number of ids written.
     """
 
     def __init__(
@@ -211,7 +221,14 @@ class DocumentWriter:
         dtype: np.dtype[Any] | None = None,
         last: int | None = None,
     ) -> None:
-        """Initialize. With `last`, the first document continues one whose last id so far was `last`."""
+        """Initialize the writer.
+
+        Args:
+            file: File to write to.
+            tokenizer: Tokenizer of the ids.
+            dtype: Type of the ids in the file (default: `id_dtype(tokenizer)`).
+            last: Last id written of a document that the first one continues, or None if it is a new document.
+        """
         self._file, self._dtype = file, dtype or id_dtype(tokenizer)
         self._beginning, self._eos = np.array(beginning_ids(tokenizer), dtype=self._dtype), tokenizer.eos_id
         self.ends, self.sizes, self.last = array("q", [0]), array("q"), last
@@ -219,7 +236,7 @@ class DocumentWriter:
 
     @property
     def is_open(self) -> bool:
-        """True if a document has been started and not ended."""
+        """True if a document has been started and has not ended."""
         return self.n_ids > self.ends[-1] or self.last is not None
 
     @property
@@ -228,11 +245,11 @@ class DocumentWriter:
 
     @property
     def starts(self) -> "array[int]":
-        """Positions at which documents start, or continue from another file."""
+        """Positions in the file at which documents start, or continue from another file."""
         return self.ends if self.n_ids > self.ends[-1] else self.ends[:-1]
 
     def write(self, ids: np.ndarray[Any, Any], n_bytes: int) -> None:
-        """Write the next ids of a document, whose text has `n_bytes` bytes."""
+        """Write the next ids of a document; their text has `n_bytes` UTF-8 bytes."""
         if not self.is_open and not np.array_equal(ids[: len(self._beginning)], self._beginning):
             self._append(self._beginning)
         self._append(ids)
@@ -253,7 +270,7 @@ class DocumentWriter:
 
 
 def _cut_blocks(source: IdFile, tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
-    """Yield the documents of a file of ids: each list is one, split after each eos."""
+    """Yield the documents of a file of ids. A list of ids is one document, or several if it contains eos inside."""
     is_open = False
     for ids, last in source.blocks():
         cuts = [] if tokenizer.eos_id is None else (np.flatnonzero(ids == tokenizer.eos_id) + 1).tolist()

@@ -8,7 +8,7 @@ from tercet.data.cache import FORMAT, Snapshot, create_atomically, digest, is_co
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
-TRAINING_BYTES = 256 << 20  # maximum bytes of text that a vocabulary is learned from
+TRAINING_BYTES = 256 << 20  # maximum bytes of text for a vocabulary; the kinds characters and ids read all text
 
 
 def learn_tokenizer(
@@ -16,9 +16,16 @@ def learn_tokenizer(
 ) -> Tokenizer:
     """Return the tokenizer that is learned from `texts`, from the cache if possible.
 
+    The kinds gpt2 and file are loaded instead.
+
     Args:
+        spec: Settings of the tokenizer.
+        texts: Function that returns the texts. It is called only if the cache does not contain the tokenizer.
         content: Hash of everything that the texts depend on.
         snapshots: Sources of the texts, which must not change during training.
+
+    Raises:
+        UserError: If a text cannot be read, or a source has changed.
     """
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
@@ -32,7 +39,7 @@ def learn_tokenizer(
 
 
 def _take_bytes(max_bytes: int | None, texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts until they reach `max_bytes` bytes."""
+    """Yield texts until they have at least `max_bytes` bytes together; all texts if it is None."""
     n_bytes = 0
     for text in texts:
         yield text

@@ -23,6 +23,7 @@ def encode_located(
 
     Args:
         places: Location of each text for messages, consumed only if there is an error. By default the text is quoted.
+        continued: For each text, if True, it continues another one, and no space is added before it.
 
     Raises:
         UserError: If a text cannot be encoded; the message contains its location.
@@ -39,13 +40,18 @@ def encode_located(
 
 
 def check_unknown_share(name: str, tokenizer: Tokenizer, unknown: int, total: int) -> None:
-    """Reject data if most texts are one unknown token, because these texts could not be distinguished.
+    """Check that most texts are more than a single unknown token, because such texts could not be distinguished.
 
-    For example, WordPiece encodes a DNA sequence as one unknown word, because it is too long.
+    For example, WordPiece encodes a DNA sequence as one unknown token, because it is too long for a word.
 
     Args:
-        unknown: Number of texts that are one unknown token.
+        name: Name of the data in the message.
+        tokenizer: Tokenizer of the texts.
+        unknown: Number of texts that are a single unknown token.
         total: Number of all texts.
+
+    Raises:
+        UserError: If more than half of the texts are a single unknown token.
     """
     if unknown > MAX_UNKNOWN_SHARE * total:
         raise UserError(

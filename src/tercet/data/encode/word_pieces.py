@@ -1,4 +1,4 @@
-"""Separate encoding of words, so that the label of a word belongs to its first piece."""
+"""Encoding of words one by one, so that the label of a word can be assigned to its first token."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,10 @@ from tercet.tokens import Tokenizer
 
 
 def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the ids (M,) of each list of words, and the position of each word's first piece (W,).
+    """Return, for each list of words, their ids (M,) and the position (W,) of each word's first token in the ids.
 
-    Words are encoded as if separated by spaces. The first piece is the position of the word's first token that is not
-    only a space, or -1 if the tokenizer encodes the word to nothing. Words are encoded separately, so that no token
-    belongs to two words.
+    Words are encoded as if separated by spaces, but one by one, so that no token belongs to two words. A token that is
+    only a space is not the first token of a word. The position is -1 if the tokenizer encodes the word to nothing.
     """
     spaced_sentences = [
         [f" {word}" if number and not tokenizer.prefix_space else word for number, word in enumerate(words)]

@@ -19,7 +19,7 @@ from tercet.data.specs import ConversationsSpec
 from tercet.messages import show
 
 ROLES = ("system", "user", "assistant")
-SHAREGPT = {"human": "user", "gpt": "assistant"}  # by the value of `from`
+SHAREGPT = {"human": "user", "gpt": "assistant"}  # roles by the value of `from`
 MESSAGES_FIELDS = ("messages", "conversations")  # the default key of the messages, and its alternative
 EXCHANGE_FIELDS = ("prompt", "response")
 # Keys in OpenAI's files, other than role and content, that would change what is learned.
@@ -29,9 +29,9 @@ SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Conversation(NamedTuple):
-    """Messages, and their location in the file.
+    """Messages of a conversation, and their location in the file.
 
-    Each message has a `role` and a `content`, and the `weight` "0" if it is an answer that is not learned.
+    Each message is a mapping with a `role` and a `content`, and with the `weight` "0" if its text is not learned.
     """
 
     messages: tuple[Mapping[str, str], ...]
@@ -43,7 +43,7 @@ class Conversation(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True if no answer is learned."""
+        """True if no answer is learned. Answers that are blank or have the weight 0 are not."""
         return not any(
             message["role"] == "assistant" and message["content"].strip() and "weight" not in message
             for message in self.messages
@@ -51,13 +51,13 @@ class Conversation(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Messages before the first answer, joined."""
+        """Contents of the messages before the first answer, joined."""
         roles = [message["role"] for message in self.messages]
         first = roles.index("assistant") if "assistant" in roles else len(roles)
         return "\0".join(message["content"] for message in self.messages[:first])
 
     def training_texts(self) -> Iterator[str]:
-        """Yield the texts to learn a vocabulary from: answers, and the messages before them with roles."""
+        """Yield the texts to learn a vocabulary from: each answer, and before it the messages up to it, with roles."""
         context = ""
         for message in self.messages:
             context += f"{message['role']}:\n"
@@ -70,7 +70,10 @@ class Conversation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationFile:
-    """Conversations in the JSONL, CSV or TSV file `path`. The fields are those of `ConversationsSpec`."""
+    """Conversations in the JSONL, CSV or TSV file `path`.
+
+    The other fields are those of `ConversationsSpec`; `errors` is that of `read_text`.
+    """
 
     example_name: ClassVar[str] = "conversation with an answer (the role assistant)"
     path: Path
@@ -107,10 +110,13 @@ class ConversationFile:
 
     def size(self) -> int | None:
         self._check()
-        return None  # roles are part of the file but not of the text
+        return None  # unknown, because the file contains more than the texts
 
     def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
-        """Return the messages, or the prompt and response if there are no messages or custom fields are set."""
+        """Return the messages of an object, or its prompt and response as messages.
+
+        A prompt and response are read if their field names were set and both exist, or if there are no messages.
+        """
         exchange_fields, has_custom_fields = (
             (self.prompt_field, self.response_field),
             (self.prompt_field, self.response_field) != EXCHANGE_FIELDS,
@@ -143,7 +149,7 @@ class ConversationFile:
 
 
 def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:
-    """Return the file of `spec`, or the file `source` with its settings."""
+    """Return the file of conversations that `spec` describes, or the file `source` with the same settings."""
     path = find_path(spec.source if source is None else source)
     return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
 

@@ -12,7 +12,7 @@ class AnyExample(Protocol):
 
     @property
     def texts(self) -> Sequence[str]:
-        """Texts of the example."""
+        """Both sentences of a pair, the text or words of a labeled text, or the messages of a conversation."""
         ...
 
     @property
@@ -22,7 +22,7 @@ class AnyExample(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing can be learned from it."""
+        """True if nothing can be learned from the example."""
         ...
 
 

@@ -20,8 +20,13 @@ YES, NO = ("1", "true"), ("0", "false")
 def read_label(value: object, location: str, field: str) -> str:
     """Return a single label: text, or an integer or boolean as text.
 
+    Args:
+        value: Value of the field.
+        location: Location of the value in messages.
+        field: Name of the field in messages.
+
     Raises:
-        UserError: If the value is not a label.
+        UserError: If the value is something else or blank, or longer than `limits.LABEL_CHARACTERS`.
     """
     match value:
         case bool():
@@ -52,7 +57,7 @@ def read_label_list(value: object, location: str, field: str) -> tuple[str, ...]
     """Return the distinct labels of a JSON value: a list of labels, possibly empty, or one label.
 
     Raises:
-        UserError: If the value is neither.
+        UserError: If the value is neither, or has more than `limits.LABELS_OF_A_TEXT` labels.
     """
     if value is None:
         raise UserError(f"{location} has nothing as its {field!r}; write [] for a text without a label")
@@ -61,10 +66,13 @@ def read_label_list(value: object, location: str, field: str) -> tuple[str, ...]
 
 
 def split_labels(text: str, separator: str, location: str, field: str) -> tuple[str, ...]:
-    """Return the distinct labels in a table's field, split at `separator`; none if the field is empty.
+    """Return the distinct labels in a table's field, split at `separator`; none if the field is blank.
+
+    A separator of white space stands for any amount of white space.
 
     Raises:
-        UserError: If a label between two separators is empty.
+        UserError: If a label before, after or between separators is blank, or there are more than
+            `limits.LABELS_OF_A_TEXT` labels.
     """
     if not text.strip():
         return ()
@@ -80,7 +88,7 @@ def split_labels(text: str, separator: str, location: str, field: str) -> tuple[
 def read_indicators(
     values: dict[str, object] | dict[str, str], fields: Sequence[str], location: str
 ) -> tuple[str, ...]:
-    """Return the names of the `fields` with the value 1; the others must be 0.
+    """Return the names of those `fields` whose value is 1 or true; the others must be 0 or false.
 
     Raises:
         UserError: If a field has another value.
@@ -102,7 +110,8 @@ def read_number(value: object, location: str, field: str) -> str:
     """Return a JSON number as text.
 
     Raises:
-        UserError: If the value is not a number, is NaN or infinite, or is too large.
+        UserError: If the value is not a number, is NaN or infinite, or is larger than `limits.LABEL_NUMBER` in absolute
+            value.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = value
@@ -119,7 +128,11 @@ def read_number(value: object, location: str, field: str) -> str:
 
 
 def parse_number(text: str, location: str, field: str) -> str:
-    """Return the number in a table's field as text. Raises as `read_number`."""
+    """Return the number in a table's field as text.
+
+    Raises:
+        UserError: If the text is not a number (see `NUMBER`), or `read_number` raises it.
+    """
     if not NUMBER.fullmatch(text.strip()):
         raise UserError(_no_number(text, location, field))
     return read_number(float(text), location, field)

@@ -33,7 +33,7 @@ EXAMPLE_NAME = "labeled text"
 
 
 class Example(NamedTuple):
-    """Over texts, one text and its label, labels or number; over tokens, words and the label of each."""
+    """Labeled text: one text with its label, labels or number, or words with a label each."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -44,7 +44,7 @@ class Example(NamedTuple):
 
     @property
     def number(self) -> float:
-        """The label, if it is a number."""
+        """The label as a number, for regression."""
         return float(self.labels[0])
 
     @property
@@ -61,7 +61,7 @@ LabelSource = ExampleSource[Example]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTexts:
-    """Examples in memory."""
+    """Labeled texts in memory."""
 
     example_name: ClassVar[str] = EXAMPLE_NAME
     name: str
@@ -103,7 +103,7 @@ class LabelFile:
         """Yield every example, including those with an empty text.
 
         Raises:
-            UserError: If the file cannot be read, or a row lacks a text or a label.
+            UserError: If the file cannot be read, or a row lacks a text or a valid label.
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
@@ -122,7 +122,7 @@ class LabelFile:
 
     def size(self) -> int | None:
         self._check()
-        return None  # labels are part of the file but not of the text
+        return None  # unknown, because the file contains more than the texts
 
     def _check(self) -> None:
         if not self.path.is_file():
@@ -164,7 +164,7 @@ class LabelFile:
                 return read_label_list(values[field], location, field)
 
     def _parse_labels(self, row: dict[str, str], location: str) -> tuple[str, ...]:
-        """Return the labels in a row of a table."""
+        """Return the labels in a row of a table, whose fields are all text."""
         field = self.label_field
         match self.problem_type:
             case "single_label_classification":

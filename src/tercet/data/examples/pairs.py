@@ -65,10 +65,11 @@ class PairTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """Pairs of the lines of `source` and `target`, or in the single file `source` (see `SUFFIXES`).
+    """Pairs from the lines of the files `source` and `target`, or from the single file `source` (see `SUFFIXES`).
 
     `source_field` and `target_field` are the keys of a JSONL file and the columns of a CSV file. The first line of a
-    TSV file is a header if it contains both; otherwise the file has two columns and the first line is a pair.
+    TSV file is a header if it contains both; otherwise the file has two columns and the first line is a pair. `errors`
+    is that of `read_text`.
     """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
@@ -87,14 +88,15 @@ class PairFiles:
         """Yield every pair without surrounding white space; a side may be empty.
 
         Raises:
-            UserError: If a file cannot be read, or the two sides do not match.
+            UserError: If a file cannot be read, the two files have different numbers of lines, or a single file lacks a
+                field or column.
         """
         self.check()
         for source, target in self._pairs():
             yield Pair(source.strip(), target.strip())
 
     def files(self) -> list[Path]:
-        """Return the one file, or the two files."""
+        """Return the paths of the single file, or of the two files."""
         return [self.source, *([self.target] if self.target else [])]
 
     def hash(self) -> str:

@@ -1,7 +1,7 @@
 """Batches of rows of similar length, and results in the original order.
 
-A batch costs rows · longest row, so rows of similar length belong together. The result of a row must not depend on the
-other rows of its batch, so batching only affects memory and time.
+The cost of a batch is its number of rows times its longest row, so rows of similar length belong together. The result
+of a row must not depend on the other rows of its batch, so that batching affects only memory and time.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,16 @@ from typing import TypeVar
 
 import numpy as np
 
-BATCH_TOKENS = 16_384
+BATCH_TOKENS = 16_384  # default maximum per batch, including padding
 
 Result = TypeVar("Result")
 
 
 def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Return the starts of consecutive batches of rows, and the end.
+    """Cut rows into consecutive batches, each with as many rows as possible.
 
-    Each batch takes as many rows as possible.
+    Returns:
+        (n + 1,) start of each batch, and the end of the last one.
 
     Args:
         lengths: (N,) number of tokens of each row.
@@ -54,10 +55,10 @@ def map_by_length(
     lengths: Sequence[int] | np.ndarray,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Result]:
-    """Apply a function to batches of rows of similar length; return one result per row, in row order.
+    """Apply a function to batches of rows of similar length, and return one result per row, in the order of the rows.
 
     Args:
-        function: Function of the row numbers of a batch that returns one result for each.
+        function: Function that receives the numbers of a batch's rows and returns one result for each.
         lengths, batch_tokens: As in `cut_batches`.
     """
     results = dict[int, Result]()
@@ -67,14 +68,15 @@ def map_by_length(
 
 
 def cut_rows(numbers: np.ndarray, n_batches: int) -> list[np.ndarray]:
-    """Return rows in `n_batches` batches of nearly equal size, fewer if some would be empty."""
+    """Cut row numbers into `n_batches` batches of nearly equal size, or fewer if some would be empty."""
     return np.array_split(numbers, max(1, min(n_batches, len(numbers))))
 
 
 def cut_share(numbers: np.ndarray, *, rank: int, world: int) -> np.ndarray:
-    """Return the rows of a step that rank `rank` processes: piece `rank` of `world` consecutive pieces.
+    """Return the row numbers of a step that rank `rank` of `world` trains on: one of `world` consecutive pieces.
 
-    Two consecutive ranks together have the rows of one rank in a group of half the size.
+    If `world` is even and divides the number of rows, ranks 2r and 2r + 1 together have the rows that rank r has in a
+    group of half the size.
     """
     return np.array_split(numbers, world)[rank]
 
@@ -90,10 +92,13 @@ def deal_micro_batches(
     Args:
         numbers: (N,) numbers of the rows of a step.
         lengths: (N,) length of each row.
+        size: Maximum number of rows per micro-batch.
+        rank: Number of the rank.
+        world: Number of ranks.
     """
     n_batches = world * ceil(len(numbers) / world / size)
     micro_batches = np.array_split(numbers[np.argsort(lengths, kind="stable")], n_batches)
-    digits = (n_batches & -n_batches).bit_length() - 1  # trailing bits, whose values occur equally often
+    digits = (n_batches & -n_batches).bit_length() - 1  # low bits of an index, whose values occur equally often
     backwards = [int(f"{n:0{digits}b}"[::-1], 2) for n in range(1 << digits)]
     order = np.concatenate([np.arange(first, n_batches, 1 << digits) for first in backwards])
     return [micro_batches[place] for place in cut_share(order, rank=rank, world=world)]

@@ -16,8 +16,8 @@ class LabelRows:
     Attributes:
         tokens: (B, T) int64: bos, the text, eos.
         mask: (B, T) bool, True at real tokens.
-        targets: (B,) int64 over texts; (B, T) over tokens, IGNORE_INDEX except on a word's first piece; (B, L) float32
-            for several labels per text; (B,) float64 for numbers.
+        targets: One label per text: (B,) int64 label indices. One label per word: (B, T) int64, IGNORE_INDEX except at
+            a word's first token. Several labels per text: (B, L) float32, 0 or 1. Numbers: (B,) float64.
     """
 
     tokens: np.ndarray
@@ -28,11 +28,16 @@ class LabelRows:
 def label_rows(
     examples: LabeledExamples, numbers: np.ndarray, *, max_len: int, bos: int, eos: int, pad: int
 ) -> LabelRows:
-    """Return the texts `numbers` (B,) as a batch; texts above `max_len` are cut before their eos.
+    """Return the texts `numbers` (B,) as a batch. Longer texts than `max_len` are cut, but end with eos too.
 
     Args:
+        examples: Labeled texts.
+        numbers: (B,) numbers of the texts.
         max_len: Maximum tokens per text, including bos and eos.
         bos, eos, pad: Ids of the beginning, the end and the padding.
+
+    Raises:
+        ValueError: If `max_len` is below 3.
     """
     if max_len < 3:
         raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")

@@ -10,7 +10,7 @@ import numpy as np
 
 from tercet.data.rows.order import Layout
 
-CACHED_GROUPS = 8  # permutations: of the group that ends and the one that starts, for several sources
+CACHED_GROUPS = 8  # two groups of up to four sources: one that ends within a batch, and the next one
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class ShardGroups:
 
     Attributes:
         sizes: Number of rows of each shard. Rows are numbered shard by shard.
+        group: Number of shards per group; the last group of an epoch may have fewer.
     """
 
     sizes: tuple[int, ...]
@@ -43,23 +44,23 @@ class ShardGroups:
         return numbers, epochs
 
     def groups(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """Return the shards of each group of an epoch."""
+        """Return the numbers of the shards of each group of an epoch, in the order of the groups."""
         shards = np.random.default_rng([seed, epoch, 2]).permutation(len(self.sizes))
         return [shards[first : first + self.group] for first in range(0, len(shards), self.group)]
 
     def current(self, position: int, seed: int) -> np.ndarray:
-        """Return the shards of the group that contains a position."""
+        """Return the numbers of the shards of the group that contains a position."""
         epoch, group = self._group_at(position, seed)
         return self.groups(seed, epoch)[group]
 
     def following(self, position: int, seed: int) -> np.ndarray:
-        """Return the shards of the group after the one that contains a position."""
+        """Return the numbers of the shards of the group after the one that contains a position."""
         epoch, group = self._group_at(position, seed)
         groups = self.groups(seed, epoch)
         return groups[group + 1] if group + 1 < len(groups) else self.groups(seed, epoch + 1)[0]
 
     def _group_at(self, position: int, seed: int) -> tuple[int, int]:
-        """Return the epoch of a position, and the number of its group."""
+        """Return the epoch of a position, and the number of its group in that epoch."""
         epoch, index = divmod(position, self.n_rows)
         return epoch, int(np.searchsorted(self._group_ends(seed, epoch), index, side="right"))
 
@@ -71,11 +72,12 @@ class ShardGroups:
 class Mixture:
     """Rows of several layouts in fixed shares, each in its own order and epochs.
 
-    The first layout has floor(n w) of the first n positions, where w is its share. The second has its part of the
-    remaining ones in the same way, and so on, so that each layout is at most a few rows off its share.
+    The first layout has floor(n w) of the first n positions, if w is its share. The second layout has its part of the
+    remaining positions in the same way, and so on, so that each layout is at most a few rows off its share.
 
     Attributes:
-        weights: Share of each layout; they sum to 1.
+        layouts: Layouts to mix. Rows are numbered layout by layout.
+        weights: Share of the rows from each layout; they sum to 1.
     """
 
     layouts: tuple[Layout, ...]
@@ -96,14 +98,14 @@ class Mixture:
         return numbers, epochs
 
     def part_position(self, part: int, position: int) -> int:
-        """Return how many rows before a position belong to layout `part`."""
+        """Return the number of rows before a position that belong to layout `part`."""
         left = position
         for previous in range(part):
             left -= int(np.floor(left * self._part_of_rest(previous)))
         return left if part == len(self.layouts) - 1 else int(np.floor(left * self._part_of_rest(part)))
 
     def _share(self, positions: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, for each layout, the indices of its `positions` (B,), and its own positions for them."""
+        """Return, for each layout, the indices of its rows in `positions` (B,), and their positions in the layout."""
         at, left = np.arange(len(positions)), positions
         shares = list[tuple[np.ndarray, np.ndarray]]()
         for part in range(len(self.layouts) - 1):
@@ -119,7 +121,7 @@ class Mixture:
 
 
 def part_seed(seed: int, part: int) -> int:
-    """Return a seed for layout `part`; with the same seed, equally long layouts would have the same order."""
+    """Return the seed of layout `part`. With the seed of the mixture, equally long layouts would have equal orders."""
     return int(np.random.SeedSequence([seed, part, 3]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

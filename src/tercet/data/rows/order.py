@@ -1,8 +1,8 @@
 """Order of rows in batches, as a pure function of the step.
 
 A resumed run therefore continues with exactly the same batches. The epochs, each a permutation of all rows, form one
-sequence, and step s takes its positions s·B to s·B + B - 1. A batch may contain the end of one epoch and the start of
-the next. A `Layout` may replace the permutation.
+sequence of positions. With batches of B rows, step s takes the positions s·B to s·B + B - 1, so a batch may contain the
+end of one epoch and the start of the next. A `Layout` may replace the permutation.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Layout(Protocol):
     def n_rows(self) -> int: ...
 
     def rows(self, positions: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row (B,) and its epoch (B,) at each of `positions` (B,), which must be increasing.
+        """Return the row number (B,) and the epoch (B,) at each of `positions` (B,), which must be increasing.
 
         Positions count over all epochs. The result is a function of (seed, position).
         """
@@ -43,7 +43,11 @@ class ShuffledLayout:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of `n_rows` rows in batches of `batch_size`, drawn from `seed`."""
+    """Order of `n_rows` rows in batches of `batch_size`, drawn from `seed`.
+
+    Attributes:
+        layout: Order of the rows in the sequence of epochs, or None for a permutation of all rows in each epoch.
+    """
 
     n_rows: int
     batch_size: int

@@ -6,11 +6,12 @@ import numpy as np
 def pad_rows(
     values: np.ndarray, starts: np.ndarray, numbers: np.ndarray, pad: int, max_len: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows `numbers` (B,) padded on the right, (B, L) int64, and a mask, True at values.
+    """Return the rows `numbers` (B,) padded on the right, (B, L) int64, and their mask (B, L), False at padding.
 
     Args:
-        values: Values of all rows, concatenated.
-        starts: Position of the start of each row, and of the end.
+        values: (M,) values of all rows, concatenated.
+        starts: (N + 1,) position of the start of each row, and of the end of the last one.
+        numbers: (B,) numbers of the rows.
         pad: Padding value.
         max_len: Maximum length; longer rows are cut.
     """

@@ -28,8 +28,8 @@ class ShardedRows:
     """Rows of one folder.
 
     Attributes:
-        packed: True if every row is full of tokens.
-        layout: Order of the rows, or None for a permutation of all.
+        packed: True if no row has padding.
+        layout: Order of the rows, or None for a permutation of all rows in each epoch.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class ShardedRows:
         """Initialize the rows of all shards that are long enough.
 
         Args:
+            folder: Prepared folder.
             make: Function that makes the rows of a shard from its ids and the starts of its documents.
-            has_documents: If True, `make` uses the starts of documents.
-            packed: If True, every row is full, so that the number of rows follows from the number of tokens.
+            length: Number of inputs per row. A shard of at most `length` tokens is skipped.
+            has_documents: If True, `make` uses the starts of documents; otherwise it receives none.
+            packed: If True, no row has padding, so that the number of rows follows from the number of tokens.
 
         Raises:
             UserError: If no shard is long enough for a row.
@@ -85,12 +87,22 @@ class ShardedRows:
         return merge_rows(batches, len(numbers))
 
     def count_real(self, width: int) -> np.ndarray:
-        """Count real tokens as `PaddedRows.count_real` does, for all shards."""
+        """Return, for each row of all shards, how many of its first `width` tokens are real, (rows,) int32.
+
+        The rows must be `PaddedRows`.
+        """
         rows = (self._rows_without_ids(part, self._folder.documents(part)) for part in self._parts)
         return np.concatenate([part_rows.count_real(width) for part_rows in rows if isinstance(part_rows, PaddedRows)])
 
     def fetch_ahead(self, position: int, seed: int) -> None:
-        """Open the shards for the rows from a position on, in a thread; positions count over all epochs."""
+        """Open, in a thread, the shards of the group at a position and of the next group, and close the others.
+
+        Without groups, all shards are opened.
+
+        Args:
+            position: Position of the next row, counted over all epochs.
+            seed: Seed of the order.
+        """
         if self.layout is None:
             self._folder.open_ahead(self._numbers)
             return
@@ -111,7 +123,7 @@ class ShardedRows:
         return self._open[shard][0]
 
     def _count(self, part: Part) -> int:
-        """Return the number of rows of a shard that is not packed; 0 if no document has two tokens."""
+        """Return the number of rows of a shard whose rows are padded; 0 if no document has two tokens."""
         documents = self._folder.documents(part)
         if not (np.diff(documents, append=part.tokens) > 1).any():
             return 0
@@ -152,7 +164,7 @@ class MixedRows:
 
 
 def merge_rows(batches: Sequence[tuple[np.ndarray, TokenRows]], n_rows: int) -> TokenRows:
-    """Merge batches into one, given the positions of their rows."""
+    """Merge batches into one of `n_rows` rows. Each batch comes with the positions (b,) of its rows in the result."""
 
     def merge(parts: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> np.ndarray | None:
         result: np.ndarray | None = None

@@ -1,7 +1,7 @@
-"""Rows of `length` + 1 tokens from an array of ids: `length` inputs, and the next token of each.
+"""Rows of `length` + 1 tokens from an array of ids: `length` inputs, and the next token of each as its target.
 
-For a masked language model all tokens of a row are inputs, so its rows have a `length` one less than its context. Every
-batch is one gather: a (B, T+1) matrix of positions, indexed into the memory-mapped ids.
+For a masked language model all tokens of a row are inputs, so the `length` of its rows is one less than its context.
+Every batch is read by one indexing operation, with a (B, length + 1) matrix of positions in the memory-mapped ids.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,12 @@ class TokenRows:
     """Batch of rows.
 
     Attributes:
-        tokens: (B, length + 1) int64. For a language model, the inputs are [:, :-1] and the targets [:, 1:]. `Blocks`
-            have `length` columns.
-        mask: (B, length + 1) bool, or None if all are True. True at real tokens; for `Windows`, at tokens to score.
-        documents: (B, length + 1) int64 number of each token's document, or None if documents are not masked.
+        tokens: (B, length + 1) int64. For a language model, the inputs are [:, :-1] and the targets [:, 1:]. Batches of
+            `Blocks` have `length` columns.
+        mask: Bool of the shape of `tokens`, or None if all are True. True at real tokens; for `Windows` and
+            conversations, only at targets to score or learn.
+        documents: Int64 of the shape of `tokens`: number of each token's document, or None if no attention mask depends
+            on it.
     """
 
     tokens: np.ndarray
@@ -34,16 +36,23 @@ class PackedRows:
     """Rows cut from all documents concatenated.
 
     Each row shares one token with the next, so that every target is used. Each epoch moves the cuts by a `shift`. The
-    number of rows is constant, so that fewer than 2 · `length` tokens at the two ends are not used in an epoch; the
-    shift changes which ones.
+    number of rows is the same in every epoch, so fewer than 2 · `length` tokens at the two ends are not used in an
+    epoch, and the shift changes which ones.
     """
 
     def __init__(
         self, ids: np.ndarray, document_starts: np.ndarray, *, length: int, document_mask: bool = False
     ) -> None:
-        """Initialize from `ids` (N,) and the position in it of the first token of each document.
+        """Initialize the rows.
+
+        Args:
+            ids: (N,) ids of all documents.
+            document_starts: (D,) position of the first token of each document.
+            length: Number of inputs per row.
+            document_mask: If True, batches contain the number of each token's document.
 
         Raises:
+            ValueError: If `length` is below 1.
             UserError: If `ids` is too short for a single row.
         """
         _check_length(length)
@@ -65,7 +74,7 @@ class PackedRows:
         return self._n_rows
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
-        """Return rows `numbers` (B,), with cuts moved by `shift` tokens (one for all rows, or one for each)."""
+        """Return rows `numbers` (B,), with cuts moved by `shift` tokens: one number for all rows, or one for each."""
         n_offsets = len(self._ids) - self._n_rows * self._length  # 1 for tiny data, up to 2 * length - 1
         first = np.asarray(shift) % n_offsets + numbers * self._length
         positions = first[:, None] + np.arange(self._length + 1)
@@ -76,11 +85,13 @@ class PackedRows:
 class PaddedRows:
     """Windows of up to `length` + 1 tokens over each document separately, `stride` tokens apart.
 
-    "left": The first window has only the document's last two tokens, the last window only its first two. Windows are
-    padded on the side that extends beyond the document. Thus the model learns to start with little context, and (with a
-    stride of 1) each token is predicted from 1, 2, ... up to `length` tokens before it, as in generation.
-    "right": Windows start at the document's first token, `stride` tokens later, and so on until one reaches the end.
-    They are padded after the end.
+    With `side` "left", windows go from the end of the document to its start. The first window contains only the last
+    two tokens of the document, and the last window, with a stride of 1, only the first two. Positions before and after
+    the document are padding. Thus the model learns to start with little context: with a stride of 1, each token is
+    predicted from 1, 2, ... up to `length` tokens before it, as in generation.
+
+    With `side` "right", windows start at the document's first token, `stride` tokens later, and so on until one reaches
+    the end. Positions after the end are padding.
     """
 
     def __init__(
@@ -94,12 +105,20 @@ class PaddedRows:
         pad_id: int = 0,
         beyond_end: bool = True,
     ) -> None:
-        """Initialize from `ids` (N,) and the position in it of the first token of each document.
+        """Initialize the rows.
 
-        If `beyond_end` is False, "left" omits the windows that extend beyond the end.
+        Args:
+            ids: (N,) ids of all documents.
+            document_starts: (D,) position of the first token of each document.
+            length: Number of inputs per row.
+            side: Side of the padding; see the class.
+            stride: Distance between windows in tokens.
+            pad_id: Id of padding.
+            beyond_end: If False, `side` "left" omits the windows that extend beyond the end of the document.
 
         Raises:
-            UserError: If no document has two tokens, or `stride` is so large that tokens are skipped.
+            ValueError: If `length` or `stride` is below 1.
+            UserError: If no document has two tokens, or `stride` exceeds `length`, so that targets would be skipped.
         """
         _check_length(length)
         if stride < 1:
@@ -124,7 +143,7 @@ class PaddedRows:
         return int(self._first_row[-1])
 
     def batch(self, numbers: np.ndarray, shift: int | np.ndarray = 0) -> TokenRows:
-        """Return rows `numbers` (B,). `shift` has no effect, because windows are aligned with documents."""
+        """Return rows `numbers` (B,). `shift` has no effect: windows are the same in every epoch."""
         start, end, first = self._bounds(numbers)
         positions = first[:, None] + np.arange(self._length + 1)
         mask = (positions >= start[:, None]) & (positions < end[:, None])
@@ -141,7 +160,7 @@ class PaddedRows:
         return counts
 
     def _bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the bounds of the documents of rows (B,), and the starts of the rows, which may precede them."""
+        """Return the start and end of the document of each row (B,), and the start of the row, which may be earlier."""
         document = np.searchsorted(self._first_row, numbers, side="right") - 1
         offset = (numbers - self._first_row[document]) * self._stride
         start, end = self._starts[document], self._ends[document]
@@ -149,11 +168,12 @@ class PaddedRows:
 
 
 class Windows:
-    """Evaluation windows that score every target of `ids` exactly once, also in the last, partial one.
+    """Evaluation windows that score every target of `ids` exactly once, also in the last window, which may be partial.
 
     If `stride` < `length`, windows overlap, and a target is scored in the first window that contains it. From the
-    second window on, each target then has at least `length` - `stride` tokens of context. In the batches, `mask` marks
-    the *targets to score*. It is False in the first column, beyond the end (token 0), and at targets scored before.
+    second window on, each target then has at least `length` - `stride` + 1 tokens of context. In the batches, `mask` is
+    True at the targets to score. It is False after the end (where tokens are 0) and at targets scored before. The first
+    column of a window is never a target.
     """
 
     def __init__(
@@ -165,9 +185,19 @@ class Windows:
         document_starts: np.ndarray | None = None,
         whole_documents: bool = False,
     ) -> None:
-        """Initialize from `ids` (N,); with `document_starts`, batches number the documents.
+        """Initialize the windows.
 
-        With `whole_documents`, a document that fits into a window is never cut, so that it is read from its start.
+        Args:
+            ids: (N,) ids of the text.
+            length: Number of inputs per window.
+            stride: Distance between windows in tokens (default: `length`).
+            document_starts: (D,) start of each document. If set, batches contain the number of each token's document.
+            whole_documents: If True, a document that fits into a window is not cut: the next window starts at its
+                first token, which is then not scored. Requires `document_starts`.
+
+        Raises:
+            ValueError: If `length` is below 1, or `stride` is not from 1 to `length`.
+            UserError: If there are fewer than two ids.
         """
         _check_length(length)
         if stride is not None and not 1 <= stride <= length:
@@ -183,7 +213,7 @@ class Windows:
         return len(self._first)
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
-        """Return windows `numbers` (B,), counted from the start of the ids."""
+        """Return windows `numbers` (B,), numbered from the start of the ids."""
         positions = self._first[numbers][:, None] + np.arange(self._length + 1)
         real = positions < self._ends[numbers][:, None]
         scored_end = np.where(numbers > 0, self._ends[numbers - 1] - 1, 0)
@@ -201,7 +231,18 @@ class Blocks:
     def __init__(
         self, ids: np.ndarray, length: int, *, document_starts: np.ndarray | None = None, pad_id: int = 0
     ) -> None:
-        """Initialize from `ids` (N,); with `document_starts`, batches number the documents."""
+        """Initialize the rows.
+
+        Args:
+            ids: (N,) ids of the text.
+            length: Number of tokens per row.
+            document_starts: (D,) start of each document. If set, batches contain the number of each token's document.
+            pad_id: Id of padding.
+
+        Raises:
+            ValueError: If `length` is below 1.
+            UserError: If there are no ids.
+        """
         _check_length(length)
         if not len(ids):
             raise UserError("the data has no tokens, so there is nothing to predict; use more text")
@@ -211,7 +252,7 @@ class Blocks:
         return -(-len(self._ids) // self._length)
 
     def batch(self, numbers: np.ndarray) -> TokenRows:
-        """Return rows `numbers` (B,), counted from the start of the ids."""
+        """Return rows `numbers` (B,), numbered from the start of the ids."""
         positions = (numbers * self._length)[:, None] + np.arange(self._length)
         real = positions < len(self._ids)
         tokens = np.where(real, self._ids[np.where(real, positions, 0)].astype(np.int64), self._pad_id)
@@ -222,7 +263,7 @@ class Blocks:
 def _cut_windows(
     n_ids: int, length: int, stride: int, document_starts: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start of each window, and the end of the tokens that it scores."""
+    """Return the start of each window, and the end of the tokens that it contains."""
     if document_starts is None:
         first = np.arange(1 + -(-max(0, n_ids - 1 - length) // stride), dtype=np.int64) * stride
         return first, np.minimum(first + length + 1, n_ids)

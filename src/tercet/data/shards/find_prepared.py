@@ -1,4 +1,4 @@
-"""Quick check, without imports, if a source may be a prepared folder."""
+"""Quick check whether a source may be a prepared folder, without slow imports."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ def is_url(source: str) -> bool:
 
 
 def may_be_prepared(source: str) -> bool:
-    """Return True for a URL, or for a folder with a manifest, which may also be a model."""
+    """Return True for a URL, or for a folder with a manifest, which may also be a model folder."""
     if is_url(source):
         return True
     try:

@@ -1,7 +1,7 @@
 """Merge of the shards of all units into one folder of tokens.
 
-Each step can be repeated after a kill: a shard is moved either before or after it, and copied data comes from files
-that are not removed. The manifest is written last.
+Each step can be repeated after a kill: a shard is moved atomically, and files that are copied are removed only at the
+end. The manifest is written last.
 """
 
 import os
@@ -41,7 +41,7 @@ BLOCK_IDS = 1 << 22  # ids copied together
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """Ids `start` to `end` of one side of a shard."""
+    """Ids `start` to `end` (exclusive) of one side of a shard."""
 
     record: ShardRecord
     side: Side
@@ -65,10 +65,17 @@ def merge_shards(
     *,
     made_from: str,
 ) -> Contents:
-    """Merge the shards into the folder `out`.
+    """Merge the shards into the folder `out`, and return its contents.
+
+    Args:
+        out: Folder to write.
+        units: All units, whose shards are complete.
+        settings: Settings of the shards.
+        validation: Split of the data. With `Tail`, the last tokens of the training side become the validation part.
+        made_from: Hash of the inputs and the settings, for the manifest.
 
     Raises:
-        UserError: If a part has no tokens, a file is missing, or the disk is full.
+        UserError: If a part has no tokens, a file is missing or damaged, or the disk is full.
     """
     records = [record for unit in units for record in read_records(settings.folder, unit.number)]
     train, held_out = _divide(records, validation)
@@ -135,7 +142,7 @@ class _Merge:
         self._out, self._settings, self._work = out, settings, settings.folder
 
     def move(self, name: str, piece: _Piece, files: dict[str, FileHash]) -> Part:
-        """Move a complete shard to its final name, and list it with the hash computed when it was written."""
+        """Move a complete shard to its final name, and add the hashes from when it was written to `files`."""
         record = piece.record.parts[piece.side]
         part = Part(
             name=name, tokens=record.tokens, documents=record.documents, starts=record.starts, bytes=record.bytes
@@ -154,7 +161,7 @@ class _Merge:
         return part
 
     def copy(self, name: str, pieces: Sequence[_Piece], files: dict[str, FileHash]) -> Part:
-        """Copy pieces into one new part called `name`, such as several shards or a part of a shard.
+        """Copy pieces, such as several shards or a part of a shard, into one new part called `name`.
 
         Args:
             name: Name of the part.
@@ -193,7 +200,7 @@ class _Merge:
         return np.load(path, allow_pickle=False)
 
     def _check(self, record: ShardRecord, path: Path, expected: FileHash) -> None:
-        """Compare a file with the recorded hash, before a copy of it gets a new hash.
+        """Compare a file with its recorded hash, before its copy gets a new hash.
 
         Raises:
             DamagedFile: If they differ. The record of the shard is removed, so that it is written again.
@@ -214,7 +221,7 @@ class _Merge:
         return np.sum([np.bincount(block, minlength=vocab_size) for block in blocks], axis=0)
 
     def _count_bytes(self, piece: _Piece) -> int:
-        """Return the bytes of a piece's text; the first piece of a shard has the total minus the rest."""
+        """Return the bytes of a piece's text. If a shard is cut, its first piece has the total minus the rest."""
         record = piece.record.parts[piece.side]
         if piece.start == 0:
             rest = _Piece(record=piece.record, side=piece.side, start=piece.end, end=record.tokens)

@@ -22,18 +22,18 @@ class OpenShards:
         """Initialize without open shards.
 
         Args:
-            open_ids: Function that opens the shard with a name and returns its ids (N,).
+            open_ids: Function that opens the shard with the name that it receives, and returns its ids (N,).
             close: Function called with the name of each shard that is closed.
             max_open: Maximum number of open shards.
         """
         self._open_ids, self._close, self._max_open = open_ids, close, max_open
         self._ids = OrderedDict[str, np.ndarray]()  # least recently used shard first
-        self._requested: dict[str, None] = {}  # names of the last `keep`, in their order
+        self._requested: dict[str, None] = {}  # names passed to the last `keep`, in their order
         self._opening = dict[str, threading.Lock]()
         self._lock, self._thread, self._is_opening_ahead = threading.Lock(), threading.Thread(), False
 
     def ids(self, name: str) -> np.ndarray:
-        """Return the ids (N,) of a shard, and open it if required.
+        """Return the ids (N,) of a shard, which is opened if necessary.
 
         Raises:
             UserError: If the shard cannot be opened.
@@ -83,7 +83,7 @@ class OpenShards:
             processed = requested
 
     def _close_excess(self) -> None:
-        """Close the least recently used shards beyond `max_open`, starting with those that were not requested."""
+        """Close shards until `max_open` are left: first those not passed to `keep`, the least recently used first."""
         if (excess := len(self._ids) - self._max_open) > 0:
             for name in sorted(self._ids, key=lambda name: name in self._requested)[:excess]:  # stable sort
                 self._remove(name)

@@ -48,8 +48,8 @@ class PreparationResult:
     """Result of `prepare_tokens`.
 
     Attributes:
-        contents: Contents of the folder, or None if other parts are missing.
-        missing: Numbers, from 1, of the parts with missing units.
+        contents: Contents of the folder, or None if other parts are missing or another process is merging the shards.
+        missing: Numbers, from 1, of the parts that are not complete.
     """
 
     contents: Contents | None
@@ -70,21 +70,21 @@ def prepare_tokens(
     """Tokenize text into shards.
 
     Args:
-        spec: How the text is read, split and tokenized.
-        sources: Sources instead of `spec.source`: named datasets, files, folders and patterns such as
-            `texts/*.jsonl.gz`.
-        tokenizer: Tokenizer. By default it is learned from a sample with `spec.tokenizer`.
+        spec: Settings for reading, splitting and tokenizing the text.
+        out: Folder to write.
+        sources: Named datasets, files, folders and patterns such as `texts/*.jsonl.gz`, instead of `spec.source`.
+        tokenizer: Tokenizer (default: learned from a sample with `spec.tokenizer`).
         shard_tokens: Approximate tokens per shard.
         workers: Number of processes (default: one per core).
         part: Number of this part and of all parts: (2, 8) is the second of eight machines that share `out`, each of
-            which processes an eighth of the inputs.
+            which tokenizes every eighth unit of inputs.
         progress: If True, show a bar on stderr, if that is a terminal.
 
     Raises:
         ValueError: If the number of the part is not from 1 to the number of all parts.
-        UserError: If text cannot be read or tokenized, the folder contains something else or was started with other
-            inputs or settings, the disk is full, another process is learning the tokenizer or writing this part, or a
-            worker was killed.
+        UserError: If text cannot be read, tokenized or divided, the folder contains something else or was started with
+            other inputs or settings, the disk is full, another process is learning the tokenizer or writing this part,
+            or a worker was killed.
     """
     out = Path(out)
     number, parts = part
@@ -181,7 +181,7 @@ def _agree_on_plan(work: Path, made_from: str, parts: int) -> None:
     """Record the inputs, settings and number of parts, which must be the same in all processes.
 
     Raises:
-        UserError: If the folder was started with others.
+        UserError: If the folder was started with other inputs, settings or parts.
     """
     path = work / PLAN
     plan: dict[str, Any] = {"made_from": made_from, "parts": parts}
@@ -207,7 +207,7 @@ def _is_written(work: Path, unit: Unit) -> bool:
 def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | None, *, progress: bool) -> None:
     """Write the units that are not written yet.
 
-    They are written by `workers` processes (None: one per core), or in this process if one would do.
+    They are written by `workers` processes (None: one per core), or in this process if one is enough.
     """
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
@@ -250,7 +250,7 @@ _worker: Callable[[Unit], None] | None = None  # set in worker processes
 def _start_worker(
     stop: Event, folder: Path, shard_tokens: int, validation_share: float | None, roles: dict[str, int | None]
 ) -> None:
-    """Initialize a worker process, which uses one thread, ignores Ctrl-C and exits with its parent."""
+    """Initialize a worker process, which tokenizes in one thread, ignores Ctrl-C and exits with its parent."""
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -22,9 +22,9 @@ from tercet.messages import print_note
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
 DEFAULT_GROUP = 8  # shards that are shuffled together, unless `data.shard_group` is set
-ATTEMPTS = 5
+ATTEMPTS = 5  # to fetch a file
 FIRST_WAIT = 0.5  # seconds; doubled after each attempt
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes fetched at a time
 LOCAL_SCHEMES = ("file", "local", "memory")
 
 Result = TypeVar("Result")
@@ -41,16 +41,21 @@ class _FetchError(Exception):
 class RemoteTokenFolder(TokenFolder):
     """Remote prepared folder, with some of its files in the cache.
 
-    Other threads and processes may read the same URL and remove files from the cache at any time. A file is therefore
-    opened while it is written, and readers get its content. The lock of each file is only an optimization: one of
-    several readers fetches it.
+    Other threads and processes may read the same URL and remove files from the cache at any time. A fetched file is
+    therefore opened before it gets its final name, and readers receive the open file. The lock of each file is only an
+    optimization, so that only one of several readers fetches the file.
     """
 
     def __init__(self, url: str, *, group: int | None) -> None:
         """Open the folder and fetch its manifest.
 
+        Args:
+            url: URL of the folder.
+            group: Number of shards to shuffle together (default: `DEFAULT_GROUP`).
+
         Raises:
-            UserError: If the folder does not exist, or cannot be reached.
+            UserError: If the folder does not exist, cannot be reached, is not a prepared folder, or has a damaged
+                manifest.
         """
         self._files, self._root, self._is_local = _open_file_system(url)
         self._url = url.rstrip("/")
@@ -101,10 +106,10 @@ class RemoteTokenFolder(TokenFolder):
         return f"{self._url}/{file}"
 
     def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
-        """Return the result of `take` for the open file, which is fetched if missing or damaged.
+        """Call `take` with the open file, which is fetched if it is missing or damaged, and return the result.
 
         Raises:
-            UserError: If the file cannot be fetched, or as `take`.
+            UserError: If the file cannot be fetched, or `take` raises it.
         """
         with lock_file(self._lock_path(file)):
             cached_result = self._take_cached(file, take)
@@ -122,7 +127,7 @@ class RemoteTokenFolder(TokenFolder):
         return None
 
     def _fetch(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
-        """Write a file to the cache, and call `take` before the file has a path that others could remove."""
+        """Write a file to the cache, and call `take` before the file has the path that others may remove."""
         results = list[Result]()
 
         def write(new: BinaryIO) -> None:
@@ -146,7 +151,7 @@ class RemoteTokenFolder(TokenFolder):
             new.write(block)
 
     def _close_shard(self, name: str) -> None:
-        """Remove a shard's files from the cache; processes that have opened one keep its content."""
+        """Remove a shard's files from the cache. Processes that have opened one can still read it."""
         part = self._shards[name]
         for file in (part.ids_file, part.documents_file):
             for path in (self._folder / file, self._lock_path(file)):
@@ -180,7 +185,7 @@ class RemoteTokenFolder(TokenFolder):
         """Return the result of `work`, which is repeated with increasing waits if fetching fails.
 
         Raises:
-            UserError: If the last attempt fails, or the disk is full.
+            UserError: If the last attempt fails, another attempt cannot help, or the disk is full.
         """
         wait = FIRST_WAIT
         for attempt in range(1, ATTEMPTS + 1):
@@ -198,7 +203,7 @@ class RemoteTokenFolder(TokenFolder):
         raise AssertionError("unreachable")
 
     def _remove_others(self, cache: Path) -> list[str]:
-        """Remove files of earlier contents and shards beyond `max_open`, and return the remaining shards."""
+        """Remove files of earlier contents and shards beyond `max_open`; return the names of the remaining shards."""
         for entry in cache.iterdir():
             if entry.is_dir() and entry != self._folder:
                 shutil.rmtree(entry, ignore_errors=True)
@@ -209,7 +214,7 @@ class RemoteTokenFolder(TokenFolder):
 
 
 def _remove_folder(path: Path) -> None:
-    """Remove a folder that has the name of a file, because a rename cannot replace it."""
+    """Remove a folder at the path of a file, because renaming a file cannot replace a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Inputs of prepared shards in their order, and units of inputs that are processed together.
+"""Inputs of prepared shards in their order, and units: consecutive inputs that one process tokenizes.
 
 The units depend only on the order and the sizes of the inputs, so that every machine forms the same units.
 """
@@ -22,7 +22,7 @@ from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
 TOKEN_BYTES = 4  # approximate bytes of text per token, so that a unit gives about one shard
-FORMAT = 2  # incremented when the same inputs give other shards
+FORMAT = 2  # incremented when the shards for the same inputs change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,10 @@ class Input:
     """File, or texts in memory.
 
     Attributes:
-        key: Name within its source, the same on every machine.
-        size: Size in bytes, as on disk.
-        side: Part that the input belongs to; "validation" if it comes from a separate validation source.
+        key: Number of the source, or "validation", and the name in the source; the same on every machine.
+        source: Source that reads only this input.
+        size: Size in bytes, for a file on disk.
+        side: "validation" if the input comes from a separate validation source, else "train".
     """
 
     key: str
@@ -43,7 +44,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Consecutive inputs of one side."""
+    """Consecutive inputs of one side that are tokenized together."""
 
     number: int
     inputs: tuple[Input, ...]
@@ -58,13 +59,14 @@ class Unit:
 
 
 def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
-    """Return the inputs of `sources`, and of `spec.validation` if it is a source.
+    """Return the inputs of `sources`, and of the validation source if `spec` has one.
 
     Args:
+        spec: Settings for reading the sources.
         sources: Named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
 
     Raises:
-        UserError: If a source does not exist.
+        UserError: If a source does not exist, or no file matches a pattern.
     """
     inputs = [
         item for number, source in enumerate(sources) for item in _expand_source(spec, source, f"{number}", "train")
@@ -75,6 +77,10 @@ def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
 
 
 def cut_units(inputs: Sequence[Input], shard_tokens: int) -> list[Unit]:
+    """Group consecutive inputs of the same side into units of about `shard_tokens` tokens or more.
+
+    The last unit of a side may be smaller.
+    """
     units, group = list[Unit](), list[Input]()
     for item, following in zip(inputs, [*inputs[1:], None], strict=True):
         group.append(item)
@@ -92,10 +98,14 @@ def digest_inputs(
     shard_tokens: int,
     tokenizer_spec: TokenizerSpec | None,
 ) -> str:
-    """Return a hash of everything that the shards depend on; of inputs, only their names and sizes.
+    """Return a hash of everything that the shards depend on. Inputs are identified by key, size and side.
 
     Args:
-        tokenizer_spec: Settings of the tokenizer, if it is learned from the inputs.
+        spec: Settings for reading and splitting the inputs.
+        inputs: Inputs in their order.
+        tokenizer: Tokenizer of the ids.
+        shard_tokens: Approximate tokens per shard.
+        tokenizer_spec: Settings of the tokenizer if it is learned from the inputs, else None.
     """
     input_keys = [[item.key, item.size, item.side] for item in inputs]
     settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
@@ -108,18 +118,19 @@ def digest_inputs(
 def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
     """Yield a sample of texts to learn a vocabulary from; for ids, only the largest one.
 
-    The inputs are drawn at random, but always the same ones. If they are too large together, an equally long beginning
-    of each is used.
+    Inputs are read in an order that depends on the hashes of their keys. If they have more than a quarter of
+    `TRAINING_BYTES` together on disk, only the beginning of each is read: equally much of all inputs, but at least
+    1 MiB, until `TRAINING_BYTES` of text are reached. For the kind `characters`, all text is read.
 
     Raises:
-        UserError: If the inputs are ids, but the vocabulary is learned from text.
+        UserError: If an input contains ids, but another one text, or the vocabulary is learned from text.
     """
     training = [item for item in inputs if item.side == "train"]
     ids = [item.source for item in training if isinstance(item.source, IdFile)]
     if ids:
         if len(ids) < len(training) or not isinstance(spec.tokenizer, PlainIds):
             raise UserError(
-                f"{ids[0].name} contains ids: pass their tokenizer (--tokenizer FOLDER), or prepare "
+                f"{ids[0].name} contains ids; pass their tokenizer (--tokenizer FOLDER), or prepare "
                 "only ids with --set data.tokenizer.kind=ids"
             )
         yield str(max(source.largest() for source in ids))
@@ -142,7 +153,7 @@ def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
 
 
 def stamps(unit: Unit) -> list[Any]:
-    """Return values that change if a file of the unit is written to."""
+    """Return the path, size and modification time of each file of the unit, which change if it is written to."""
     paths = chain.from_iterable(_paths(item.source) for item in unit.inputs)
     return [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
 

@@ -1,8 +1,8 @@
 """Conversion of a unit of inputs to shards, which resumes after the last complete shard.
 
-A shard ends at the end of a document, once it has `shard_tokens` tokens. A document that would exceed them by more than
-a quarter is cut at the end of a piece. The shard's record is written last, with hashes and the position in the inputs,
-from which any process can continue.
+A shard ends at the end of a document, once it has `shard_tokens` tokens. If a document makes the shard longer than that
+by a quarter, it is cut at the end of a piece. The shard's record is written last, with hashes and the position in the
+inputs, from which any process can continue.
 """
 
 import io
@@ -22,9 +22,9 @@ from tercet.data.specs import SIDES, Side
 from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
 from tercet.tokens import Tokenizer
 
-CHUNK_CHARACTERS = 1 << 21  # characters tokenized together, with some 60 bytes of memory for each
+CHUNK_CHARACTERS = 1 << 21  # characters tokenized in one call, which takes about 60 bytes of memory for each
 BLOCK = 1 << 21  # bytes of ids that are hashed, counted and written together
-MAX_SHARD_RATIO = 1.25  # maximum size relative to `shard_tokens`; documents that exceed it are cut
+MAX_SHARD_RATIO = 1.25  # size relative to `shard_tokens` at which a shard ends even within a document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class PartRecord:
-    """One side of a shard, with the size and hash of its two files; see `token_folder.Part`."""
+    """One side of a shard: its numbers as in `token_folder.Part`, and the size and hash of each of its two files."""
 
     tokens: int
     documents: int
@@ -57,7 +57,7 @@ class PartRecord:
 
 
 class ShardRecord(NamedTuple):
-    """Record of a complete shard, with the hash of its token counts and the position of the next shard."""
+    """Record of a complete shard: its sides, the hash of its token counts, and the position after it in the unit."""
 
     name: str
     parts: dict[Side, PartRecord]
@@ -69,10 +69,12 @@ class ShardRecord(NamedTuple):
 class ShardSettings:
     """Settings of all shards.
 
-    Args:
+    Attributes:
         folder: Folder of the shards.
-        validation_share: Share of the documents in the validation part. They are drawn by the hash of their first
-            piece, so that equal documents are in the same part.
+        tokenizer: Tokenizer of the ids.
+        shard_tokens: Approximate tokens per shard.
+        validation_share: Share of the documents that are drawn for the validation part, or None to draw none. They are
+            drawn by the hash of their first piece, so that equal documents are in the same part.
     """
 
     folder: Path
@@ -89,7 +91,7 @@ def write_unit(unit: Unit, settings: ShardSettings) -> None:
     """Write the missing shards of a unit.
 
     Raises:
-        UserError: If an input cannot be read or was changed in the meantime, or the disk is full.
+        UserError: If an input cannot be read or tokenized, or is changed while it is read, or the disk is full.
     """
     records = read_records(settings.folder, unit.number)
     end = records[-1].end if records else ReadPosition()
@@ -149,10 +151,7 @@ def array_bytes(array: np.ndarray) -> bytes:
 def _read_pieces(
     unit: Unit, tokenizer: Tokenizer, start: ReadPosition
 ) -> Iterator[tuple[EncodedPiece, int, ReadPosition]]:
-    """Yield the pieces from `start` on, each with its document's hash and the position after it.
-
-    The hash is that of the document's first piece.
-    """
+    """Yield the pieces from `start` on, each with the hash of its document's first piece and the position after it."""
     for number in range(start.input, len(unit.inputs)):
         pieces, first_piece = (start.pieces, start.first_piece) if number == start.input else (0, None)
         source = unit.inputs[number].source
@@ -192,8 +191,9 @@ class _Shard:
     """Ids of a shard that is being written.
 
     Attributes:
-        other_side: Side that is not the unit's own, to which some of its documents may be drawn.
-        end: Position in the unit.
+        other_side: Side that is not the unit's own, for which some of the unit's documents may be drawn.
+        end: Position in the unit after the last piece written.
+        sinks, writers: Counter of ids and writer of documents for each side.
     """
 
     def __init__(self, unit: Unit, settings: ShardSettings, start: ReadPosition) -> None:
@@ -207,7 +207,7 @@ class _Shard:
     def fill(
         self, file: BinaryIO, other_file: BinaryIO, pieces: Iterator[tuple[EncodedPiece, int, ReadPosition]]
     ) -> None:
-        """Write ids to `file`, and those of the other side to `other_file`, until the shard is full."""
+        """Write the ids of the unit's side to `file` and others to `other_file`, until the shard is full."""
         tokenizer, dtype = self._settings.tokenizer, self._settings.dtype
         outputs: dict[Side, BinaryIO] = {self._unit.side: file, self.other_side: other_file}
         for side, output in outputs.items():
@@ -253,7 +253,8 @@ class _IdSink:
 
     Attributes:
         counts: (V,) number of occurrences of each id.
-        size: Size in bytes.
+        hash: Hash of the bytes written so far.
+        size: Number of bytes written so far.
     """
 
     def __init__(self, file: BinaryIO, dtype: np.dtype[Any], vocab_size: int) -> None:

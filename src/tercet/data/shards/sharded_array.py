@@ -1,4 +1,4 @@
-"""Concatenation of arrays that are opened on demand, so that only requested parts are in memory."""
+"""Concatenation of arrays that are opened on demand, so that only the requested parts are in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,8 +21,9 @@ class ShardedArray:
 
         Args:
             lengths: Length of each part.
-            open_part: Function that returns the part with a number.
-            offsets: Values added to the elements of each part, such as its position in a text.
+            open_part: Function that receives the number of a part and returns the part.
+            dtype: Type of the elements.
+            offsets: Value to add to all elements of each part, such as the position of a shard in all ids.
         """
         self.dtype = dtype
         self._ends, self._open, self._offsets = np.cumsum([0, *lengths]), open_part, offsets

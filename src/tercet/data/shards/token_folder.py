@@ -1,10 +1,10 @@
 """Folder of tokens written by `tercet data prepare`: ids, starts of documents, and the tokenizer.
 
 manifest.json               contents, with the size and the hash of each file; contains its own checksum
-tokenizer.json
-train-00000.bin             ids, 16 bits each if the vocabulary has at most 65,536, else 32; little endian
+tokenizer.json              tokenizer of the ids
+train-00000.bin             ids of a shard, little endian, 16 bits each if the vocabulary has at most 65,536, else 32
 train-00000.documents.npy   int64 position in the shard at which each document starts or continues
-validation.bin, validation.documents.npy
+validation.bin, validation.documents.npy   the same for the validation part
 token_counts.npy            (V,) int64 number of occurrences of each token in the training part
 """
 
@@ -38,7 +38,7 @@ ROLES = ("bos_id", "eos_id", "pad_id")
 REMEDY = "copy the folder again, or prepare it again (`tercet data prepare`)"
 MAX_OPEN = 256  # shards; each uses a file descriptor, and the limit of a process is often 1,024
 ARRAY_HEADER_BYTES = 10_000  # maximum header of a `.npy` file, as in NumPy
-RECENT = 2_000_000_000  # ns; a change within this time of another may not change the file's time stamp
+RECENT = 2_000_000_000  # ns; two changes of a file within this time may give it the same time stamp
 
 Result = TypeVar("Result")
 
@@ -50,10 +50,10 @@ class Part:
     """Ids in a separate file: a shard, or the validation part.
 
     Attributes:
-        name: Name of its files, without suffix.
-        documents: Number of documents that start in it.
+        name: Name of the part's files, without suffix.
+        documents: Number of documents that start in the part.
         starts: Number of positions at which a document starts, or continues from the previous part.
-        bytes: UTF-8 bytes of its text.
+        bytes: UTF-8 bytes of the part's text.
     """
 
     name: str
@@ -76,9 +76,10 @@ class Contents:
     """Contents of a manifest.
 
     Attributes:
-        roles: Ids of bos, eos and pad.
+        dtype, tokenizer_hash: Type of the ids, and hash of the tokenizer.
+        roles: Ids of bos, eos and pad, by `bos_id`, `eos_id` and `pad_id`; None if the tokenizer has none.
         shards: Shards of the training part, in their order.
-        files: Manifest of all files.
+        files: Size and hash of each file.
         made_from: Hash of the inputs and the settings.
     """
 
@@ -109,7 +110,7 @@ class Contents:
 
 
 def read_contents(path: Path) -> Contents | None:
-    """Read a manifest. Return None if it belongs to another kind of folder.
+    """Read the manifest at `path`. Return None if it belongs to another kind of folder.
 
     Raises:
         DamagedFile: If it cannot be read, or its contents are invalid.
@@ -138,8 +139,8 @@ def read_contents(path: Path) -> Contents | None:
 class TokenFolder:
     """Local prepared folder.
 
-    Data is compared with the manifest before it is used: small files each time they are read, a file of ids once per
-    process, when it is opened first.
+    Data is compared with the manifest before it is used: small files each time they are read, a file of ids when a
+    process first opens it.
 
     Attributes:
         name: Path or URL of the folder, as in the recipe.
@@ -156,7 +157,7 @@ class TokenFolder:
         self._open = OpenShards(lambda name: self._map_ids(self._shards[name]), self._close_shard, max_open=max_open)
 
     def check(self) -> None:
-        """Check that every file exists and has its size; contents are checked when they are read.
+        """Check that every file exists and has the size in the manifest. Hashes are checked when a file is read.
 
         Raises:
             DamagedFile: If a file is missing or has another size; the message names the first one.
@@ -198,7 +199,7 @@ class TokenFolder:
         self._open.wait()
 
     def documents(self, part: Part) -> np.ndarray:
-        """Return the positions, from 0, at which documents start in a part or continue from the previous part.
+        """Return the positions in a part at which documents start, or continue from the previous part, (D,) int64.
 
         Raises:
             DamagedFile: If the file is damaged.
@@ -220,12 +221,12 @@ class TokenFolder:
         return counts
 
     def all_ids(self) -> ShardedArray:
-        """Return all ids of the training part."""
+        """Return all ids of the training part (N,), as an array whose shards are opened when they are read."""
         shards = self.contents.shards
         return ShardedArray([part.tokens for part in shards], lambda n: self.ids(shards[n]), self.contents.dtype)
 
     def all_documents(self) -> ShardedArray:
-        """Return the positions in `all_ids` at which documents start."""
+        """Return the positions in `all_ids` at which documents start, or continue from the previous shard, (D,)."""
         shards = self.contents.shards
         lengths, tokens = [part.starts for part in shards], [part.tokens for part in shards]
         offsets = np.cumsum([0, *tokens[:-1]]).tolist()
@@ -249,10 +250,10 @@ class TokenFolder:
         return str(self._folder / file)
 
     def _read(self, file: str, take: Callable[[BinaryIO], Result]) -> Result:
-        """Call `take` with the open file, and return its result.
+        """Call `take` with the open file, and return the result.
 
         Raises:
-            DamagedFile: If the file cannot be read, or as `take`.
+            DamagedFile: If the file cannot be read, or `take` raises it.
         """
         path = self._folder / file
         try:
@@ -266,7 +267,7 @@ class TokenFolder:
             raise DamagedFile(f"cannot read {path}: {error.strerror or error}; {REMEDY}") from None
 
     def _close_shard(self, name: str) -> None:
-        """Hook that is called when a shard is closed."""
+        """Hook for subclasses, called when a shard is closed."""
 
     def _map_ids(self, part: Part) -> np.ndarray:
         def take(file: BinaryIO) -> np.ndarray:
@@ -341,14 +342,14 @@ def find_token_folder(source: str) -> Path | None:
 
 
 def map_array(file: BinaryIO, dtype: np.dtype[Any], length: int) -> np.ndarray:
-    """Map an open file of `length` numbers (N,). The array outlives the file object and the file's path."""
+    """Map an open file of `length` numbers (N,). The array remains valid if the file is closed and its path removed."""
     if not length:
         return np.empty(0, dtype)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype, length)
 
 
 def release_pages(ids: np.ndarray) -> None:
-    """Release the pages of a mapped array, which count as memory of this process.
+    """Release the memory pages of a mapped array, which would count as memory of this process.
 
     They stay in the system's file cache, so that reading them again is fast.
     """
@@ -363,11 +364,14 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
 
 
 def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, model_tokenizer: Tokenizer | None) -> None:
-    """Raise UserError if the pretrained model has another tokenizer than the tokens."""
+    """Raise UserError if the tokenizer of a folder is not that of the model.
+
+    In a mixture without a pretrained model, the first folder has the tokenizer of the model. None accepts any.
+    """
     if model_tokenizer is not None and model_tokenizer.hash != tokenizer.hash:
         raise UserError(
             f"the tokens of {folder.name} were made with another tokenizer than the model's; prepare the text with "
-            "`tercet data prepare --tokenizer` and the model's folder"
+            "`tercet data prepare --tokenizer` and the folder of the model, or of the first source of a mixture"
         )
 
 
@@ -384,7 +388,7 @@ def _parse_part(data: Any) -> Part:
 
 
 def _check_names(contents: Contents) -> None:
-    """Check that all files are in the folder and every part has its two; manifests are untrusted."""
+    """Check that all files are in the folder and have the size of their part; manifests are untrusted."""
     files = contents.files.files
     if any(Path(name).name != name or name.startswith(".") for name in files):
         raise ValueError("a file outside the folder")

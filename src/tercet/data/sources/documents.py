@@ -1,7 +1,8 @@
 """Documents from files, as a stream of pieces of text, so that memory use is bounded.
 
-A piece ends at a place where no tokenizer joins characters: after a single newline between two characters that are not
-white space. The concatenated ids of the pieces are therefore the ids of the whole document.
+A piece ends at a position at which no tokenizer joins characters: after a single newline between two characters that
+are not white space. The concatenated ids of the pieces are therefore the ids of the whole document. Long text without
+such a position is cut at other positions (see `cut_pieces`).
 """
 
 import hashlib
@@ -46,10 +47,10 @@ from tercet.data.sources.text_source import TextSource
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # minimum characters before a cut; longer pieces encode more slowly
-MAX_PIECE = 1 << 22  # characters; text without a suitable place is cut here
+MAX_PIECE = 1 << 22  # characters after which text without a suitable position is cut
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
 
-EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # the usual one of each format, in messages
+EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # usual suffix of each format in messages
 
 _SINGLE_NEWLINE = re.compile(r"(?<=\S)\n(?=\S)")
 _BEFORE_WORD = re.compile(r"(?=[ \t]\S)")  # for text without newlines
@@ -57,7 +58,7 @@ _LAST_OF_RUN = re.compile(r"(?=\n\S)")  # for text with only "\r\n" or empty lin
 
 
 class TextPiece(NamedTuple):
-    """A part of a document, which may be empty only if it comes from `all_pieces`.
+    """Part of a document. It is empty only if it comes from `all_pieces` and the document is empty.
 
     Attributes:
         last: True if the document ends with this piece.
@@ -77,7 +78,7 @@ class DocumentSource(TextSource, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentTexts:
-    """Documents in memory."""
+    """Documents in memory. `documents` is the unit of a document in each text, as in `TextSpec`."""
 
     name: str
     texts: tuple[str, ...]
@@ -137,7 +138,7 @@ class DocumentFiles:
         return readable
 
     def has_files(self) -> bool:
-        """Return True if `files` would find any, stopping at the first.
+        """Return True if `files` would return any file. The search stops at the first one.
 
         Raises:
             UserError: If the folder is too large.
@@ -193,7 +194,7 @@ class DocumentFiles:
             raise UserError(f"{self.root} is empty; use a file that contains text")
 
     def all_pieces(self) -> Iterator[TextPiece]:
-        """Yield pieces as `pieces` does, and an empty one for each empty document. Allow no text at all."""
+        """Yield pieces as `pieces` does, and an empty piece for each empty document. No text at all is not an error."""
         for path in self.files():
             if read_sequences := fasta.find_sequence_reader(uncompressed_suffix(path)):
                 for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
@@ -253,7 +254,7 @@ class DocumentFiles:
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:
-    """Yield the document made of `chunks` in pieces; none if it is empty.
+    """Yield the document that consists of `chunks` in pieces; no piece if it is empty.
 
     A piece ends after the first single newline beyond `PIECE` characters. If there is none in about `MAX_PIECE`
     characters, it ends before another line or a word beyond `PIECE` characters, or else after `MAX_PIECE` characters.
@@ -299,9 +300,9 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
 
 
 def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
-    """Yield the texts of a column, "" for null, one by one.
+    """Yield the texts of a column one by one, "" for null.
 
-    A dictionary column, which stores equal texts once, would be large as a whole.
+    The whole column could be far larger than the file, because a dictionary column stores equal texts only once.
     """
     from pyarrow import parquet, types
 

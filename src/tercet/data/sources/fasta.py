@@ -1,7 +1,7 @@
 """FASTA and FASTQ files: each record is a document, with its lines joined and without its name.
 
 Long sequences are read in pieces whose length is divisible by all k up to 10, so that k-mers do not depend on the cuts.
-A FASTQ record has four lines. Only the number of its qualities is checked.
+A FASTQ record has four lines. Its qualities are checked, but not read as text.
 """
 
 import re
@@ -21,7 +21,7 @@ _INVALID_QUALITY = re.compile(r"[^!-~]")
 
 
 class SequencePiece(NamedTuple):
-    """Part of a sequence. `last` marks the record's end; `record` is the first word of its header."""
+    """Part of a sequence. `last` is True at the end of the record; `record` is the first word of its header."""
 
     text: str
     last: bool
@@ -29,15 +29,19 @@ class SequencePiece(NamedTuple):
 
 
 def find_sequence_reader(suffix: str) -> Callable[[Iterable[str], str], Iterator[SequencePiece]] | None:
-    """Return the reader of files with this suffix, which takes lines and a name; None for others."""
+    """Return the function that reads files with this suffix, or None for other suffixes.
+
+    The function takes the lines of a file and its name for messages.
+    """
     return read_fasta if suffix in FASTA else read_fastq if suffix in FASTQ else None
 
 
 def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
-    """Yield the sequences, piece by piece.
+    """Yield the sequences of a FASTA file, piece by piece.
 
     Raises:
-        UserError: If a line precedes the first `>`, a record has no sequence, or a sequence has an invalid character.
+        UserError: If a nonempty line precedes the first `>`, a record has no sequence, or a sequence has an invalid
+            character.
     """
     header, record, parts, length = 0, "", list[str](), 0
     for number, line in enumerate(lines, 1):
@@ -62,7 +66,7 @@ def read_fasta(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
 
 
 def read_fastq(lines: Iterable[str], name: str) -> Iterator[SequencePiece]:
-    """Yield the nonempty sequences, piece by piece.
+    """Yield the nonempty sequences of a FASTQ file, piece by piece.
 
     Raises:
         UserError: If a record does not have the four lines of FASTQ (@ and a name, letters, +, qualities), a sequence

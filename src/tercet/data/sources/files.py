@@ -90,7 +90,7 @@ def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[
 
 
 def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
-    """Yield the lines of a file, which end at "\n" only. An empty line after the last one is not yielded.
+    """Yield the lines of a file, which end only at "\\n", without this end. A last line that is empty is not yielded.
 
     Raises:
         UserError: If `read_text` raises it, or a line is longer than `limits.LINE_CHARACTERS`.
@@ -115,13 +115,16 @@ def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator
 def read_objects(
     path: Path, encoding: str, errors: Errors, fields: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Return the location and value of each object of a JSONL file or a JSON array.
+    """Return an iterator over the location and value of each object of a JSONL file or a JSON array.
 
     Args:
-        fields: Fields that each object should have, for messages.
+        path: Path of the file.
+        encoding: Encoding of the file.
+        errors: As in `read_text`.
+        fields: Fields that each object should have, for messages. They are not checked.
 
     Raises:
-        UserError: If `read_lines` raises it, or the file contains something else.
+        UserError: If `read_lines` raises it, or the file contains something other than JSON objects.
     """
     if next(read_text(path, encoding, errors)).lstrip().startswith("["):  # a line of JSONL with an object starts with {
         return _read_array(read_text(path, encoding, errors), path, fields)
@@ -129,7 +132,7 @@ def read_objects(
 
 
 def is_json_array(path: Path) -> bool:
-    """Return True if a JSON file starts like an array. Return False also if it cannot be read."""
+    """Return True if a JSON file starts like an array, and False otherwise, also if it cannot be read."""
     try:
         with open_file(path) as file:
             return file.read(BLOCK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
@@ -138,7 +141,16 @@ def is_json_array(path: Path) -> bool:
 
 
 def objects_of_lines(lines: Iterable[str], name: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the location and value of the object on each nonempty line."""
+    """Yield the location and value of the JSON object on each nonempty line.
+
+    Args:
+        lines: Lines of the file.
+        name: Name of the file in locations.
+        fields: Fields that each object should have, for messages.
+
+    Raises:
+        UserError: If a line is not a JSON object.
+    """
     for number, line in enumerate(lines, 1):
         if line.strip():
             location = f"{name} line {number}"
@@ -171,7 +183,12 @@ def _read_array(blocks: Iterator[str], path: Path, fields: Sequence[str]) -> Ite
 
 
 def parse_object(line: str, location: str, fields: Sequence[str]) -> dict[str, object]:
-    """Return the JSON object in a line, which should have `fields`.
+    """Return the JSON object in a line.
+
+    Args:
+        line: The line.
+        location: Location of the line in messages.
+        fields: Fields that the object should have, for messages. They are not checked.
 
     Raises:
         UserError: If the line is not a JSON object.
@@ -200,10 +217,16 @@ def _check_object(row: object, location: str, fields: Sequence[str]) -> dict[str
 
 
 def get_text(values: dict[str, object], field: str, location: str, setting: str) -> str:
-    """Return the text of the field `field`, whose name was set by `setting`.
+    """Return the text of a field.
+
+    Args:
+        values: Object that has the field.
+        field: Name of the field.
+        location: Location of the object in messages.
+        setting: Setting that names the field, for messages.
 
     Raises:
-        UserError: If the field is missing or not text.
+        UserError: If the field is missing or not text, or contains half of a surrogate pair.
     """
     check_field(values, field, location, setting)
     text = values[field]
@@ -231,7 +254,7 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
 
 
 def suggest_field(field: str, names: Iterable[str]) -> str:
-    """Return a suggestion as `suggest` does, with bounded time if a file has thousands of names."""
+    """Return the result of `suggest` for the first names, because a file may have thousands."""
     return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
 
 

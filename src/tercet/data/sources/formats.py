@@ -23,7 +23,7 @@ TEXT_SUFFIXES = (
     ".exs", ".erl", ".clj", ".lisp", ".el", ".f90", ".asm", ".s", ".sh", ".bash", ".zsh", ".ps1", ".sql", ".css",
     ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf",
 )  # fmt: skip
-# Formats with text between markup or in compressed parts, which would be learned with it.
+# Formats that are not read, because their markup or compressed parts would be learned with their text.
 UNREADABLE = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "HTML"), ".ipynb": "a notebook",
     **dict.fromkeys((".po", ".pot"), "gettext translations"), ".tmx": "a translation memory",
@@ -36,30 +36,34 @@ UNREADABLE = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "a database"),
 }  # fmt: skip
 MAGIC = {
-    b"%PDF-": "PDF", b"PK\x03\x04": "an archive", b"\x1f\x8b": "compressed by gzip", b"BZh": "compressed by bzip2",
-    b"\xfd7zXZ\x00": "compressed by xz", b"\x28\xb5\x2f\xfd": "compressed by Zstandard", b"PAR1": "Parquet",
+    b"%PDF-": "PDF", b"PK\x03\x04": "an archive", b"\x1f\x8b": "compressed by gzip without the suffix .gz",
+    b"BZh": "compressed by bzip2", b"\xfd7zXZ\x00": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard", b"PAR1": "Parquet",
     b"\x93NUMPY": "a NumPy array", b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
     b"SQLite format 3": "a database", b"{\\rtf": "a text document of an office program",
 }  # fmt: skip
 WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 SAMPLE_BYTES = 4096  # bytes at the start of a file that are examined
-MIN_ZEROS = 8  # zero bytes that make a file without a text suffix binary, if they are also a tenth of the sample
+MIN_ZEROS = 8  # a file without a text suffix is binary if its sample has this many zero bytes and they are a tenth
 MAX_ENDINGS_SHOWN = 4  # suffixes in a message
 
 
 def is_gzip(path: Path) -> bool:
-    """Return True if the suffix is that of gzip."""
+    """Return True if the suffix of the path is `.gz`."""
     return path.suffix.lower() == GZIP
 
 
 def uncompressed_suffix(path: Path) -> str:
-    """Return the suffix without compression, in lower case, as the usual suffix of its format."""
+    """Return the suffix of a path without `.gz`, in lower case.
+
+    A suffix in `ALIASES` is replaced, so that `.json` and `.ndjson` become `.jsonl`.
+    """
     suffix = _uncompressed_ending(path)
     return ALIASES.get(suffix, suffix)
 
 
 def is_json(path: Path) -> bool:
-    """Return True if the suffix is that of JSON: an array, an object per line, or some settings."""
+    """Return True if the suffix is `.json`. Such a file may contain an array, an object per line, or settings."""
     return _uncompressed_ending(path) == ".json"
 
 
@@ -68,10 +72,10 @@ def _uncompressed_ending(path: Path) -> str:
 
 
 def check_readable(path: Path, encoding: str) -> None:
-    """Check that a file that is read as text is text.
+    """Check that a file to be read as plain text has no other format.
 
     Raises:
-        UserError: If it has a format that is not read, by its ending or its first bytes.
+        UserError: If its suffix or its first bytes are those of a format that is not supported.
     """
     suffix = uncompressed_suffix(path)
     format_name = UNREADABLE.get(suffix) or (
@@ -82,7 +86,7 @@ def check_readable(path: Path, encoding: str) -> None:
 
 
 def is_text_without_ending(path: Path, encoding: str) -> bool:
-    """Return True if the name of a file has no suffix and its first bytes are text."""
+    """Return True if the name of a file has no suffix, and its first bytes are text in this encoding."""
     if path.suffix:
         return False
     data = _first_bytes(path)
@@ -94,7 +98,7 @@ def is_text_without_ending(path: Path, encoding: str) -> bool:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Describe how many files of each suffix a folder leaves out, most frequent first: "3 .png, 1 .html"."""
+    """Return the number of left out files of each suffix as text, most frequent first: "3 .png, 1 .html"."""
     most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_ENDINGS_SHOWN]
     descriptions = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in most_frequent]
     n_others = sum(counts.values()) - sum(count for _, count in most_frequent)

@@ -1,8 +1,8 @@
 """Files of existing token ids: `.bin` as nanoGPT writes it, `.npy`, and lists in JSONL.
 
-A `.bin` file contains only ids in the machine's byte order, so its `dtype` must be set. A `.npy` file contains its
-dtype. Neither is unpickled. Ids wider than `dtype` are recognized by their small upper halves, and a header by its
-first number.
+A `.bin` file contains only ids in the machine's byte order, so their type is a setting (`dtype`). A `.npy` file
+contains its type. Neither is unpickled. In a `.bin` file, ids wider than `dtype` are detected by their small upper
+halves, and a header of llm.c by its first number.
 """
 
 import json
@@ -27,12 +27,12 @@ ARRAYS = (".bin", ".npy")
 HEADERS = {20240520: "uint16", 20240801: "uint32"}  # first number of llm.c's headers, and the type of the ids
 HEADER_BYTES = 1024
 MIN_PAIRS = 32  # minimum pairs of ids for detecting upper halves
-MAX_UPPER_HALF = MAX_IDS - 1 >> 16  # upper 16 of 32 bits
+MAX_UPPER_HALF = MAX_IDS - 1 >> 16  # maximum of the upper 16 bits of an id of 32 bits
 SAMPLE_LINES = 100  # lines of a JSONL file searched for the first nonempty one
 
 
 class IdBlock(NamedTuple):
-    """Ids (N,), which may be empty. `last` is True at the end of the list or the file."""
+    """Ids (N,), which may be empty. `last` is True at the end of a list of ids, or of a `.bin` or `.npy` file."""
 
     ids: np.ndarray[Any, np.dtype[np.uint32]]
     last: bool
@@ -40,7 +40,10 @@ class IdBlock(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class IdFile:
-    """Ids in one file. Each line of JSONL is a list of ids, or an object with a list in `text_field`."""
+    """Ids in one file. Each line of JSONL is a list of ids, or an object with such a list in `text_field`.
+
+    `dtype` is the type of the ids in a `.bin` file.
+    """
 
     path: Path
     dtype: IdDtype = "uint16"
@@ -96,7 +99,10 @@ class IdFile:
                         yield IdBlock(self._parse(line, f"{self.path} line {number}"), last=True)
 
     def _read_array(self, file: IO[bytes], dtype: np.dtype[Any], length: int | None = None) -> Iterator[IdBlock]:
-        """Yield the rest of the file as one array of `length` ids, if the length is known."""
+        """Yield the ids in the rest of the file as one list.
+
+        If `length` is known, raise UserError if the list has another length.
+        """
         n_bytes = 0
         while data := _read_whole(file, BLOCK):
             n_bytes += len(data)
@@ -170,7 +176,7 @@ class IdFile:
 
 
 def contains_ids(file: IdFile) -> bool:
-    """Return True if the suffix is that of ids, or the first line of JSONL has a list instead of a text."""
+    """Return True if the suffix is that of ids, or the first nonempty line of JSONL has a list instead of a text."""
     suffix = uncompressed_suffix(file.path)
     return suffix in ARRAYS or (suffix == ".jsonl" and _has_lists(file))
 

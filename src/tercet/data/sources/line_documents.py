@@ -7,20 +7,24 @@ from typing import Literal
 
 DocumentUnit = Literal["file", "line", "blank_line"]
 
-MIN_LINES = 20  # too few lines to decide
+MIN_LINES = 20  # fewer nonempty lines are too few to decide
 MAX_EMPTY_SHARE = 0.02  # of the lines; text in paragraphs has more
 MAX_INDENTED_SHARE = 0.05  # of the nonempty lines; code and plays have more
 MIN_CHARACTERS = 20  # median length of a line; verse, lists and code have shorter lines
 LONG_LINE_CHARACTERS = 120  # text is not wrapped manually at this width
-MIN_SENTENCE_SHARE = 0.7  # of the lines that end like a sentence; wrapped text has about a tenth
+MIN_SENTENCE_SHARE = 0.7  # of lines that end like a sentence; in wrapped text it is about a tenth
 SENTENCE_ENDS = (".", "!", "?", "…", '."', '!"', '?"', ".”", "!”", "?”", ".)", "。", "！", "？", "।", "؟")
 
 
 def documents_of_lines(lines: Iterable[str], unit: Literal["line", "blank_line"]) -> Iterator[Iterable[str]]:
-    """Yield the documents in a file's lines, in chunks that must be read before the next document.
+    """Yield the documents in the lines of a file, each as an iterable of chunks of text.
 
-    A line of white space counts as empty. Line ends, including carriage returns, are part of the text only within a
-    document.
+    The chunks of a document must be read before the next document. A line of only white space counts as empty. Line
+    ends, including carriage returns, belong to the text only within a document.
+
+    Args:
+        lines: Lines without "\\n".
+        unit: "line" for one document per line, "blank_line" if empty lines separate documents.
     """
     if unit == "line":
         yield from ([line.removesuffix("\r")] for line in lines if not _is_empty(line))
@@ -33,8 +37,8 @@ def documents_of_lines(lines: Iterable[str], unit: Literal["line", "blank_line"]
 def has_document_per_line(sample: str) -> bool:
     """Return True if the beginning of a file looks like one document per line.
 
-    Such a file has many lines, hardly any empty or indented ones, and a median line that is longer than wrapped text,
-    or nearly all lines are whole sentences.
+    Such a file has many lines and hardly any empty or indented ones. Its lines are longer than wrapped text, or most of
+    them end like a sentence.
     """
     lines = sample.split("\n")[:-1]  # the last one may be incomplete
     texts = [line for line in lines if not _is_empty(line)]

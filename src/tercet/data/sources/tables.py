@@ -14,15 +14,16 @@ MAX_COLUMNS_SHOWN = 20  # columns listed in an error
 
 
 def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the location of each row, and its fields by column name, with surrounding white space.
+    """Yield the location of each row after the header, and its fields by column name, with surrounding white space.
 
     Args:
         lines: Lines of the file, without their ends.
         name: Name of the file, whose suffix selects the separator.
-        required: Required columns, and the setting that names each.
+        required: Required columns, and the setting that names each, for messages.
 
     Raises:
-        UserError: If the lines are not such a table.
+        UserError: If the header lacks a required column or has it twice, a row has more or fewer fields than the
+            header, or a row is not valid CSV or longer than `limits.LINE_CHARACTERS`.
     """
     is_tsv = uncompressed_suffix(Path(name)) == ".tsv"
     header: list[str] | None = None
@@ -43,7 +44,7 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
 
 
 def column_names(line: str, suffix: str) -> list[str]:
-    """Return the column names in the first line of a table; none if it is not CSV."""
+    """Return the column names in the first line of a table with this suffix; none if it is not valid CSV."""
     try:
         columns = line.split("\t") if suffix == ".tsv" else next(csv.reader([line]), [])
     except csv.Error:
@@ -54,9 +55,9 @@ def column_names(line: str, suffix: str) -> list[str]:
 def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each nonempty line.
 
-    Quotes are text, as in the registration of text/tab-separated-values and in corpora of sentence pairs. If they were
-    quotes of CSV, one at the start of a sentence and one at the end of a later sentence would join all lines between
-    them into one row.
+    Quotes are text, as in the registration of the media type text/tab-separated-values and in corpora of sentence
+    pairs. With the quotes of CSV, a quote at the start of one sentence and another at the end of a later one would join
+    all lines between them into one row.
     """
     for number, line in enumerate(lines, 1):
         if line := line.removesuffix("\r"):

@@ -1,10 +1,10 @@
-"""The protocol of all sources of text."""
+"""Protocol of all sources of text."""
 
 from typing import Protocol
 
 
 class TextSource(Protocol):
-    """Files, or texts in memory."""
+    """Files, or texts in memory. `name` is the name of the source in messages."""
 
     @property
     def name(self) -> str: ...
@@ -14,5 +14,5 @@ class TextSource(Protocol):
         ...
 
     def size(self) -> int | None:
-        """Return the number of bytes of text, or None if it is unknown before reading."""
+        """Return the number of bytes of text, or None if it is unknown before the source is read."""
         ...

@@ -42,7 +42,7 @@ Unit = Literal["documents", "lists of ids", "pairs", "labeled texts", "conversat
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Statistics of lengths. Half of the texts are at most `median` long, and 95 % at most `p95`."""
+    """Statistics of lengths. At least half of the texts are at most `median` long, and at least 95 % at most `p95`."""
 
     total: int
     min: int
@@ -80,11 +80,12 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSummary:
-    """Summary of all nonempty texts, or of one side of all pairs.
+    """Summary of all nonempty texts, of one side of all pairs, or of all messages of a role.
 
     Attributes:
         n_bytes: Bytes of the texts in UTF-8.
-        words: Numbers of words, separated by white space.
+        characters: Statistics of the number of characters per text.
+        words: Statistics of the number of words per text. Words are separated by white space.
         scripts: Share of each script among all letters, largest first.
     """
 
@@ -100,20 +101,24 @@ class DataSummary:
 
     Attributes:
         format: Description of the file's format.
-        count: Number of nonempty documents, pairs or labeled texts, or of conversations with an answer.
-        empty: Number of those that are empty or only white space, of pairs with an empty side, or of conversations
-            without an answer.
-        duplicates: Number of items equal, character by character, to an earlier one.
-        texts: Summaries by side: "text", or "source" and "target"; for conversations by role; empty for ids.
-        labels: Number of occurrences of each label, most frequent first; empty for numbers.
+        unit: Kind of the items.
+        count: Number of items that are not empty.
+        empty: Number of empty items: documents and labeled texts without characters other than white space, lists
+            without ids, pairs with an empty side, and conversations without a learned answer.
+        duplicates: Number of items that are not empty and whose texts are equal to those of an earlier item.
+        texts: Summaries of the texts: "text", "source" and "target" for pairs, one per role for conversations; none for
+            ids.
+        labels: Number of occurrences of each label, most frequent first; empty for numbers and for other data.
         problem_type: Kind of the labels, or "" for other data.
-        numbers: Statistics of labels that are numbers.
-        label_counts: Number of labels per text, if texts may have several.
+        numbers: Statistics of labels that are numbers, else None.
+        label_counts: Statistics of the number of labels per text, if texts may have several, else None.
         labels_look_like: "numbers" or "lists" if each text has one label and the labels look like numbers, or like
             lists of labels.
-        turns, roles: Messages per conversation, and messages of each role.
-        ids, largest_id: Length of the lists in a file of ids, and the largest id.
-        invalid, invalid_places: Number of bytes that are not UTF-8, and the first of them. They are read as U+FFFD.
+        turns: Statistics of the number of messages per conversation, else None.
+        roles: Number of messages of each role.
+        ids, largest_id: Statistics of the lengths of lists of ids, and the largest id, else None.
+        invalid, invalid_places: Number of bytes that are not UTF-8, and the places of the first ones. They are read as
+            U+FFFD. Only files whose encoding is UTF-8 are checked.
         looks_like_lines: True if the file is read as one document but looks like one document per line.
         left_out: Number of files in a folder that are not read, by suffix.
     """
@@ -141,10 +146,11 @@ class DataSummary:
 
 
 def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
-    """Summarize a file, a folder or a named dataset, which is read once as a stream.
+    """Summarize a file, a folder or a named dataset, which is read as a stream.
 
     Args:
-        data: Spec, or a path or name. The format of a path is detected from its name and its first lines.
+        data: Spec, path, or name of a dataset. For a path, the kind of data is detected from the name and the first
+            lines of the file.
 
     Raises:
         UserError: If the data does not exist, or does not have the format that its name implies.
@@ -370,7 +376,7 @@ def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
 
 
 def _tolerate_invalid_bytes(source: FileSource) -> tuple[FileSource, InvalidBytes]:
-    """Return the source, set to replace bytes that are not UTF-8, and these bytes."""
+    """Return the source, which now replaces bytes that are not UTF-8 if there are any, and their number and places."""
     source.size()  # raises with the nearest path if the file does not exist
     invalid = find_invalid_bytes(source.files() if isinstance(source, PairFiles) else [source.path], source.encoding)
     return replace(source, errors=invalid.errors), invalid

@@ -30,7 +30,7 @@ class InvalidBytes:
 
     @property
     def errors(self) -> Errors:
-        """Error handler for reading the files."""
+        """Error handler with which all files can be read."""
         return "replace" if self.count else "strict"
 
 

@@ -1,4 +1,4 @@
-"""Scripts of a text: the script of a letter is the first word of its Unicode name."""
+"""Scripts of a text. The script of a letter is the first word of its Unicode name, after FULLWIDTH and the like."""
 
 import unicodedata
 

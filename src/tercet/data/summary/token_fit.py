@@ -21,14 +21,16 @@ class TokenFit:
 
     Attributes:
         tokenizer: Kind of the tokenizer.
-        tokens: Lengths of documents, pairs (the longer side), texts or conversations, including special tokens.
-        max_len: Context length, or None if it is not compared.
-        longer: Number of texts that exceed the limit: `max_len` tokens, or max_len + 1 for conversations, whose last
+        vocab_size: Number of ids of the tokenizer.
+        tokens: Statistics of the lengths, in tokens, of documents, pairs (the longer side), labeled texts or
+            conversations, including special tokens.
+        max_len: Context length, or None if there is none to compare with.
+        longer: Number of texts that exceed the limit: `max_len` tokens, or `max_len` + 1 for conversations, whose last
             token is only predicted.
         beyond: Number of tokens of these texts beyond the limit.
         fate: Effect on longer texts in training: a document is continued in another row ("split"), a pair is "left
-            out", a text or a conversation is "cut".
-        unanswered: Conversations that are left out because no answer begins within the context.
+            out", a labeled text or a conversation is "cut".
+        unanswered: Number of conversations that are left out because no learned answer begins within the context.
     """
 
     tokenizer: str
@@ -48,12 +50,14 @@ def measure_tokens(
     chat_template: str | None = None,
     max_len: int | None = None,
 ) -> TokenFit:
-    """Measure the lengths of both parts of the data.
+    """Measure the lengths, in tokens, of all texts in both parts of the data.
 
-    The ids are cached, as in training.
+    The texts are tokenized as in training, and the ids are cached.
 
     Args:
-        tokenizer, chat_template: Replacements for those of the spec.
+        spec: Settings of the data.
+        tokenizer, chat_template: Tokenizer and chat template of a model, used instead of those of the spec.
+        max_len: Context length to compare with, or None.
 
     Raises:
         UserError: If the data cannot be read, tokenized or divided.

@@ -124,7 +124,7 @@ def test_errors_name_their_line(name: str, data: str, words: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"tokens": ["a", "b"], "labels": ["x"]}, "line 1 has 2 in 'tokens' and 1 in 'labels'; label each word"),
+        ({"tokens": ["a", "b"], "labels": ["x"]}, "line 1 has 2 items in 'tokens' and 1 in 'labels'; label each word"),
         ({"tokens": "a b", "labels": ["x"]}, "'tokens' and 'labels' must be two lists"),
         ({"tokens": ["a", 3], "labels": ["x", "y"]}, "line 1: word 2: the field 'tokens' is not text"),
         ({"tokens": ["a"], "labels": [None]}, "line 1 has nothing as its 'labels'"),

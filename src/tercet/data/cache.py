@@ -1,6 +1,6 @@
 """Cache folders: written atomically, and named after a hash of everything that they depend on.
 
-A changed file, tokenizer or split gives another name, so the cache never returns stale data. Each folder contains a
+If a file, tokenizer or split changes, so does the name, and the cache never returns stale data. Each folder contains a
 manifest of hashes, which is checked before use. A damaged folder is rebuilt with a notice.
 """
 
@@ -49,7 +49,7 @@ def check_hash(name: str, content: str, expected: str | None) -> None:
         ChangedData: If the hashes differ.
     """
     if expected is not None and content != expected:
-        raise ChangedData(f"{name} does not have the expected hash; pass the data that was hashed")
+        raise ChangedData(f"{name} does not have the expected hash; pass the original data")
 
 
 class Snapshot:
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def memory_map(path: Path, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the numbers in a file as a memory-mapped array; an empty file, which cannot be mapped, as an empty one."""
+    """Return the numbers in a file as a memory-mapped array, or an ordinary empty array for an empty file."""
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 

@@ -37,7 +37,8 @@ def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndar
 def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozenset[int]:
     """Return the smallest hashes that together belong to at most `count` texts and at most a tenth of all texts.
 
-    Hashes of more texts than that are skipped. If there are no others, return the hash of the fewest texts.
+    The limit is at least one text. Hashes that belong to more texts are skipped. If there are no others, return the
+    hash of the fewest texts.
 
     Args:
         text_hashes: Hash of each text.

@@ -111,9 +111,9 @@ def prepare_labels(
 
     Raises:
         ChangedData: If the data does not have the expected hash.
-        UserError: If texts cannot be read, tokenized or divided, all training texts have the same label, the validation
-            part has a label that the training part lacks, the tokenizer lacks bos or eos, or the cache cannot be
-            written.
+        UserError: If texts cannot be read, tokenized or divided, all training texts have the same labels or nearly the
+            same number, the validation part has a label that the training part lacks, the tokenizer lacks bos or eos,
+            or the cache cannot be written.
     """
     return _LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
 

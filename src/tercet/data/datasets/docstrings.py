@@ -69,7 +69,9 @@ def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
 def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
     """Return the examples of each part; the validation part is drawn by a hash of the text."""
     hashes = array("Q", (hash_text(example.text) for example in examples))
-    validation_hashes = draw_validation(hashes, MAX_VALIDATION, "the library has only one docstring")
+    validation_hashes = draw_validation(
+        hashes, MAX_VALIDATION, "the library has only one docstring; use a Python that includes its source files"
+    )
     held_out = [hash_text(example.text) in validation_hashes for example in examples]
     return {
         part: tuple(

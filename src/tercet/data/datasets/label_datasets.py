@@ -35,7 +35,7 @@ class LabelDataset:
 
 
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
-    """Return the named dataset `spec.source`, or the file at this path.
+    """Return a part of the named dataset `spec.source`, or the file at this path.
 
     `./python-docstrings` is always a path. A path with a suffix is not checked before it is read.
 

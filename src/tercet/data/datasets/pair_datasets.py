@@ -41,7 +41,7 @@ class PairDataset:
 
 
 def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
-    """Return the named dataset `spec.source`, or the files at the paths `spec.source` and `spec.target`.
+    """Return a part of the named dataset `spec.source`, or the files at the paths `spec.source` and `spec.target`.
 
     `./numbers` is always a path. A path with a suffix is not checked before it is read.
 

@@ -41,7 +41,12 @@ FACTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Named dataset of text."""
+    """Named dataset of text.
+
+    Attributes:
+        description, origin: Texts for the list of datasets.
+        open: Function that returns the documents.
+    """
 
     description: str
     origin: str

@@ -43,7 +43,7 @@ class Conversation(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True if no answer is learned. Answers that are blank or have the weight 0 are not."""
+        """True if no answer is learned. Blank answers and answers of weight 0 are not learned."""
         return not any(
             message["role"] == "assistant" and message["content"].strip() and "weight" not in message
             for message in self.messages

@@ -190,7 +190,7 @@ class LabelFile:
             raise UserError(f"{location}: over tokens, {keys[0]!r} and {keys[1]!r} must be two lists")
         if len(words) != len(labels):
             raise UserError(
-                f"{location} has {len(words)} in {keys[0]!r} and {len(labels)} in {keys[1]!r}; label each word"
+                f"{location} has {len(words)} items in {keys[0]!r} and {len(labels)} in {keys[1]!r}; label each word"
             )
         located_words = [
             (f"{location}: word {number}", word) for number, word in enumerate(cast(list[object], words), 1)

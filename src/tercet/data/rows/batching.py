@@ -18,12 +18,12 @@ Result = TypeVar("Result")
 def cut_batches(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
     """Cut rows into consecutive batches, each with as many rows as possible.
 
-    Returns:
-        (n + 1,) start of each batch, and the end of the last one.
-
     Args:
         lengths: (N,) number of tokens of each row.
         batch_tokens: Maximum number of tokens per batch, including padding. A longer row forms its own batch.
+
+    Returns:
+        (n + 1,) start of each batch, and the end of the last one.
 
     Raises:
         ValueError: If `batch_tokens` is below 1.

@@ -193,7 +193,7 @@ class Windows:
             stride: Distance between windows in tokens (default: `length`).
             document_starts: (D,) start of each document. If set, batches contain the number of each token's document.
             whole_documents: If True, a document that fits into a window is not cut: the next window starts at its
-                first token, which is then not scored. Requires `document_starts`.
+                first token, which is then not scored. Has no effect without `document_starts`.
 
         Raises:
             ValueError: If `length` is below 1, or `stride` is not from 1 to `length`.

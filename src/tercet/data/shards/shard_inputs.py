@@ -32,7 +32,7 @@ class Input:
     Attributes:
         key: Number of the source, or "validation", and the name in the source; the same on every machine.
         source: Source that reads only this input.
-        size: Size in bytes, for a file on disk.
+        size: Size of the file on disk, or of the texts in memory, in bytes.
         side: "validation" if the input comes from a separate validation source, else "train".
     """
 

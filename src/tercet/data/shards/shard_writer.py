@@ -181,7 +181,10 @@ def _write_shard(
     counts = array_bytes(shard.sinks["train"].counts)
     write_atomically(counts_path(folder, name), counts)
     if stamps(unit) != initial_stamps:
-        raise UserError(f"{unit.inputs[0].source.name} or a file after it was changed while it was read; start again")
+        raise UserError(
+            f"{unit.inputs[0].source.name} or a file after it was changed while it was read; "
+            "try again when it is complete"
+        )
     record = {**parts, "counts_hash": astuple(FileHash.from_bytes(counts)), "end": asdict(shard.end)}
     write_sealed_json(record_path(folder, name), record)
     return shard.end

@@ -364,9 +364,9 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int | None]:
 
 
 def check_tokenizer(folder: TokenFolder, tokenizer: Tokenizer, model_tokenizer: Tokenizer | None) -> None:
-    """Raise UserError if the tokenizer of a folder is not that of the model.
+    """Raise UserError if the tokenizer of a folder is not that of the model, unless that is None.
 
-    In a mixture without a pretrained model, the first folder has the tokenizer of the model. None accepts any.
+    In a mixture without a pretrained model, the model has the tokenizer of the first folder.
     """
     if model_tokenizer is not None and model_tokenizer.hash != tokenizer.hash:
         raise UserError(

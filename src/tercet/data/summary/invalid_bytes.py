@@ -30,7 +30,7 @@ class InvalidBytes:
 
     @property
     def errors(self) -> Errors:
-        """Error handler with which all files can be read."""
+        """Error handler for reading the files: "replace" if there are invalid bytes, else "strict"."""
         return "replace" if self.count else "strict"
 
 

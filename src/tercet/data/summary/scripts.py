@@ -1,4 +1,4 @@
-"""Scripts of a text. The script of a letter is the first word of its Unicode name, after FULLWIDTH and the like."""
+"""Scripts of a text. The script of a letter is the first word of its Unicode name, after a word in `WIDTHS`."""
 
 import unicodedata
 

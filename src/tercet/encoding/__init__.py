@@ -1,4 +1,4 @@
-"""Uses of an encoder: fill masks, embed texts and find nearest ones, classify and score texts.
+"""Uses of an encoder: fill masks, embed texts and find the nearest ones, classify and score texts.
 
 Results do not depend on the other texts of a batch.
 """

@@ -47,7 +47,7 @@ class HiddenBatch:
     """Hidden states of a batch of rows.
 
     Attributes:
-        numbers: Numbers of the rows.
+        numbers: Index of each row of the batch among the rows of `map_hidden`.
         hidden: (B, T, D) hidden states.
         token_mask: (B, T), True at real tokens, or None if all are real.
     """
@@ -58,16 +58,19 @@ class HiddenBatch:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], *, max_len: int) -> EncodedTexts:
-    """Encode texts and add bos and eos. Texts of more than `max_len` tokens are truncated before eos.
+    """Encode texts and add bos and eos.
+
+    Texts of more than `max_len` tokens, including bos and eos, are truncated before eos.
 
     Raises:
         UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
+        ValueError: If `max_len` is less than 3.
     """
     return frame_rows(tokenizer, [ids.tolist() for ids in encode_located(tokenizer, texts)], max_len=max_len)
 
 
 def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int) -> EncodedTexts:
-    """Add bos and eos to texts that are already ids, as `encode_texts` does."""
+    """Truncate texts that are already ids, and add bos and eos, as `encode_texts` does."""
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     if bos is None or eos is None:
         raise UserError(
@@ -75,13 +78,13 @@ def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int
             "requires both; train with the kind wordpiece, or set bos: true and eos: true in data.tokenizer"
         )
     if max_len < 3:
-        raise ValueError(f"max_len={max_len} leaves no room for a token between bos and eos; it must be at least 3")
+        raise ValueError(f"max_len={max_len} must be at least 3, for bos, one token and eos")
     max_ids = max_len - 2
     return EncodedTexts(rows=[[bos, *ids[:max_ids], eos] for ids in texts], cut=[len(ids) > max_ids for ids in texts])
 
 
 def pick_places(table: Shaped[Tensor, "B T D"], places: Sequence[tuple[int, int]]) -> Shaped[Tensor, "N D"]:
-    """Return the vectors at (row, position) places, without synchronizing with a GPU."""
+    """Return the vectors of `table` at pairs of a row and a position, without synchronizing with a GPU."""
     rows, positions = to_device(torch.tensor(places, dtype=torch.long).view(-1, 2), table.device).unbind(1)
     return table[rows, positions]
 
@@ -98,10 +101,12 @@ def map_hidden(
     """Compute hidden states of rows in batches, and return one result per row, in the order of the rows.
 
     Args:
+        model: Model that computes the hidden states.
         lengths: Length of each row.
-        get_row: Function that returns the ids of the row with a number, called when its batch is made.
-        function: Function of a batch that returns one result for each row. Tensors from `to_host` are waited for only
-            once, at the end.
+        get_row: Function that returns the token ids of the row with this index. It is called when the batch of the row
+            is made.
+        function: Function of a batch that returns one result for each row. The results may be tensors from `to_host`,
+            which are complete when `map_hidden` returns.
         pad: Padding id. Any id works, because padding is masked.
         batch_tokens: Maximum number of tokens per batch, including padding. A longer row forms its own batch.
     """

@@ -1,4 +1,4 @@
-"""Classification with an encoder: labels of texts or words with their probabilities, or numbers."""
+"""Classification with an encoder: labels of texts or words with their probabilities, or numbers for texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Classification(Summary):
 
     Attributes:
         label: Most likely label.
-        probability: Its probability.
+        probability: Probability of this label.
         scores: Probability of every label, most likely first; they sum to 1.
         truncated: True if the text exceeds the model's context and was cut.
     """
@@ -82,8 +82,8 @@ class Tagging(Summary):
 
     Attributes:
         words: Words of the text.
-        tags: Label of each word; None if the word is beyond the model's context, or the tokenizer encodes it to
-            nothing.
+        tags: Label of each word; None if the word is beyond the model's context, or if the tokenizer returns no tokens
+            for it.
         truncated: True if the text exceeds the model's context and was cut.
     """
 
@@ -108,10 +108,16 @@ class Tagging(Summary):
 def classify(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Classification]:
-    """Return the label of each text, in their order.
+    """Return the most likely label of each text, in the order of the texts.
+
+    Args:
+        model: Model with a classifier that assigns one label to each text.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to classify.
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: If the model does not give each text one label, the tokenizer has no bos or eos, or a text cannot be
+        UserError: If the model has another classifier or none, the tokenizer has no bos or eos, or a text cannot be
             encoded.
     """
     labels = _head(model, "texts", "single_label_classification").labels
@@ -127,10 +133,17 @@ def classify_multi_label(
     threshold: float = THRESHOLD,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[MultiLabelClassification]:
-    """Return the labels of each text, in their order: those with a probability above `threshold`.
+    """Return the labels with a probability above `threshold` for each text, in the order of the texts.
+
+    Args:
+        model: Model with a classifier that assigns any number of labels to each text.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to classify.
+        threshold: Probability above which a label is assigned.
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: If the model does not give texts several labels, the tokenizer has no bos or eos, or a text cannot be
+        UserError: If the model has another classifier or none, the tokenizer has no bos or eos, or a text cannot be
             encoded.
     """
     labels = _head(model, "texts", "multi_label_classification").labels
@@ -146,7 +159,13 @@ def classify_multi_label(
 def regress(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Regression]:
-    """Return the number of each text, in their order.
+    """Return the number that the model predicts for each text, in the order of the texts.
+
+    Args:
+        model: Model with a regression head.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to score.
+        batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
         UserError: If the model does not predict numbers, the tokenizer has no bos or eos, or a text cannot be encoded.
@@ -162,9 +181,9 @@ def regress(
 def tag(
     model: EncoderOnly, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Tagging]:
-    """Return the labels of the words of each sentence.
+    """Return the labels of the words of each sentence, which is a list of words.
 
-    As in training, a word has the label of its first piece.
+    As in training, the label of a word is predicted at its first token.
 
     Raises:
         UserError: If the model does not label words, the tokenizer has no bos or eos, or a word cannot be encoded.
@@ -173,7 +192,7 @@ def tag(
     words = encode_words(tokenizer, sentences)
     encoded_texts = frame_rows(tokenizer, [ids.tolist() for ids, _ in words], max_len=model.max_len)
     rows = encoded_texts.rows
-    # Positions of the words' first pieces in the rows, shifted by bos; None beyond the context.
+    # Position in the row of each word's first token, after bos; None if it is beyond the context or does not exist.
     first_positions = [
         [int(first) + 1 if 0 <= first < len(row) - 2 else None for first in firsts]
         for (_, firsts), row in zip(words, rows, strict=True)
@@ -184,7 +203,7 @@ def tag(
     ]
 
     def probabilities(batch: HiddenBatch) -> tuple[Tensor, ...]:
-        """Return the probabilities (words, L) of the encoded words of each row."""
+        """Return, for each row, the probabilities (words, L) of the words that have a position."""
         p = model.classify(batch.hidden, batch.token_mask).softmax(-1)  # (B, T, L)
         places = [
             (slot, first_position)
@@ -228,7 +247,7 @@ def _text_logits(
     return rows, encoded_texts.cut
 
 
-FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # the prediction for a text, and its function
+FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # the predictions for texts, and the function that returns them
     "single_label_classification": ("labels", "classify"),
     "multi_label_classification": ("any number of labels", "classify_multi_label"),
     "regression": ("numbers", "regress"),

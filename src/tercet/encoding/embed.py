@@ -47,13 +47,18 @@ def embed(
     """Return the vectors of the texts. The vector of an empty text is that of bos and eos.
 
     Args:
-        pooling: Mean of all tokens, or the first one, bos.
+        model: Model that computes the hidden states.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to embed.
+        pooling: `mean` of the hidden states of all tokens, or `first`, the hidden state of bos.
         normalise: If True, normalize vectors to length 1.
-        max_len: Maximum number of tokens per text, at most the model's context (default).
+        max_len: Maximum number of tokens per text, including bos and eos (default: the model's context, which is also
+            the upper limit).
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
         UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
+        ValueError: If `max_len` is 1 or 2.
     """
     encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
@@ -74,7 +79,7 @@ def embed_rows(
     normalise: bool,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
-    """Return the vector (D,) of each text that is already ids, framed by bos and eos."""
+    """Return the vector (D,) of each row of token ids, which begins with bos and ends with eos; see `embed`."""
 
     def vectors(batch: HiddenBatch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)

@@ -2,8 +2,9 @@
 
     p(word) = product over its pieces k of p(piece k | the text, pieces before k, a mask for k and for each after it)
 
-For a word of n pieces, the mask is expanded to n masks, which are filled from left to right. The probabilities of all
-words of n pieces sum to 1, so the probability of a word is conditional on its number of pieces.
+A piece is a token of a word. For a word of n pieces, the mask is expanded to n masks, which are filled from left to
+right. The probabilities of all sequences of n pieces sum to 1, so the probability of a word is conditional on its
+number of pieces.
 """
 
 import math
@@ -32,8 +33,9 @@ class Candidate(Summary):
     """Candidate for a mask.
 
     Attributes:
-        word: Token, or one of the given words.
+        word: Text of a token, or one of the given words.
         ids: Ids of its pieces.
+        probability: Probability of the word at this mask.
         text: Whole text with the word instead of the mask.
     """
 
@@ -87,14 +89,18 @@ def fill(
     A mask is written [MASK], <mask>, or as the tokenizer's mask token.
 
     Args:
+        model: Model with a head for masked tokens.
+        tokenizer: Tokenizer of the model.
+        texts: Texts with at least one mask each.
         top: Maximum number of candidates (default: 5, or all words of `only`).
-        only: Words to choose from, instead of the vocabulary. For a word of several pieces, the mask is expanded.
+        only: Words to choose from (default: all tokens). For a word of several pieces, the mask is expanded.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
-        UserError: If a text has no mask, or one beyond the model's context; if a word is not in the vocabulary, or the
-            tokenizer has no mask token, bos or eos.
-        ValueError: If `top` is below 1, or `only` is empty.
+        UserError: If a text has no mask, or one beyond the model's context; if the vocabulary cannot encode a word, or
+            the tokenizer has no mask token, bos or eos.
+        ValueError: If `top` is below 1, if `only` is empty or a word of it does not fit into the context, or if the
+            model has no head for masked tokens.
     """
     if top is not None and top < 1:
         raise ValueError(f"top={top} must be at least 1")
@@ -123,7 +129,7 @@ def _likeliest(
     n = min(top, model.vocab_size - len(excluded))
 
     def best_tokens(batch: HiddenBatch) -> list[tuple[Tensor, Tensor]]:
-        """Return the probabilities (masks, n) and ids of the most likely tokens for each text's masks."""
+        """Return the probabilities and the ids, (masks, n) each, of the most likely tokens for each text's masks."""
         places = [(slot, position) for slot, number in enumerate(batch.numbers) for position in texts[number].positions]
         best = [
             logits.softmax(-1).index_fill(1, forbidden, -1.0).topk(n)
@@ -162,7 +168,7 @@ def _words(
 ) -> list[Masks]:
     steps = partial(_spell, mask_id=require_mask_id(tokenizer), max_len=model.max_len)
     spellings = [[_group_by_pieces(text, number, words) for number in range(len(text.positions))] for text in texts]
-    # Words of one piece are scored with the same row, and so are words with the same first pieces.
+    # A row scores several words: all of one piece, or those with the same first pieces and the same number of them.
     targets_of_row = dict[tuple[int, ...], set[tuple[int, int]]]()
 
     for text, masks in zip(texts, spellings, strict=True):
@@ -210,7 +216,7 @@ def _words(
 def _spell(
     text: MaskedText, number: int, pieces: tuple[int, ...], *, mask_id: int, max_len: int
 ) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-    """Return, for each piece of a word, the row that predicts it, its position and its token."""
+    """Return, for each piece of a word, the row that predicts it, and its position and token id."""
     position = text.positions[number]
     rows = [
         [*text.row[:position], *pieces[:k], *[mask_id] * (len(pieces) - k), *text.row[position + 1 :]]

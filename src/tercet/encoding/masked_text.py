@@ -12,7 +12,11 @@ MASK_NAMES = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's mas
 
 
 def require_mask_id(tokenizer: Tokenizer) -> int:
-    """Return the id of the mask token. Raise UserError if there is none."""
+    """Return the id of the mask token.
+
+    Raises:
+        UserError: If the tokenizer has no mask token.
+    """
     if tokenizer.mask_id is None:
         raise UserError(
             f"the tokenizer ({tokenizer.kind}) has no mask token, so nothing can be masked; train with the kind "
@@ -26,6 +30,8 @@ class MaskedText:
     """Text with one or more masks.
 
     Attributes:
+        tokenizer: Tokenizer that encoded the text.
+        text: The text with its masks.
         row: Ids, from bos to eos.
         positions: Positions of the masks in `row`.
         prefixes: Text before each mask.
@@ -41,7 +47,11 @@ class MaskedText:
 
     @classmethod
     def read(cls, tokenizer: Tokenizer, text: str, *, max_len: int) -> "MaskedText":
-        """Encode a text. Raise UserError if it has no mask, or one beyond the model's context."""
+        """Encode a text and find its masks. Texts of more than `max_len` tokens are truncated.
+
+        Raises:
+            UserError: If the text has no mask, or one beyond `max_len`; if the tokenizer has no mask token, bos or eos.
+        """
         mask_id = require_mask_id(tokenizer)
         ids = tokenizer.encode_masked(text).tolist()
         prefixes = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
@@ -65,7 +75,9 @@ class MaskedText:
         )
 
     def pieces(self, number: int, word: str) -> tuple[int, ...]:
-        """Return the ids of `word` in the place of a mask, with a preceding space or within a word.
+        """Return the ids of `word` at the mask with index `number`.
+
+        The ids depend on the text before the mask, because the word may follow a space or continue another word.
 
         Raises:
             UserError: If the vocabulary cannot encode the word.
@@ -78,7 +90,7 @@ class MaskedText:
         return tuple(pieces)
 
     def fill_mask(self, number: int, pieces: Sequence[int]) -> str:
-        """Return the text with `pieces` instead of one mask; the other masks are kept."""
+        """Return the text with `pieces` instead of the mask with index `number`; the other masks are kept."""
         position = self.positions[number]
         text = self.tokenizer.decode([*self.row[1:position], *pieces, *self.row[position + 1 : -1]], skip_special=False)
         # Encoding a mask drops the space before it, so decoding has to restore it for the remaining masks.

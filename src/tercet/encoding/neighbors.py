@@ -15,9 +15,9 @@ import numpy as np
 from tercet.config import UserError
 from tercet.notebook import Summary, Table, View, format_value
 
-PIECE = 1 << 20  # numbers of the vectors and the scores in memory at once
-MIN_ROWS = 64  # minimum rows of a block, for any number of queries
-SAFE_LENGTHS = (1e-15, 1e15)  # lengths whose products fit float32; other vectors are normalized first
+PIECE = 1 << 20  # maximum number of elements in the vectors of a block and their scores
+MIN_ROWS = 64  # minimum number of rows per block, even if a block then has more than `PIECE` elements
+SAFE_LENGTHS = (1e-15, 1e15)  # lengths for which products fit into float32; other vectors are normalized first
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,10 +47,20 @@ class Neighbors(Summary):
 
 
 class NearestNeighbors:
-    """Search for the `top` nearest rows for each query among all pushed rows; other rows are not stored."""
+    """Search for the nearest rows of each query among all rows that are added with `push`.
+
+    Only the nearest rows so far are stored.
+
+    Args:
+        queries: (Q, D) vectors.
+        top: Maximum number of rows to find for each query.
+
+    Raises:
+        UserError: If a query is not finite.
+        ValueError: If `top` is below 1.
+    """
 
     def __init__(self, queries: np.ndarray, *, top: int) -> None:
-        """Raise UserError if a query is not finite, and ValueError if `top` is below 1."""
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}")
         self._queries, self._top, self._count = _unit(queries, _check_lengths(queries, "query")), top, 0  # (Q, D)
@@ -59,10 +69,10 @@ class NearestNeighbors:
         self._slack = (queries.shape[1] + 16) * 2.0**-23
 
     def push(self, vectors: np.ndarray) -> None:
-        """Add rows (N, D), which are processed in blocks of `PIECE` numbers.
+        """Add rows (N, D) to the search. To limit memory, they are compared with the queries in blocks.
 
         Raises:
-            UserError: If their width differs from that of the queries, or they are not finite.
+            UserError: If the width of the rows differs from that of the queries, or a row is not finite.
         """
         width = self._queries.shape[1]
         if vectors.ndim != 2 or vectors.shape[1] != width:
@@ -75,7 +85,7 @@ class NearestNeighbors:
             self._push(np.asarray(vectors[start : start + rows]))
 
     def result(self) -> Neighbors:
-        """Return the nearest rows so far."""
+        """Return the nearest of all rows that were added so far."""
         shape = len(self._queries), min(self._top, self._count)
         return Neighbors(
             numbers=np.array(self._numbers, np.int64).reshape(shape), scores=np.array(self._scores).reshape(shape)
@@ -94,14 +104,14 @@ class NearestNeighbors:
         self._count += len(vectors)
 
     def _select_candidates(self, query: int, approximate: np.ndarray) -> np.ndarray:
-        """Return the rows that may be among the nearest."""
+        """Return the indices of those rows of a block that may be among the nearest."""
         best_scores = self._scores[query]
         threshold = best_scores[-1] - self._slack if len(best_scores) == self._top else -np.inf
         candidates = np.flatnonzero(approximate >= threshold)
         if (n_excess := len(candidates) - self._top) > 0:
             threshold = (
                 np.partition(approximate[candidates], n_excess)[n_excess] - 2 * self._slack
-            )  # score of the last neighbor according to `approximate`
+            )  # approximate score of the last neighbor, minus the possible errors of two scores
             candidates = candidates[approximate[candidates] >= threshold]
         return candidates
 
@@ -127,7 +137,7 @@ def nearest(vectors: np.ndarray, queries: np.ndarray, *, top: int) -> Neighbors:
 
 
 def _check_lengths(vectors: np.ndarray, name: str, first: int = 0) -> np.ndarray:
-    """Return the lengths (N,) of the vectors; messages count the vectors from `first`."""
+    """Return the lengths (N,) of the vectors, which must be finite. Error messages count vectors from `first`."""
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
     if len(invalid := np.flatnonzero(~np.isfinite(lengths))):
@@ -140,7 +150,10 @@ def _unit(vectors: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _cosines(vectors: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Return the cosines (N,) in float64, each computed separately to not depend on its position."""
+    """Return the cosines (N,) in float64.
+
+    Each cosine is summed separately, so that it does not depend on the position of its row.
+    """
     rows = vectors.astype(np.float64)
     lengths = np.sqrt(np.square(rows).sum(1))
     return (rows * unit).sum(1) / np.where(lengths > 0, lengths, 1)

@@ -3,7 +3,7 @@
     pseudo-log-likelihood = sum over t of ln p(token t | all tokens but t)             Salazar et al. 2020
 
 A token of a long word is easily predicted from the rest of the word, which makes rare words look likely. `within_word`
-also masks the rest of the word to its right (Kauf and Ivanova 2023; `within_word_l2r` in minicons).
+therefore also masks the tokens of the same word to its right (Kauf and Ivanova 2023; `within_word_l2r` in minicons).
 """
 
 import math
@@ -56,6 +56,9 @@ def pseudo_logprobs(
     The tokens bos and eos are not scored.
 
     Args:
+        model: Model with a head for masked tokens.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to score.
         within_word: If True, the tokens to the right in the same word are masked too.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
@@ -74,7 +77,10 @@ def pseudo_scores(
     within_word: bool = False,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[PseudoScore]:
-    """Return the sum of each text's `pseudo_logprobs`. The arguments are the same."""
+    """Return the pseudo-log-likelihood of each text, which is the sum of its `pseudo_logprobs`.
+
+    Arguments and errors are those of `pseudo_logprobs`.
+    """
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
     scores = _logprobs(model, tokenizer, encoded_texts, within_word=within_word, batch_tokens=batch_tokens)
     return [
@@ -89,7 +95,7 @@ def _logprobs(
     mask_id = require_mask_id(tokenizer)
     rows = [np.array(row) for row in encoded_texts.rows]
     ends = [_hidden_until(row, tokenizer, within_word) for row in rows]
-    # One forward pass per token of each text: rows are made when they are read, to save memory.
+    # There is one row per token of each text. To save memory, a row is made only when its batch is computed.
     passes = [(number, position) for number, row in enumerate(rows) for position in range(1, len(row) - 1)]
 
     def row(index: int) -> list[int]:
@@ -115,7 +121,7 @@ def _logprobs(
 
 
 def _hidden_until(row: np.ndarray, tokenizer: Tokenizer, within_word: bool) -> list[int]:
-    """Return the end of the masked tokens for each position: the next position, or the end of its word."""
+    """Return, for each position, the end of the tokens to mask: the next position, or the end of the word."""
     if not within_word:
         return list(range(1, len(row) + 1))
     starts = [*tokenizer.word_starts(row).tolist()[1:], True]

@@ -1,11 +1,12 @@
 """Vectors and their texts in one `.npz` file, as written by `numpy.savez` but without pickles.
 
 vectors  (N, D) float32
-texts    (N,) the texts, if an array of them is not too large: each is as wide as the longest
-ids      (N,) ids, if all texts have one: integers if all are and fit 64 bits, else text; without texts 0, 1, ...
-probe    (D,) float32, the vector of the empty text, which identifies the model
+texts    (N,) the texts, unless the array would be too large: each element takes as much memory as the longest text
+ids      (N,) ids, if all texts have one: integers if all ids are integers that fit into 64 bits, else text
+probe    (D,) float32, the vector of the empty text, which identifies the model and the pooling
 
-Arrays in the file are not compressed, so that they can be memory-mapped instead of loaded.
+If neither the texts nor their ids are stored, the ids are 0, 1 and so on. Arrays in the file are not compressed, so
+that they can be memory-mapped instead of loaded.
 """
 
 import os
@@ -34,9 +35,10 @@ class VectorFile:
     """Contents of a vector file.
 
     Attributes:
+        path: Path of the file.
         vectors: (N, D), memory-mapped.
         texts, ids: (N,), or None if the file does not contain them.
-        probe: (D,), or None if the file does not contain it.
+        probe: (D,) vector of the empty text, or None if the file does not contain it.
     """
 
     path: Path
@@ -55,7 +57,9 @@ class VectorFile:
         try:
             return {name: _item(array, number) for name, array in stored.items() if array is not None}
         except ValueError:
-            raise UserError(f"{self.path}: the id or text of vector {number} is not text; create it again") from None
+            raise UserError(
+                f"{self.path}: the id or text of vector {number} is not valid Unicode; create the file again"
+            ) from None
 
     def check_model(self, probe: np.ndarray) -> None:
         """Check that the vectors are from the model whose vector of the empty text is `probe` (D,).
@@ -87,7 +91,7 @@ def write_vectors(
     """Write a vector file.
 
     Args:
-        file: Open for writing in binary mode.
+        file: File that is open for writing in binary mode.
         vectors: (N, D) float32.
         texts: N texts that `check_storable` accepts.
         ids: N ids that `check_storable` accepts. None means that a text has no id.
@@ -111,7 +115,7 @@ def check_storable(item: str | int | None, name: str) -> None:
     """Check that an array can store a text or an id unchanged.
 
     Raises:
-        UserError: If it ends in NUL, which NumPy uses as padding.
+        UserError: If `item` ends in NUL, which NumPy uses as padding. The message begins with `name`.
     """
     if isinstance(item, str) and item.endswith("\0"):
         raise UserError(
@@ -121,7 +125,10 @@ def check_storable(item: str | int | None, name: str) -> None:
 
 
 def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
-    """Return integers if every id is one and all fit int64 or uint64; NumPy would round or pickle others."""
+    """Return an array of integers if every id is one and all fit into int64 or uint64, else of text.
+
+    NumPy would round or pickle larger integers.
+    """
     numbers = [id for id in ids if isinstance(id, int) and not isinstance(id, bool)]
     if len(numbers) == len(ids):
         for dtype in (np.int64, np.uint64):
@@ -132,7 +139,7 @@ def _ids_array(ids: Sequence[str | int]) -> np.ndarray:
 
 
 def fits_array(texts: Sequence[str]) -> bool:
-    """Return True if an array of these texts is not too large."""
+    """Return whether an array of these texts takes at most `MAX_TEXT_BYTES`."""
     return 4 * len(texts) * max(map(len, texts), default=0) <= MAX_TEXT_BYTES
 
 
@@ -140,7 +147,7 @@ def read_vectors(path: Path) -> VectorFile:
     """Read a vector file. Its arrays are memory-mapped.
 
     Raises:
-        UserError: If it cannot be read, or has no vectors as written by `write_vectors`.
+        UserError: If the file cannot be read, or was not written by `write_vectors`.
     """
     if path.suffix != ".npz":
         raise UserError(f"{path} is not an .npz file; create one with `tercet embed RUN --output vectors.npz`")
@@ -150,14 +157,14 @@ def read_vectors(path: Path) -> VectorFile:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; check it and its permissions") from None
     except (ValueError, struct.error, zipfile.BadZipFile, NotImplementedError, OverflowError) as error:
-        raise UserError(f"{path} is not a file of `tercet embed` ({error}); create it again") from None
+        raise UserError(f"{path} is not a file of `tercet embed` ({error}); create the file again") from None
     if "vectors" not in arrays:
         raise UserError(f"{path} has no array vectors; create a file with `tercet embed RUN --output vectors.npz`")
     count, width = arrays["vectors"].shape
     expected = {"vectors": (count, width), "probe": (width,)}
     for name, array in arrays.items():
         if array.shape != expected.get(name, (count,)):
-            raise UserError(f"{path} has {name} of shape {array.shape} but {count} vectors; create it again")
+            raise UserError(f"{path} has {name} of shape {array.shape} but {count} vectors; create the file again")
     return VectorFile(path=path, **arrays)
 
 
@@ -194,7 +201,11 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _item(array: np.ndarray, number: int) -> str | int:
-    """Return a number or a text. Raise ValueError if it is not valid Unicode, which NumPy does not check."""
+    """Return an element of an array of integers or texts.
+
+    Raises:
+        ValueError: If a text is not valid Unicode, which NumPy does not check.
+    """
     if array.dtype.kind != "U":
         return array[number].item()
     code = "utf-32-be" if array.dtype.str.startswith(">") else "utf-32-le"

@@ -3,11 +3,12 @@
     logit = sum over parts c of  u · N(c)      u: the token's row of the unembedding, N: all norms between c and the top
 
 The residual stream is a sum of the embedding, the output of each head and the output of each feed-forward network. A
-norm divides by a number that depends on all parts. With this number fixed to its value in the pass, a norm is linear,
-and the logit is a sum over the parts. Elhage et al. (2021), "A Mathematical Framework for Transformer Circuits".
+norm divides by a number that depends on all parts. With this number fixed to its value in the forward pass, a norm is
+linear, and the logit is a sum over the parts (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits").
 
-Indirect effects, such as a head whose output a later head reads, count for the later part. Everything is computed in
-float64 for one row and position, so it is cheap compared with the pass.
+If a part affects the logit through a later part, such as a head whose output a later head reads, this effect counts for
+the later part. Everything is computed in float64 for one row and position, so it is cheap compared with the forward
+pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,10 @@ class Attribution:
     """Contributions of the parts of a model to logits.
 
     Attributes:
-        names: Names of the parts, from the bottom up. "norm bias" is the sum over all norms; "rest" is what no part
-            explains: an edit of the stream itself, dropout in training, rounding.
-        values: Contribution of each part to the logit of each id; they sum to the logit before a softcap.
+        names: Names of the parts, from the embedding to the unembedding. "norm bias" is the contribution of the biases
+            of all norms. "rest" is the difference that no part explains: an edit of the residual stream itself, dropout
+            in training, rounding.
+        values: Contribution of each of the C parts to the logits of n ids. They sum to the logit before a softcap.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Attribution:
 
     @property
     def logits(self) -> Float[Tensor, " n"]:
+        """Logit of each id before a softcap."""
         return self.values.sum(0)
 
 
@@ -52,11 +55,12 @@ def attribute(
     """Split the logits of `ids` at one position into contributions of the model's parts.
 
     Args:
-        activations: Recording of the whole pass.
+        activations: All tensors of a forward pass of the model, as from `record`.
+        position, ids: Position and token ids whose logits are split.
         row: Row of the batch.
 
     Raises:
-        ValueError: If a masked head has a transform, which is not linear, or an id or position is out of range.
+        ValueError: If there is no language-model head, it has a transform, or a row, position or id is out of range.
     """
     if isinstance(model, EncoderOnly) and (model.spec.masked_head is None or model.spec.masked_head.transform):
         raise ValueError(
@@ -108,7 +112,7 @@ def attribute(
 
 
 def attribute_logit(model: AnyModel, recording: Recording, *, row: int, token: int) -> Attribution:
-    """Apply `attribute` to one token's logit at a row.
+    """Apply `attribute` to the logit of one token id at one row of a recording.
 
     Raises:
         UserError: If the logit cannot be attributed.
@@ -124,7 +128,7 @@ def _name_heads(prefix: str, count: int) -> list[str]:
 
 
 def _split_heads(attention: Attention, heads: Float[Tensor, "H K"], name: str) -> Parts:
-    """Return the output of an attention as a sum over its heads and the bias; names start with `name`."""
+    """Split the output of attention into parts, its heads and the bias, whose names start with `name`."""
     weight = _to_float64(attention.out.weight).unflatten(1, heads.shape)  # (D, H, K)
     vectors = torch.einsum("dhk,hk->hd", weight, heads)
     outputs: Parts = dict(zip(_name_heads(name, len(heads)), vectors, strict=True))

@@ -10,7 +10,7 @@ from tercet.inspect.token_text import label_with_spaces
 from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
-MAX_PARTS = 12  # with a row each
+MAX_PARTS = 12  # maximum number of parts with a separate row; the others are summed in one row
 
 
 def attribution_to_dict(
@@ -19,8 +19,10 @@ def attribution_to_dict(
     """Return the contributions to a token's logit, for JSON.
 
     Args:
-        row: Row of the logit; by default the last, or the first mask in a masked language model.
-        text: Text of the token; the most likely token by default.
+        trained_model: Model that was recorded.
+        recording: All tensors of one forward pass.
+        row: Row of the logit (default: the first mask of a masked language model, else the last row).
+        text: Text of the token (default: that of the most likely token).
 
     Raises:
         UserError: If the row or token does not exist, or the model's logits are not a sum over parts.
@@ -58,7 +60,7 @@ def render_attribution(attribution: dict[str, Any], recording: Recording) -> Vie
 
 
 def _find_token(tokenizer: Tokenizer, text: str) -> int:
-    """Return the id of a token by its displayed text, else of a text that is a single token."""
+    """Return the id of the token that is displayed as `text`, or else of the single token that encodes it."""
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if text in texts:
         return texts.index(text)

@@ -1,7 +1,7 @@
 """Cross-attention of a finished translation, and the word alignment that it implies.
 
-The layer is the second to last, whose weights are closest to a word alignment (Garg et al. 2019); with two layers it is
-the first.
+The weights are those of the second to last layer, which are closest to a word alignment (Garg et al. 2019). With one or
+two layers, they are those of the first.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,12 @@ class CrossAttentionMap:
 
     Attributes:
         source: Text of each source token, including the end.
-        opening: Number of source tokens before its text.
+        opening: Number of source tokens before those of the text, such as bos.
         target: Text of each target token.
         has_end: If True, the last target token is the end.
-        weights: Weight of each target token on each source token in all heads of one layer; rows sum to one.
-        layer: Index of the layer, from 0, in all models of an ensemble; their heads are concatenated.
+        weights: Weight of each target token on each source token in all heads of one layer; rows sum to one. The heads
+            of an ensemble's models are concatenated.
+        layer: Index of the layer, from 0; the same in all models of an ensemble.
     """
 
     source: tuple[str, ...]
@@ -50,7 +51,10 @@ class CrossAttentionMap:
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """The source word with the largest weight for each target word, as (source, target) from 0."""
+        """The source word with the largest weight for each target word, as pairs of indices (source, target) from 0.
+
+        Empty if source or target has no words.
+        """
         source_words, target_words = self.words
         if not source_words or not target_words:
             return []
@@ -75,6 +79,9 @@ def read_cross_attention(
 
     Args:
         models: The model that translated, or the members of an ensemble.
+        tokenizer: Tokenizer of the target.
+        translation: Finished translation. An empty one has an empty map.
+        source_tokenizer: Tokenizer of the source (default: `tokenizer`).
         prefix: Forced beginning of the translation.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The effect of edits: one text read with and without tensors set to zero, compared in a sentence."""
+"""Effect of edits: run one text with and without tensors set to zero, and describe the difference in a sentence."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def parse_edit(trained_model: TrainedModel, text: str) -> Edit:
     """Parse `NAME`, `NAME:3,5` (heads), or `1.3` (block 1, head 3 of the last stack) as an edit to zero.
 
     Raises:
-        UserError: If the text has none of these forms.
+        UserError: If the text has none of these forms, or the block does not exist.
     """
     block, dot, head = text.partition(".")
     if dot and block.isdecimal() and head.isdecimal():
@@ -36,9 +36,9 @@ def parse_edit(trained_model: TrainedModel, text: str) -> Edit:
 def read_with_edits(
     trained_model: TrainedModel, text: str, *, target: str | None = None, edits: Sequence[Edit] = ()
 ) -> tuple[Recording, Recording]:
-    """Read a text, and read the same tokens again with edits.
+    """Record a text without edits, and again with edits.
 
-    A translator's target is kept: otherwise it could write another sentence.
+    The target of a translator is the same in both recordings. Otherwise it could translate to another sentence.
 
     Raises:
         UserError: If the text cannot be read, or an edit does not fit.
@@ -58,6 +58,7 @@ def effect_to_dict(edits: Sequence[str], original: LensTable, edited: LensTable)
 
     Args:
         edits: Edits as the user wrote them.
+        original, edited: Predictions and losses of the same tokens without and with the edits.
     """
     most_changed: dict[str, Any] | None = None
     if original.recording.logits is not None and edited.recording.logits is not None:

@@ -9,7 +9,7 @@ TITLES = {"previous": "previous token", "induction": "induction", "ablation": "a
 
 
 def render_heads(attentions: Sequence[dict[str, Any]]) -> View:
-    """Return one row per head for the result of `heads_to_dicts`; each column's largest value is bold."""
+    """Return a table of the scores from `heads_to_dicts`, one row per head. The largest value of a column is bold."""
     kinds = [kind for kind in TITLES if any(attention[kind] for attention in attentions)]
     rows, bold = list[tuple[str, ...]](), list[tuple[int, int]]()
     largest = {kind: max(value for attention in attentions for value in attention[kind] or ()) for kind in kinds}
@@ -21,7 +21,7 @@ def render_heads(attentions: Sequence[dict[str, Any]]) -> View:
             places = enumerate(zip(kinds, values, strict=True), start=2)
             bold += [(len(rows), column) for column, (kind, value) in places if value == largest[kind]]
             rows.append((attention["name"] if head == 0 else "", str(head), *cells))
-    notes = "mean weight on the previous token, and on what followed the previous occurrence, in repeated random tokens"
+    notes = "mean weight on the previous token, and on the token after the last occurrence, in repeated random tokens"
     if "ablation" in kinds:
         notes += "; increase of the prompt's loss with the head set to zero"
     header = ("attention", "head", *(TITLES[kind] for kind in kinds))

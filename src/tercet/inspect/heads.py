@@ -31,7 +31,12 @@ LENGTH = 64  # tokens of the repeated part
 
 @dataclass(frozen=True, kw_only=True)
 class HeadScores:
-    """Scores of each head, by the name of each self-attention; induction for causal stacks only."""
+    """Scores of all heads.
+
+    Attributes:
+        previous: Scores of the heads of each self-attention, by its name.
+        induction: The same, only for causal stacks.
+    """
 
     previous: dict[str, Float[Tensor, " H"]]
     induction: dict[str, Float[Tensor, " H"]]
@@ -49,20 +54,25 @@ def head_scores(
     """Measure the attention of each head on `rows` texts of `length` random tokens, repeated once.
 
     Args:
-        length: Tokens of the repeated part; by default as many as fit, at most 64.
-        ids: Token ids to draw from, such as all that are not special; the whole vocabulary by default.
-        source_ids: Token ids for the encoder of a translator.
+        model: Model to measure.
+        length: Number of tokens in the repeated part (default: half of the context, at most 64 and at most the number
+            of ids).
+        rows: Number of texts.
+        ids: Token ids to draw from, such as all that are not special (default: the whole vocabulary).
+        source_ids: Token ids to draw from for the encoder of a translator (default: `ids` if source and target share a
+            vocabulary, else the whole source vocabulary).
+        seed: Seed of the random tokens.
 
     Raises:
-        ValueError: If the texts do not fit into the context, or are too short.
+        ValueError: If `length` is less than 2, more than half of the context, or more than the number of ids.
     """
     ids = range(model.vocab_size) if ids is None else ids
     generator = torch.Generator().manual_seed(seed)
     length = min(LENGTH, model.max_len // 2, len(ids)) if length is None else length
     if length < 2 or 2 * length > model.max_len:
         raise ValueError(
-            f"length={length} must be at least 2 and fit twice into the context of {model.max_len}; "
-            "or the context is too short for repetition"
+            f"length={length} must be at least 2 and fit twice into the context of {model.max_len} tokens; "
+            "if no length does, use a model with a longer context"
         )
     texts = [_draw_repeated(ids, length, rows, generator)]
     if isinstance(model, EncoderDecoder):
@@ -105,11 +115,12 @@ def score_heads(trained_model: TrainedModel) -> HeadScores:
 def ablations(
     model: AnyModel, loss: Callable[[], float], *, edits: Sequence[Edit] = ()
 ) -> dict[str, tuple[float, ...]]:
-    """Return the increase of `loss` with each head set to zero, by the name of each attention.
+    """Return the increase of `loss` with each head set to zero, as one number per head of each attention, by name.
 
     Args:
+        model: Model to measure.
         loss: Function that evaluates the model; it should use evaluation mode without gradients.
-        edits: Edits of every pass, to compare heads in an edited model.
+        edits: Edits of every forward pass, to compare heads in an edited model.
     """
     with record(model, edits=edits, patterns=()):  # same arithmetic: heads without effect give exactly 0
         baseline = loss()
@@ -132,9 +143,12 @@ def ablate_heads(
     edits: Sequence[Edit] = (),
     original_ids: Sequence[int] | None = None,
 ) -> dict[str, tuple[float, ...]]:
-    """Return `ablations` for the mean loss of a recording; empty if it has no loss.
+    """Return `ablations` for the mean loss of a recording; empty if the recording has no loss.
 
     Args:
+        trained_model: Model that was recorded.
+        recording: Recording of the text.
+        edits: Edits of every forward pass.
         original_ids: Ids before masking, as in `token_losses`.
     """
 
@@ -146,7 +160,7 @@ def ablate_heads(
 
     def loss() -> float:
         value = mean(compute_logits(trained_model.model, recording))
-        assert value is not None  # as many rows have a loss as before
+        assert value is not None  # the same rows have a loss as in the recording
         return value
 
     return ablations(trained_model.model, loss, edits=edits)
@@ -155,7 +169,7 @@ def ablate_heads(
 def heads_to_dicts(
     names: Sequence[str], scores: HeadScores, loss_increases: Mapping[str, Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """Return the scores of each attention's heads, for JSON; None for scores that were not measured."""
+    """Return the scores of the heads of each attention, for JSON; None for scores that were not measured."""
 
     def to_list(values: Tensor | None) -> list[float] | None:
         return None if values is None else values.tolist()

@@ -3,8 +3,8 @@
     logits = unembedding(final_norm(stream))        at every block, not only the last one
 
 nostalgebraist, "interpreting GPT: the logit lens" (2020). After the last block these are the model's own logits,
-bit for bit, because the same modules compute them: the final norm is applied once and is absent with post-norm, and
-BERT's logits include its transform. Earlier blocks were not trained to be read, so their predictions may mean little.
+bit for bit, because the same modules compute them. They include the final norm, if the stack has one, and BERT's
+transform. Earlier blocks were not trained to predict tokens directly, so their predictions may mean little.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tercet.objectives import split_logits
 
 
 def stacks_of(model: AnyModel) -> dict[str, Stack]:
-    """Return the stacks by name, in the order in which they run; the last one's hidden states have logits."""
+    """Return the stacks by name, in the order in which they run. The logits are computed from the last one."""
     if isinstance(model, EncoderDecoder):
         return {"encoder": model.encoder, "decoder": model.decoder}
     return {"stack": model.stack}
 
 
 def stream_names(model: AnyModel) -> dict[str, list[str]]:
-    """Return the names of each stack's residual stream, from the embedding to the last block."""
+    """Return the names of the tensors of each stack's residual stream, from the embedding to the last block."""
     return {
         name: [f"{name}.dropout", *(f"{name}.blocks.{i}" for i in range(len(stack.blocks)))]
         for name, stack in stacks_of(model).items()
@@ -46,7 +46,12 @@ def logit_lens(model: AnyModel, stream: Float[Tensor, "B T D"]) -> Float[Tensor,
 
 @dataclass(frozen=True, kw_only=True)
 class TopPredictions:
-    """The most likely tokens of each row, in descending order."""
+    """The most likely tokens of each row, in descending order of probability.
+
+    Attributes:
+        ids: Ids of the tokens of each row.
+        probabilities: Probabilities of these tokens.
+    """
 
     ids: list[list[int]]
     probabilities: Float[Tensor, "T k"]
@@ -61,9 +66,10 @@ def find_top_tokens(logits: Float[Tensor, "T V"], count: int) -> TopPredictions:
 
 @torch.no_grad()
 def lens_top_tokens(model: AnyModel, activations: Mapping[str, Tensor], count: int) -> dict[str, TopPredictions]:
-    """Return the `count` most likely tokens of each row, for each tensor of the last stack's stream.
+    """Return the `count` most likely tokens of each row, for each tensor of the last stack's residual stream.
 
-    Rows are processed in chunks: all logits at once would take layers x tokens x vocabulary numbers.
+    Only the first text of the batch is used. Rows are processed in chunks, because all logits at once would take layers
+    x tokens x vocabulary numbers.
     """
     stack, names = list(stacks_of(model).values())[-1], list(stream_names(model).values())[-1]
     return {

@@ -25,8 +25,9 @@ class LensTable:
     """Predictions of each block for one text.
 
     Attributes:
-        lens: Predictions by name of the stream, from the embedding to the last block; empty without a language-model
-            head.
+        recording: Forward pass that the table is from.
+        lens: Predictions by the name of each tensor of the residual stream, from the embedding to the last block; empty
+            without a language-model head.
         losses: Loss of each row in nats; None for rows without a target.
     """
 
@@ -36,11 +37,11 @@ class LensTable:
 
     @property
     def loss(self) -> float | None:
-        """The mean of the known losses."""
+        """The mean of the losses that are not None; None if there are none."""
         return mean_loss(self.losses)
 
     def cells(self, row: int) -> list[list[tuple[int, str, float]]]:
-        """Return the most likely tokens at this row for each tensor of the stream: id, text, probability."""
+        """Return the most likely tokens at this row, as (id, text, probability), for each tensor of the stream."""
         tokenizer = self.recording.side.tokenizer
         return [
             list(zip(top.ids[row], tokenizer.tokens(top.ids[row]), top.probabilities[row].tolist(), strict=True))
@@ -49,7 +50,7 @@ class LensTable:
 
 
 def lens_table(trained_model: TrainedModel, recording: Recording, *, top: int = 1) -> LensTable:
-    """Return the `top` most likely tokens of each block for a recording."""
+    """Return the `top` most likely tokens after each block at each row of a recording, and the losses."""
     if recording.logits is None:
         return LensTable(recording=recording, lens={}, losses=[None] * len(recording.side.ids))
     lens = lens_top_tokens(trained_model.model, recording.activations, top)
@@ -75,7 +76,9 @@ def render_lens(table: LensTable, *, width: int, original: LensTable | None = No
     """Return one row per token of the last stack, with as many of the last blocks as fit into `width`.
 
     Args:
-        original: The table without the edits of this one.
+        table: Table to show.
+        width: Width of the terminal in characters.
+        original: Table of the same tokens without edits, whose losses are shown too.
     """
     side, names = table.recording.side, list(table.lens)
     has_loss = table.loss is not None
@@ -101,7 +104,7 @@ def render_lens(table: LensTable, *, width: int, original: LensTable | None = No
 
 
 def _describe_sources(recording: Recording) -> list[str]:
-    """Return one line with the tokens of each other stack."""
+    """Return lines with the tokens of each stack except the last, whose tokens are the rows of the table."""
     lines = list[str]()
     for name, side in list(recording.sides.items())[:-1]:
         tokens = [f"{label_with_spaces(text)} {number}" for text, number in zip(side.texts, side.ids, strict=True)]

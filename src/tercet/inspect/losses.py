@@ -20,8 +20,9 @@ def token_losses(
     """Return the loss in nats of each row of the last stack; None for rows without a target.
 
     Args:
-        logits: Logits of these rows: the recording's, or those of a model that was changed since.
-        original_ids: Ids before masking, for a masked language model.
+        recording: Recording with the tokens.
+        logits: Logits of these rows: those of the recording, or of the model after a change.
+        original_ids: Ids before masking, for a masked language model. Without them it has no targets.
     """
     targets = _targets(recording, original_ids)
     nats = -token_logprobs(logits, torch.tensor(targets, device=logits.device))  # (T)

@@ -15,7 +15,7 @@ Encoder-only models are counted as if every position were scored. The masked-LM 
 the head's share is smaller by the masking rate. Layers that process one row per text (pooler, next sentence, text
 classifier) are not counted.
 
-The model is built from fake tensors, which have shapes but no storage, so large models cost nothing.
+The model is built from fake tensors, which have shapes but no storage, so large models need no memory.
 """
 
 import re
@@ -40,10 +40,10 @@ class LayerRow:
         name: Name as in the weights file, with `blocks.*` for a layer of every block.
         kind: Class of the module.
         count: Number of such layers.
-        shape: Output shape of each layer for one sequence: (T, width).
-        parameters: Parameters of all of them; 0 for a matrix counted above.
-        tied_to: Layer with the same matrix.
-        flops: Forward FLOPs of all of them per token, or per pair of tokens.
+        shape: Output shape of each layer for one sequence: (T, width), or (width,) if the layer has one row per text.
+        parameters: Number of parameters of all these layers, without a matrix that an earlier layer has too.
+        flops: Forward FLOPs of all these layers per token, or per pair of tokens.
+        tied_to: Name of an earlier layer with the same matrix.
     """
 
     name: str
@@ -80,11 +80,14 @@ class ModelTable:
     """Layers and costs of a model.
 
     Attributes:
-        length: T, the number of tokens that FLOPs are counted for; for translators, of source and of target.
-        unit: Unit of the FLOPs: a token, or a pair of a source and a target token.
-        parameters: All parameters; tied ones count once.
-        multiplied: N in the formula above.
+        rows: Layers in the order of the model.
+        length: T, the number of tokens per sequence for which FLOPs are counted; for translators, of source and of
+            target.
+        unit: Unit for which FLOPs are counted: a token, or a pair of a source and a target token.
+        parameters: Number of all parameters; tied ones count once.
+        multiplied: N in the formula at the top of this module.
         flops_forward, flops_training: FLOPs per unit.
+        memory: Memory of the whole model.
     """
 
     rows: tuple[LayerRow, ...]
@@ -143,7 +146,8 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
     """Return the table of a model, or of a spec; no weights are allocated.
 
     Args:
-        length: Tokens of a sequence, or of source and target each; the whole context by default.
+        model: Model or spec.
+        length: Number of tokens in a sequence, or in source and target each (default: the whole context).
 
     Raises:
         ValueError: If the spec has no vocab_size, or sizes that do not fit together.
@@ -190,7 +194,7 @@ def model_table(model: AnySpec | AnyModel, *, length: int | None = None) -> Mode
 
 
 def _kv_size(attention: Attention) -> int:
-    """Return the numbers in the KV cache per token: its key and value in each head."""
+    """Return the size of the KV cache per token, in numbers: a key and a value in each key/value head."""
     return 2 * attention.n_kv_heads * attention.d_head
 
 

@@ -1,4 +1,4 @@
-"""One text through a model: the tokens that each stack reads, and every tensor of the pass.
+"""Recording of one text: the tokens that each stack reads, and every tensor of the forward pass.
 
     recording = read(trained, "The cat sat")
     recording.sides["stack"].texts, recording.logits  # (T, V)
@@ -31,7 +31,7 @@ from tercet.tokens import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """The tokens that one stack reads: `stack`, or `encoder` and `decoder` of a translator."""
+    """The tokens that one stack reads. A translator has two sides, `encoder` and `decoder`; other models have one."""
 
     tokenizer: Tokenizer
     ids: tuple[int, ...]
@@ -74,12 +74,12 @@ class Recording(Summary):
 
     @property
     def side(self) -> Side:
-        """The side whose tokens have logits."""
+        """The side of the last stack, whose tokens have logits."""
         return list(self.sides.values())[-1]
 
     @property
     def stack(self) -> str:
-        """The name of that side's stack."""
+        """The name of the last stack."""
         return list(self.sides)[-1]
 
     @property
@@ -89,12 +89,12 @@ class Recording(Summary):
 
     @property
     def target_ids(self) -> tuple[int, ...] | None:
-        """The ids that a translator's decoder reads."""
+        """The ids that a translator's decoder reads; None for other models."""
         return self.side.ids if len(self.sides) > 1 else None
 
     @property
     def masked_row(self) -> int | None:
-        """The row of the first mask of an encoder."""
+        """The row of the first mask of an encoder; None if there is no mask, and for other models."""
         mask = self.side.tokenizer.mask_id
         return self.side.ids.index(mask) if not self.causal and mask in self.side.ids else None
 
@@ -112,14 +112,16 @@ def read(
     """Run one text through the model and record the tensors.
 
     Args:
-        target: Text that a translator's decoder reads; by default the model's own translation.
+        trained_model: Model to run.
+        text: Text to read.
+        target: Text that a translator's decoder reads (default: the model's own translation).
         ids, target_ids: Token ids to use instead of `text` and `target`, including special tokens.
-        edits: Edits of the pass, as in `record`.
-        only: Patterns of the tensors to record.
+        edits: Edits of the forward pass, as in `record`.
+        only: Patterns of the names of the tensors to record.
 
     Raises:
-        UserError: If the text is empty and the tokenizer has no token for it, a target is passed to a model without a
-            decoder for it, or an id is not in the vocabulary.
+        UserError: If the text is empty but the model needs a token, a text cannot be encoded, a target is passed to a
+            model that is not a translator, an id is not in the vocabulary, or the ids do not fit into the context.
         ValueError: If an edit does not fit, as in `record`.
     """
     model = trained_model.model
@@ -157,7 +159,7 @@ def _to_tensors(model: AnyModel, sides: Mapping[str, Side]) -> list[Int[Tensor, 
 def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | None) -> tuple[list[int], bool]:
     """Return the ids of the first stack, and whether they were truncated.
 
-    A prompt keeps its end, other texts keep their start.
+    Prompts are truncated at the start, other texts at the end.
     """
     model, tokenizer = trained_model.model, trained_model.source_tokenizer
     if ids is not None:
@@ -180,7 +182,7 @@ def _encode_text(trained_model: TrainedModel, text: str, ids: Sequence[int] | No
 def _encode_target(
     trained_model: Translator, source_ids: Sequence[int], target: str | None, target_ids: Sequence[int] | None
 ) -> tuple[list[int], bool]:
-    """Return the ids that the decoder reads: bos and the target, without eos."""
+    """Return the ids that the decoder reads (bos and the target, without eos), and whether they were truncated."""
     tokenizer, max_len = trained_model.tokenizer, trained_model.model.max_len
     bos, eos = _require(tokenizer.bos_id, "bos"), _require(tokenizer.eos_id, "eos")
     if target_ids is not None:

@@ -1,4 +1,4 @@
-"""Readable labels of tokens: names for white space, escapes for characters that cannot be printed."""
+"""Readable labels of tokens, with names for white space and escapes for characters that cannot be printed."""
 
 BLANKS = {" ": "(space)", "\n": "(newline)", "\t": "(tab)", "": "(nothing)"}
 

@@ -34,9 +34,9 @@ struct Linear {
         }
     };
 
-    // Calls `work(n, columns, r, rows)` for each block in a thread's part of a matrix, with the first column, the number
-    // of columns, the first row and the number of rows. Blocks are ordered so that a few rows stay in the cache until
-    // all their columns are computed.
+    // Calls `work(n, columns, r, rows)` for each block in a thread's part of a matrix, with the first column, the
+    // number of columns, the first row and the number of rows. Blocks are ordered so that a few rows stay in the cache
+    // until all their columns are computed.
     template <typename Work>
     static void for_each_tile(ThreadRange range, Index columns, Index width, Index rows, Index height, const Work& work) {
         const Index wide = (columns + width - 1) / width, high = (rows + height - 1) / height;

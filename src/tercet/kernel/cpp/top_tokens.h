@@ -26,8 +26,8 @@ struct TopTokens {
     float* values;  // (N, count), the largest first; -inf if there are fewer, NaN if a score is NaN
     Index *parents, *tokens;  // (N, count): hypothesis and token of each value
 
-    // Computes the largest score and the log of the sum of e^(score - largest). A log-probability is a score minus both;
-    // subtracting them one after the other is most precise.
+    // Computes the largest score and the log of the sum of e^(score - largest). A log-probability is a score minus
+    // both. Subtracting them one after the other is most precise.
     static void measure(const float* row, Index V, float& maximum, float& log_sum) {
         Wide maxima = broadcast(-INFINITY);
         Index v = 0;

@@ -76,8 +76,8 @@ inline float largest(Floats x) {
     return top;
 }
 
-// a * b + sum, rounded once if the CPU has FMA. With `a * b + sum` the compiler would round once in some loops and twice
-// in others.
+// a * b + sum, rounded once if the CPU has FMA. With `a * b + sum` the compiler would round once in some loops and
+// twice in others.
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #ifdef __FMA__
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);

@@ -172,7 +172,8 @@ def test_generation_without_prompt_reports_its_start(
 def test_prompt_longer_than_context_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "--prompt", "1" * 17, "--max-new-tokens", "1"]) == 0
     assert (
-        capsys.readouterr().err == "tercet: the prompt has 17 tokens and is cut at its beginning to the context of 16\n"
+        capsys.readouterr().err
+        == "tercet: the prompt has 17 tokens; only the last 16, which fit in the context, are used\n"
     )
     assert main(["generate", str(run), "--prompt", "1" * 16, "--max-new-tokens", "1"]) == 0
     assert capsys.readouterr().err == ""

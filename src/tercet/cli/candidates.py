@@ -1,4 +1,4 @@
-"""Candidates for shell completion, without torch and within a fraction of a second."""
+"""Candidates for shell completion, computed within a fraction of a second and without importing torch."""
 
 import argparse
 import json
@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 from tercet.cli.parser import Parser, Verbs, normalize_flags
 
-Candidates = list[tuple[str, str]]  # words and their descriptions
-FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # words in metavars of paths
-MODELS = ("run.json", "recipe.yaml", "config.json")  # a folder with one of these is that of a run or model
+Candidates = list[tuple[str, str]]  # words and their descriptions, which may be empty
+FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # the metavar of a path contains one of these
+MODELS = ("run.json", "recipe.yaml", "config.json")  # files of a run or model folder; one is sufficient
 MAX_DEPTH = 2  # levels of folders that are searched for runs
 MAX_ENTRIES = 2000  # entries of a folder that are read
 WORDS = {  # candidates of arguments without `choices`
@@ -24,11 +24,12 @@ KEYS_FILE = "completion-keys.json"
 
 
 class Completions(NamedTuple):
-    """The candidates, and how the shell treats them.
+    """The candidates for one word, and how the shell treats them.
 
     Attributes:
-        kind: "words"; "paths", which the shell may quote as such; or "files", if the shell completes a path itself.
-        candidates: The candidates.
+        kind: "words" for plain words; "paths" for paths, which the shell quotes and completes like file names; or
+            "files" if there are no candidates and the shell completes file names itself.
+        candidates: Words or paths, with their descriptions.
     """
 
     kind: Literal["words", "paths", "files"]
@@ -36,7 +37,10 @@ class Completions(NamedTuple):
 
 
 def split_line(line: str) -> list[str]:
-    """Return the words after the program's name; the last one may be incomplete and within quotes."""
+    """Return the words of a command line after the program's name, without quotes.
+
+    The last word is the one to complete. It may be empty, and its closing quote may be missing.
+    """
     end = "\0"
     for closing in ("", '"', "'"):
         with suppress(ValueError):
@@ -46,7 +50,12 @@ def split_line(line: str) -> list[str]:
 
 
 def find_candidates(parser: Parser, words: list[str]) -> Completions:
-    """Return the candidates for the last of the words after `tercet`."""
+    """Return the candidates for the last word of a command line.
+
+    Args:
+        parser: Parser of the command line, as `tercet.cli.main.make_parser` returns it.
+        words: Words after `tercet` up to the cursor; the last one is incomplete or empty.
+    """
     *preceding, current = words
     selected, flag_action, positionals = _walk(parser, normalize_flags(preceding))
     flag, equals, value = current.partition("=")
@@ -64,7 +73,12 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
 
 
 def _walk(parser: Parser, preceding: list[str]) -> tuple[Parser, argparse.Action | None, list[argparse.Action]]:
-    """Return the parser that the words select, the flag whose value is next, and the other positionals."""
+    """Follow the complete words of a command line.
+
+    Returns:
+        The parser of the selected verb or form; the flag whose value comes next, or None; and the positional arguments
+        that are still missing.
+    """
     positionals, flag_action = _positionals(parser), None
     for number, word in enumerate(preceding):
         if number == 1 and word in parser.forms:
@@ -98,7 +112,7 @@ def _flags(parser: Parser) -> Candidates:
 
 
 def _values(parser: Parser, action: argparse.Action, current: str, forms: Iterable[str] = ()) -> Completions:
-    """Return the values of the action, or the forms of the parser, that begin with `current`."""
+    """Return the values of an argument that complete the text `current`; `forms` are further candidates."""
     if isinstance(action, Verbs):
         return _words([(choice.dest, choice.help or "") for choice in action._choices_actions], current)  # type: ignore[reportPrivateUsage]
     if action.choices is not None:
@@ -129,7 +143,11 @@ def _words(words: Iterable[tuple[str, str]], current: str) -> Completions:
 
 
 def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
-    """Return the values of a typed key, or the keys and groups of keys one level below the typed text."""
+    """Return the candidates for an argument of --set.
+
+    After an equals sign, these are the values of the key. Before it, they are the keys and groups of keys at the level
+    of the typed text, which is the number of its dots.
+    """
     key, equals, _ = current.partition("=")
     if equals:
         return [(f"{key}={choice}", "") for choice in keys.get(key, ())]
@@ -145,12 +163,12 @@ def _settings(current: str, keys: dict[str, tuple[str, ...]]) -> Candidates:
 
 
 def find_runs(current: str) -> list[str]:
-    """Return the runs, models, GGUF files, and folders that contain some, that complete `current`."""
+    """Return the paths of runs, models and GGUF files that complete `current`, and of folders that contain runs."""
     return [run for path in _entries(current) if (run := _run_path(path))]
 
 
 def _run_path(path: str, depth: int = MAX_DEPTH) -> str:
-    """Return the path of a run; with a slash if it contains runs; empty if neither."""
+    """Return a path that is a run, model or GGUF file; with a slash if it is a folder that contains some; else ""."""
     if not os.path.isdir(path):
         return path if path.endswith(".gguf") else ""
     if any(os.path.exists(os.path.join(path, name)) for name in MODELS):
@@ -179,9 +197,9 @@ def _entries(current: str) -> list[str]:
 
 
 def cached_recipe_keys() -> dict[str, tuple[str, ...]]:
-    """Return `recipe_keys` from the cache, since it has to import all specs.
+    """Return the result of `recipe_keys`, which is cached in a file, since it has to import all specs.
 
-    It is computed again if a file of a spec has changed.
+    The result is computed again if a file that defines specs has changed.
     """
     from tercet.cache_dir import cache_dir
 

@@ -13,8 +13,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "chat",
         help=summary,
         description="Chat with a model that has a chat template. Each line is a message; the answer is streamed. Lines "
-        "that begin with / are commands; /help lists them. Ctrl-C stops an answer; press it again to quit, or Ctrl-D. "
-        "Through a pipe, each line is a message and only the answers are printed.",
+        "that begin with / are commands; /help lists them. Ctrl-C stops an answer; to quit, press it again or press "
+        "Ctrl-D. If the input is a pipe, its lines are read in the same way, and only the answers are printed.",
         epilog="Example: tercet chat runs/chat --system 'Answer in a word.' --temperature 0.7",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
@@ -23,7 +23,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object per line: prompt, text, finish, tokens, seed, dropped",
+        help="print one JSON object per answer: prompt, text, finish, tokens, seed, dropped",
     )
     add_quantize(parser.add_argument)
     add_device(parser)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tercet.checkpoint import Encoder
     from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
 
-NO_LABEL = "-"  # for a word that was truncated, and for a text without a label above the threshold
+NO_LABEL = "-"  # printed for a word beyond the context, and for a text without a label above the threshold
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -27,7 +27,8 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="Print one line per text: its label and the probability of the label, separated by a tab. For a "
         "model that labels words, print one label per word, separated by spaces. For a model with several labels per "
-        "text, print all labels above the threshold, or - if there is none. For a regression model, print the number.",
+        "text, print all labels above the threshold with their probabilities, or - if there is none. For a regression "
+        "model, print the predicted number.",
         epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
@@ -36,16 +37,16 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--scores",
         action="store_true",
-        help="print the probability of every label; for words, only that of the predicted label, after a slash",
+        help="print the probability of every label; for words, print only that of the predicted label, after a slash",
     )
     parser.add_argument(
         "--threshold",
         metavar="P",
         type=parse_number(Share),
-        help="print labels with a probability above P, if texts may have several labels (default: 0.5)",
+        help="if texts may have several labels, print those with a probability above P (default: 0.5)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per line: text, label, probability, ..."
+        "--json", action="store_true", help="print one JSON object per text: text, label, probability, ..."
     )
     add_batches(parser.add_argument)
     add_device(parser)
@@ -83,7 +84,7 @@ def _check_flags(args: argparse.Namespace, problem_type: ProblemType) -> None:
 
 
 def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield for each text its line of output and whether the text was truncated."""
+    """Yield the output line of each text, and True if the text was truncated."""
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 

@@ -16,7 +16,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="Train variants of recipes on the same data with the same seeds, and compare them with each other "
         "and with finished runs. To resume a comparison that was stopped, repeat the command. --device selects the "
-        "device for scoring; variants train on training.accelerator.",
+        "device for scoring; the key training.accelerator selects the device for training.",
         epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "
         "--vary model.stack.position=learned,rotary,alibi --seeds 1,2,3 --set training.max_steps=200",
     )
@@ -26,18 +26,18 @@ def register(verbs: Verbs, summary: str) -> None:
         metavar="KEY=V,V",
         action="append",
         default=[],
-        help="key of the recipes and its values, each read as YAML; can be repeated to train all combinations",
+        help="a key of the recipes and its values, each as YAML; can be repeated to train all combinations",
     )
     parser.add_argument(
         "--seeds", metavar="N,N",
-        help="seeds of each variant, such as 0,7, or N for the seeds 1 to N (default: the seed of the first recipe)",
+        help="seeds of each variant: a list such as 0,7, or N for the seeds 1 to N (default: that of the first recipe)",
     )  # fmt: skip
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of all recipes; can be repeated"
     )
     parser.add_argument("--data", metavar="PATH", help="file, folder or named dataset to train on (data.source)")
     parser.add_argument(
-        "--out", metavar="DIR", type=out_path, help="folder of runs, table and plot (default: compared/ and the names)"
+        "--out", metavar="DIR", type=out_path, help="folder for runs, table and plot (default: compared/<names>)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--quiet", action="store_true", help="print no progress to stderr")

@@ -21,7 +21,7 @@ PROMPT = "> "
 
 COMMANDS = {
     "reset": "start a new conversation; the system message stays",
-    "undo": "remove the last message and its answer",
+    "undo": "remove your last message and its answer",
     "save": "FILE: append the conversation as a line that `tercet train finetune-chat --data FILE` reads",
     "help": "list the commands",
     "quit": "quit, like Ctrl-D",
@@ -31,14 +31,22 @@ COMMAND_WITH_ARGUMENT = "save"
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """A command of `COMMANDS` and its argument."""
+    """A slash command.
+
+    Attributes:
+        name: Key of `COMMANDS`.
+        argument: Text after the name; "" if there is none.
+    """
 
     name: str
     argument: str = ""
 
 
 def parse_line(line: str) -> ChatCommand | str:
-    """Return a command or a message, which is empty for a blank line. A message starting with // loses one slash.
+    """Return the command or message on a line.
+
+    A line that begins with one slash is a command. A message that begins with a slash is written with two of them, and
+    returned with one. A blank line is the message "".
 
     Raises:
         UserError: If the command is unknown, or its argument is missing or not allowed.
@@ -62,7 +70,12 @@ def parse_line(line: str) -> ChatCommand | str:
 
 @dataclass
 class ChatHistory:
-    """The messages so far, after a system message if there is one."""
+    """The messages of a conversation.
+
+    Attributes:
+        system: System message, or None.
+        messages: All messages in order, as dicts with "role" and "content"; the system message is the first.
+    """
 
     system: str | None = None
     messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -81,7 +94,7 @@ class ChatHistory:
         """Remove the last message of the user and everything after it.
 
         Raises:
-            UserError: If there is none.
+            UserError: If there is no message of the user.
         """
         users = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
         if not users:
@@ -92,7 +105,7 @@ class ChatHistory:
         """Append the conversation to a file, as one line of JSON.
 
         Raises:
-            UserError: If there are no messages, or the file cannot be written.
+            UserError: If there are no messages except the system message, or the file cannot be written.
         """
         if self.messages[-1:] == [] or self.messages[-1]["role"] == "system":
             raise UserError("there is nothing to save; write a message first")
@@ -108,13 +121,13 @@ class Chat:
     """One conversation with a model.
 
     Args:
-        model: The chat model.
-        system: The system message.
-        options: Keywords of `Sampling`; the seed is that of the first answer.
-        as_json: If True, print answers as JSON objects.
+        model: Chat model that answers.
+        system: System message, or None.
+        options: Settings of `Sampling`. `seed` is the seed of the first answer; each further answer adds 1.
+        as_json: If True, print each answer as one JSON object when it is complete; otherwise stream its text.
 
     Attributes:
-        interactive: If True, input comes from a terminal, and errors do not end the conversation.
+        interactive: True if the input comes from a terminal. Errors then do not end the conversation.
     """
 
     def __init__(self, model: "ChatModel", system: str | None, options: "SamplingOptions", *, as_json: bool) -> None:
@@ -125,11 +138,11 @@ class Chat:
         self.interactive = sys.stdin.isatty()
 
     def talk(self) -> None:
-        """Answer until the input ends or /quit.
+        """Read lines and answer them until the input ends or contains /quit.
 
         Raises:
-            UserError: If the input is not interactive, for the first error.
-            KeyboardInterrupt: If Ctrl-C is pressed while no answer is being generated.
+            UserError: If the conversation is not interactive, and a line is invalid or cannot be answered.
+            KeyboardInterrupt: If Ctrl-C is pressed, unless it stops an answer of an interactive conversation.
         """
         for line in _typed_lines(sys.stdout.isatty() and not self._json) if self.interactive else _piped_lines():
             try:
@@ -158,7 +171,11 @@ class Chat:
                 print_note("\n".join(f"/{name:<6} {description}" for name, description in COMMANDS.items()))
 
     def _answer(self, text: str) -> None:
-        """Add `text` to the conversation and print the answer. If Ctrl-C stops it, the partial answer is kept."""
+        """Add the message `text` and its answer to the conversation, and print the answer.
+
+        If Ctrl-C stops the answer of an interactive conversation, the partial answer is kept. If there is none yet, or
+        after an error, the message is removed.
+        """
         options: Any = {**self._options, "seed": (self._options.get("seed", 0) + self._answers) % 2**63}
         self._conversation.add("user", text)
         partial_answer = ""
@@ -195,7 +212,12 @@ class Chat:
 
 
 def _typed_lines(shows_prompt: bool) -> Iterator[str]:
-    """Yield typed lines until Ctrl-D, with `readline` editing and history if the prompt is shown on stdout."""
+    """Yield the lines that are typed on a terminal until Ctrl-D.
+
+    Args:
+        shows_prompt: If True, show the prompt on stdout and use `readline` for editing and history. Otherwise stdout
+            contains only answers, and the prompt is shown on stderr.
+    """
     if shows_prompt:
         with suppress(ImportError):  # not available on Windows
             importlib.import_module("readline")  # input() uses it if it is imported

@@ -13,8 +13,8 @@ def register(verbs: Verbs, summary: str) -> None:
         description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, "
         "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, "
         "DistilBERT, T5, mT5, umT5 or Marian model of the transformers library, or a Llama or GPT-2 model in a "
-        "GGUF file. The format of SRC is detected automatically. If a model has no equivalent in the other "
-        "format, the first setting that prevents it is named.",
+        "GGUF file. The format of SRC is detected automatically. If the other format cannot represent the "
+        "model, the error message contains the first setting that prevents it.",
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
     )
     parser.add_argument("src", metavar="SRC", help="folder of a run or model, or a .gguf file")
@@ -25,10 +25,10 @@ def register(verbs: Verbs, summary: str) -> None:
         "--to",
         metavar="KIND",
         help="output format: hf (for AutoModel and AutoTokenizer), ctranslate2, gguf (for llama.cpp), onnx (for "
-        "onnxruntime) or peft (only the adapter, for a model of transformers) (default: a Tercet model folder)",
+        "onnxruntime) or peft (only the adapter, for a model of transformers); default: a Tercet model folder",
     )
     parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
-    parser.add_argument("--force", action="store_true", help="overwrite the model in DST")
+    parser.add_argument("--force", action="store_true", help="write to DST even if it contains a model or other files")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
     from tercet.data.sources.id_files import IdFile
 
-MAX_EXAMPLES = 3  # first lines
-FIRST_IDS = 20
-LABELS = 30  # the most frequent labels to show
+MAX_EXAMPLES = 3  # maximum number of lines, pairs or labels to show as examples
+FIRST_IDS = 20  # number of token ids to show
+LABELS = 30  # maximum number of labels to show, the most frequent ones
 
 
 def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "data",
         help=summary,
-        description="List the named datasets, or summarize a source as training reads it. `tercet data look SOURCE` "
-        "prints a full report: format, lengths, scripts, labels, roles, duplicates, empty and overlong items. "
-        "`tercet data prepare SOURCE` writes shards of tokens, to train on with `--data`. For their flags: "
-        "`tercet data look --help`, `tercet data prepare --help`.",
+        description="List the named datasets, or, with SOURCE, print a short summary of it as training reads it. "
+        "`tercet data look SOURCE` prints a full report: format, lengths, scripts, labels, roles, duplicates, empty "
+        "and overlong items. `tercet data prepare SOURCE --out FOLDER` writes shards of tokens, to train on with "
+        "`tercet train --data FOLDER`. For their flags: `tercet data look --help`, `tercet data prepare --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
@@ -208,7 +208,13 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
 
 
 def _show_labels(labels: "dict[str, Counter[str]]", n_texts: dict[str, int] | None) -> None:
-    """Print the count and share of each label per part: of all labels, or of `n_texts` if texts may have several."""
+    """Print the count and share of the most frequent labels in each part.
+
+    Args:
+        labels: Count of each label, by part.
+        n_texts: Number of texts by part, of which the shares are computed if a text may have several labels. None
+            computes the shares of all labels.
+    """
     total = sum(labels.values(), Counter[str]())
     print(f"{'labels':<16}  {len(total):,}")
     width = min(40, max(map(len, total), default=0))

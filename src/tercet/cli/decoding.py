@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tercet.generation.specs import SamplingOptions
 
 SAME_NAMES = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
-BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # flags and their names in `Beam`
+BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # fields of `Beam` by flag
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
@@ -49,7 +49,7 @@ def add_search(add: Add) -> None:
         "--n-best",
         metavar="N",
         type=parse_number(BeamSize),
-        help="print up to N translations per line: number ||| text ||| score",
+        help="print up to N translations per line: number of the line, from 0 ||| text ||| score",
     )
     add(
         "--coverage",
@@ -58,9 +58,19 @@ def add_search(add: Add) -> None:
         help="weight of the coverage penalty for unattended source tokens (default: 0)",
     )
     add("--max-ratio", metavar="X", type=parse_number(LengthRatio), help="maximum tokens per source token (default: 2)")
-    add("--max-extra", metavar="N", type=parse_number(NewTokens), help="added to that maximum (default: 10)")
+    add(
+        "--max-extra",
+        metavar="N",
+        type=parse_number(NewTokens),
+        help="tokens added to the maximum of --max-ratio (default: 10)",
+    )
     add("--min-ratio", metavar="X", type=parse_number(LengthRatio), help="minimum tokens per source token (default: 0)")
-    add("--min-extra", metavar="N", type=parse_number(NewTokens), help="added to that minimum (default: 0)")
+    add(
+        "--min-extra",
+        metavar="N",
+        type=parse_number(NewTokens),
+        help="tokens added to the minimum of --min-ratio (default: 0)",
+    )
 
 
 def add_sampling(add: Add) -> None:
@@ -69,25 +79,25 @@ def add_sampling(add: Add) -> None:
         "--temperature",
         metavar="X",
         type=parse_number(Temperature),
-        help="sampling temperature; 0 is greedy (default: 1)",
+        help="sampling temperature; 0 takes the most likely token (default: 1)",
     )
     _add_filters(add)
     add("--seed", metavar="N", type=parse_number(Seed), help="random seed (default: 0)")
 
 
 def _add_filters(add: Add) -> None:
-    add("--top-k", metavar="N", type=parse_number(TopK), help="sample from the N most likely tokens")
+    add("--top-k", metavar="N", type=parse_number(TopK), help="sample from the N most likely tokens (default: all)")
     add(
         "--top-p",
         metavar="P",
         type=parse_number(ShareAboveZero),
-        help="sample from the smallest set of tokens with total probability P",
+        help="sample from the smallest set of most likely tokens with a total probability of at least P (default: 1)",
     )
     add(
         "--min-p",
         metavar="P",
         type=parse_number(Share),
-        help="sample from tokens at least P times as likely as the most likely one",
+        help="sample from tokens that are at least P times as likely as the most likely one (default: 0)",
     )
 
 
@@ -95,8 +105,9 @@ def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
     """Add the flags for sampling text.
 
     Args:
-        default_length: Description of the default length.
-        unit: Name of what each seed generates.
+        add: `add_argument` of a parser or group.
+        default_length: Description of the default of --max-new-tokens, for its help.
+        unit: Name of the text that is generated with one seed, such as "answer".
     """
     add(
         "--max-new-tokens",
@@ -108,14 +119,14 @@ def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
         "--temperature",
         metavar="X",
         type=parse_number(Temperature),
-        help="sampling temperature; 0 is greedy, values > 1 are more random (default: 1)",
+        help="sampling temperature; 0 takes the most likely token, values > 1 are more random (default: 1)",
     )
     _add_filters(add)
     add(
         "--repetition-penalty",
         metavar="X",
         type=parse_number(RepetitionPenalty),
-        help="values > 1 penalize tokens already in the text",
+        help="penalty for tokens that are already in the text, if X > 1 (default: 1)",
     )
     add(
         "--stop", metavar="TEXT", action="append", default=[], help="stop string, which is not printed; can be repeated"
@@ -124,22 +135,22 @@ def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
         "--seed",
         metavar="N",
         type=parse_number(Seed),
-        help=f"random seed of the first {unit}; each next one adds 1 (default: 0)",
+        help=f"random seed of the first {unit}; each further {unit} adds 1 (default: 0)",
     )
 
 
 def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
-    """Return the values of the flags of `add_text_sampling` as keywords of `Sampling`."""
+    """Return the values of the flags of `add_text_sampling` as keyword arguments of `Sampling`."""
     options: Any = {name: value for name in TEXT_SAMPLING if (value := getattr(args, name)) is not None}
     options["stop"] = tuple(args.stop)
     return options
 
 
 def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
-    """Return the search that the flags select.
+    """Return the search that the flags of `add_beam`, `add_search` and `add_sampling` select.
 
     Raises:
-        UserError: If values are out of range, or flags exclude each other.
+        UserError: If values are out of range, or flags do not fit together.
     """
     from tercet import limits
     from tercet.config import UserError
@@ -161,7 +172,7 @@ def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
 
 
 def describe_search(search: "Beam | Sampling") -> str:
-    """Return a description of the search."""
+    """Return a search in words, such as "beam 5, average length penalty 1"."""
     from tercet.generation import Beam
 
     if isinstance(search, Beam):

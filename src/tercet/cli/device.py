@@ -18,29 +18,30 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
-    """Add the flag whose value `place_model` takes.
+    """Add the flag --quantize, whose value is passed to `place_model`.
 
     Args:
         add: `add_argument` of a parser or group.
-        on_gpu: Precision of the weights on a GPU if the flag is not passed.
+        on_gpu: Default on a GPU, "bf16" or "none", for the help.
     """
     add(
         "--quantize", choices=("bf16", "int8", "none"),
-        help="weights in fewer bits, for less memory and more speed (default: none"
-        + (")" if on_gpu == "none" else f" on a CPU and for encoders, otherwise {on_gpu} on a GPU)"),
+        help="store the weights in fewer bits, to save memory and time (default: none"
+        + (")" if on_gpu == "none" else f"; {on_gpu} on a GPU, except for encoders)"),
     )  # fmt: skip
 
 
 def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
-    """Move a model to the device, and quantize its weights if requested.
+    """Move a model to a device, and store its weights in fewer bits if requested.
 
-    On a GPU, "bf16" and "int8" compute in bfloat16; int8 weights are widened in each forward pass. The default there is
-    "bf16", except for encoders, which keep their precision.
+    On a GPU that supports bfloat16, "bf16" and "int8" also compute in bfloat16, and int8 weights are converted to it in
+    each forward pass. Elsewhere, only the weights of linear layers are quantized.
 
     Args:
-        model: The model.
-        device: The device.
-        narrow: "bf16", "int8", "none", or None for the default of the device.
+        model: Model, which is changed in place.
+        device: Device to move the model to.
+        narrow: "bf16", "int8" or "none". None means "bf16" on a GPU that supports it, except for encoders, and "none"
+            otherwise.
     """
     import torch
 
@@ -57,11 +58,12 @@ def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -
 
 
 def select_device(name: str, *, models: Iterable[str | Path] = ()) -> "torch.device":
-    """Return the device called `name`; `auto` selects a GPU if there is one.
+    """Return the device called `name`.
 
     Args:
-        name: Name of the device.
-        models: Model folders and files to open afterwards. Invalid ones are rejected before torch is imported.
+        name: "cpu", "cuda", "cuda:N", "mps", or "auto" for the first of cuda, mps and cpu that this machine has.
+        models: Folders and files of models that the caller will load. Paths without a model are rejected before torch
+            is imported, which takes seconds.
 
     Raises:
         UserError: If this machine does not have the device, or a path is not a model.

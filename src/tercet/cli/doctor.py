@@ -30,9 +30,9 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         description="Show what this machine provides and what Tercet selects: versions, CPU instruction sets, kernels "
         "and why they were chosen, the cache, the precision that training.precision=auto selects, GPUs, compiler and "
-        "network; with a recipe, also what it will use. If started as several processes by torchrun or srun, the "
-        "processes connect and rank 0 reports round-trip times and the all-reduce speed. With --verify, only check the "
-        "files of a folder.",
+        "network. With a recipe, also show the device, precision and memory that its training uses. If torchrun or "
+        "srun starts several processes, they connect, and rank 0 reports round-trip times and the all-reduce speed. "
+        "With --verify, only check the files of a folder.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
         "tercet doctor --verify runs/mine",
     )
@@ -40,13 +40,13 @@ def register(verbs: Verbs, summary: str) -> None:
         "recipe",
         metavar="RECIPE|RUN|DATA",
         nargs="?",
-        help="recipe, run or data as in tercet train, to show what it will use",
+        help="recipe, run or data, as in `tercet train`, whose use of this machine is shown",
     )
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of the recipe; can be repeated"
     )
     parser.add_argument(
-        "--data", metavar="PATH", help="file, folder or named dataset, as in tercet train (data.source)"
+        "--data", metavar="PATH", help="file, folder or named dataset to train on, as in `tercet train` (data.source)"
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=parse_number(Timeout), default=60.0,
@@ -95,7 +95,10 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _diagnose(args: argparse.Namespace) -> dict[str, Any]:
-    """Print a report on this machine and on what a recipe uses; return it for JSON output."""
+    """Print a report on this machine and, if a recipe is passed, on its use of the machine.
+
+    With --json, nothing is printed. The report is returned for the JSON object in both cases.
+    """
     recipe = None if args.recipe is None else _read_recipe(args)  # reject an invalid recipe before torch is imported
 
     from tercet.diagnosis import diagnose_recipe, doctor

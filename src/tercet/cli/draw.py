@@ -1,4 +1,4 @@
-"""The plots of `tercet plot` that need no run: concepts with the reader's own numbers, and diagrams of models."""
+"""The plots of `tercet plot` that need no run: positions, schedules, masks, label smoothing and diagrams of models."""
 
 import argparse
 import json
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from tercet.nn import Position
 
-PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # default pairs of d_model and warm-up
+PAPER_SCHEDULES = ((512, 4000), (512, 8000), (256, 4000))  # default pairs of d_model and warm-up steps
 MAX_SENTENCES, MAX_WORDS = 8, 60
-# Bounds, so that computation and plots stay manageable.
+# These bounds limit the time and memory of a plot.
 DrawnWidth = Annotated[int, Interval(ge=1, le=8192)]
 DrawnLength = Annotated[int, Interval(ge=1, le=16_384)]
 DrawnSteps = Annotated[int, Interval(ge=1, le=10**6)]
 DrawnVocabulary = Annotated[int, Interval(ge=2, le=1 << 20)]
 Base = Annotated[float, Interval(gt=0, le=10**12)]
-Drawing = tuple["Figure", dict[str, Any]]
+Drawing = tuple["Figure", dict[str, Any]]  # figure, and the plotted values for --json
 
 
 def add_drawings(plot: Parser) -> None:
-    """Add a form of `tercet plot` for each plot."""
+    """Add a form such as `tercet plot masks` for each of `DRAWINGS`."""
     _add_positions(plot)
     _add_schedules(plot)
     _add_masks(plot)
@@ -48,7 +48,8 @@ def _add_positions(plot: Parser) -> None:
     positions = plot.add_form("positions", "Plot sinusoidal, learned, rotary, ALiBi and relative-bias positions.")
     positions.add_argument(
         "scheme", metavar="SCHEME", nargs="*",
-        help="a kind, or a spec such as '{kind: rotary, base: 500000}' (default: sinusoidal learned rotary alibi)",
+        help="kind of position, or a spec such as '{kind: rotary, base: 500000}' (default: sinusoidal learned rotary "
+        "alibi)",
     )  # fmt: skip
     positions.add_argument(
         "--d-model", metavar="N", type=parse_number(DrawnWidth), default=512, help="width of the model (default: 512)"
@@ -71,7 +72,8 @@ def _add_schedules(plot: Parser) -> None:
     schedules = plot.add_form("schedules", "Plot learning-rate schedules for comparison.")
     schedules.add_argument(
         "pair", metavar="D_MODEL:WARMUP", nargs="*",
-        help="schedule of the Transformer paper for this width and warm-up (default: 512:4000 512:8000 256:4000)",
+        help="schedule of the Transformer paper for this width and these warm-up steps (default: 512:4000 512:8000 "
+        "256:4000)",
     )  # fmt: skip
     schedules.add_argument(
         "--schedule", metavar="SPEC", action="append", default=[],
@@ -100,7 +102,8 @@ def _add_masks(plot: Parser) -> None:
     masks = plot.add_form("masks", "Plot the attention masks of your own sentences.")
     masks.add_argument(
         "sentence", metavar="SENTENCE", nargs="*",
-        help="one sentence for its causal mask; several for the padding masks of an encoder and a decoder",
+        help="one sentence, to plot its causal mask; or several, to plot the masks of an encoder and a decoder with "
+        "padding",
     )  # fmt: skip
     masks.add_argument(
         "--source", metavar="TEXT", nargs="+", help="source sentences of a translator; requires --target"
@@ -145,15 +148,17 @@ def _add_diagrams(plot: Parser) -> None:
         picture.add_argument(
             "model", metavar="RUN|PRESET|RECIPE", help="folder of a run or model, a preset, or a recipe"
         )
-        picture.add_argument("--batch", metavar="B", type=parse_number(Rows), help="batch size B in the shapes")
         picture.add_argument(
-            "--length", metavar="T", type=parse_number(Context), help="sequence length T in the shapes"
+            "--batch", metavar="B", type=parse_number(Rows), help="batch size in the shapes (default: B)"
+        )
+        picture.add_argument(
+            "--length", metavar="T", type=parse_number(Context), help="sequence length in the shapes (default: T)"
         )
         picture.add_argument(
             "--source-length",
             metavar="S",
             type=parse_number(Context),
-            help="source length S in the shapes (default: --length)",
+            help="source length of a translator in the shapes (default: --length, or S)",
         )
     attention.add_argument(
         "--which", metavar="NAME", help="attention of a translator: encoder, decoder or cross (default: encoder)"
@@ -161,10 +166,10 @@ def _add_diagrams(plot: Parser) -> None:
 
 
 def draw(args: argparse.Namespace) -> int:
-    """Draw the picture `args.form`, and print its path.
+    """Write the plot `args.form` to the file `args.out`, print its path or a JSON object, and return the exit code 0.
 
     Raises:
-        UserError: If it cannot be drawn or written.
+        UserError: If an argument is invalid, or the file cannot be written.
     """
     from tercet.config import UserError
     from tercet.plots.picture_file import check_picture
@@ -192,7 +197,7 @@ def _draw_positions(args: argparse.Namespace) -> Drawing:
 
 
 def _parse_positions(texts: Sequence[str], base: float | None) -> "list[Position]":
-    """Return the schemes; `base` applies to those that do not specify one."""
+    """Return the position schemes; `base` is the base of sinusoidal and rotary ones whose text does not contain one."""
     from dataclasses import replace
 
     from tercet.nn import Position, Rotary, Sinusoidal
@@ -303,15 +308,23 @@ def _draw_attention(args: argparse.Namespace) -> Drawing:
 
 
 def _format_title(model: str) -> str:
-    """Return the name of a preset or packaged recipe unchanged.
+    """Return the title of a diagram.
 
-    For a folder or YAML file, return the last part of its path without the suffix.
+    This is the name of a preset or packaged recipe, or the last part of the path of a folder or YAML file, without the
+    suffix.
     """
     return Path(model).resolve().stem if Path(model).is_dir() or model.endswith((".yaml", ".yml")) else model
 
 
 def _parse_spec(union: Any, key: str, text: str, flag: str) -> Any:
-    """Parse one of a union of specs from YAML, as a recipe contains it."""
+    """Parse a spec from YAML in the form that a recipe contains.
+
+    Args:
+        union: Union of the possible specs.
+        key: Key of such a spec in a recipe, for messages.
+        text: YAML, such as "rotary" or "{kind: rotary, base: 500000}".
+        flag: Flag or argument with the text, for messages.
+    """
     from dataclasses import make_dataclass
 
     from tercet.config import parse

@@ -1,4 +1,4 @@
-"""`tercet embed`: compute embeddings of texts in the order of the input, or search texts."""
+"""`tercet embed`: write embeddings of texts in the order of the input, or search texts by similarity."""
 
 import argparse
 import json
@@ -26,9 +26,9 @@ def register(verbs: Verbs, summary: str) -> None:
         "embed",
         words_among_flags=True,
         help=summary,
-        description="Write a vector for each text, in the order of the input. With --query, print the texts whose "
-        "vectors are most similar to that of the query, most similar first: cosine similarity, id (or the number of "
-        "the text, from 0) and text, separated by tabs.",
+        description="Write an embedding vector for each text to a file, in the order of the input. With --query, print "
+        "the texts that are most similar to the query, most similar first: cosine similarity, id (or the number of the "
+        "text, from 0) and text, separated by tabs.",
         epilog="Examples: tercet embed runs/mine --input texts.txt --output vectors.npz; "
         'tercet embed runs/mine --vectors vectors.npz --query "which one was better?" --top 5',
     )
@@ -37,12 +37,13 @@ def register(verbs: Verbs, summary: str) -> None:
     add_input(parser.add_argument)
     parser.add_argument(
         "--output", metavar="FILE", type=Path,
-        help="file to write: .parquet or .jsonl, or .npz if all vectors fit into memory",
+        help="file to write the vectors to: .parquet or .jsonl, or .npz if all vectors fit into memory",
     )  # fmt: skip
     parser.add_argument(
         "--pooling",
         choices=("mean", "first"),
-        help="pooling of the token vectors (default: that of the model folder, or mean)",
+        help="vector of a text: the mean of all token vectors, or the first one (default: as the model folder defines, "
+        "or mean)",
     )
     parser.add_argument("--no-normalise", action="store_true", help="do not normalize vectors to length 1")
     add_query(parser.add_argument_group("search").add_argument)
@@ -128,7 +129,7 @@ def _check_output(path: Path) -> None:
 
 
 def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
-    """Write one object per line: text, vector, and the id if there is one."""
+    """Write one JSON object per text: text, vector, and id if the text has one."""
     for texts, vectors in pools:
         for text, vector in zip(texts, vectors.tolist(), strict=True):
             id_field = {} if text.id is None else {"id": text.id}
@@ -138,7 +139,7 @@ def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
 
 
 def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
-    """Write the columns text and vector, and id as text if the first texts have one."""
+    """Write the columns text and vector; also id, as text, if a text of the first pool has one."""
     import pyarrow as pa
     from pyarrow import parquet
 

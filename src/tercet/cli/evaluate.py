@@ -1,8 +1,8 @@
 """`tercet evaluate`: evaluate a model on held-out data.
 
-Language models are compared with counting and compression; translators are scored by BLEU and chrF; masked language
-models by their predictions of masked tokens, compared with counting; classifiers by accuracy, or by the error of their
-numbers; chat models by the likelihood of the answers in conversations.
+The scores depend on the task: the likelihood of language models, compared with token counts and compressors; BLEU and
+chrF of translators; the predictions of masked language models for masked tokens, compared with token counts; the
+accuracy of classifiers, or the error of their numbers; the likelihood of the answers in conversations of chat models.
 """
 
 import argparse
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TranslationResult,
     )
 
-FLAGS = {  # of each task, in addition to --json, --encoding and --device
+FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to all
     "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
@@ -42,7 +42,7 @@ FLAGS = {  # of each task, in addition to --json, --encoding and --device
     "labels": ("data", "text_field"),
     "chat": ("data",),
 }  # fmt: skip
-PER_LINE = ("data", "text_field", "within_word", "source", "target")  # the flags that --per-line accepts
+PER_LINE = ("data", "text_field", "within_word", "source", "target")  # those of FLAGS that apply to --per-line
 PLATEAU = (
     "the loss is on the unigram plateau: the model has learned token frequencies, but does not use the context; "
     "train longer, use a longer warm-up, or look for repeated lines in the data"
@@ -53,7 +53,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "evaluate",
         help=summary,
-        description="Evaluate a model on the held-out part of its training data, or on other data.",
+        description="Evaluate a model on the held-out part of its training data, or on other data. With --per-line, "
+        "score each line of texts or sentence pairs.",
         epilog="Bits per byte are comparable between tokenizers; nats per token and perplexity are not. BLEU and chrF "
         "are comparable if signature, protocol and references are the same. Example: tercet evaluate runs/bert "
         "--per-line < texts.txt",
@@ -74,7 +75,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "--stride",
         metavar="N",
         type=parse_number(Context),
-        help="stride in tokens; smaller is slower but gives more context (default: the context)",
+        help="stride between windows, in tokens; a smaller one is slower, but gives each token more context (default: "
+        "the context of the model)",
     )
     _add_masked(parser.add_argument_group("masked language models").add_argument)
     _add_pairs(parser.add_argument_group("translators").add_argument)
@@ -97,7 +99,7 @@ def _add_masked(add: Add) -> None:
         "--pseudo-perplexity",
         metavar="N",
         type=parse_number(Rows),
-        help="also compute the pseudo-perplexity of N texts, masking one token at a time (slow)",
+        help="also compute the pseudo-perplexity of N texts, with one token masked at a time (slow)",
     )
     add(
         "--within-word", action="store_true", default=None,
@@ -111,18 +113,18 @@ def _add_pairs(add: Add) -> None:
     add(
         "--part",
         choices=("validation", "test"),
-        help="part of the dataset (default: test, or validation if there is no test part)",
+        help="part of the data to score (default: test for a named dataset, validation for other training data)",
     )
     add_beam(add)
     add(
         "--protocol",
         choices=("detokenised", "lc-tok"),
-        help="preparation of the texts for BLEU and chrF: none (detokenised), or lower case and the tokens of Moses "
-        "(lc-tok) (default: detokenised)",
+        help="preparation of the texts for BLEU and chrF: none (detokenised, the default), or lower case and tokens of "
+        "the Moses tokenizer (lc-tok)",
     )
     add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
     add("--output", metavar="FILE", type=Path, help="file for the translations, line by line")
-    add("--compare", metavar="FILE", type=Path, help="earlier result to compare with, written with --json")
+    add("--compare", metavar="FILE", type=Path, help="earlier result to compare with: a file written with --json")
     add_batches(add)
 
 
@@ -271,10 +273,10 @@ def _evaluate_translator(
 
 
 def _read_result(path: Path) -> dict[str, Any]:
-    """Return an earlier result.
+    """Return the result that `tercet evaluate --json` has written to a file.
 
     Raises:
-        UserError: If the file cannot be read, or is not a result.
+        UserError: If the file cannot be read, or contains something else.
     """
     from tercet.config import UserError
 
@@ -292,7 +294,10 @@ def _read_result(path: Path) -> dict[str, Any]:
 def _compare_results(
     result: dict[str, Any], previous: dict[str, Any], evaluated: "TranslationResult"
 ) -> dict[str, Any]:
-    """Return the differences, and a p-value if the file of the earlier translations still exists unchanged."""
+    """Return the differences of BLEU and chrF to an earlier result, and the p-value of the difference.
+
+    The p-value is None unless the file with the earlier translations (--output) still exists unchanged.
+    """
     from tercet.evaluate import compare, paired_bootstrap
 
     difference = compare(result, previous)

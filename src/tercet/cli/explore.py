@@ -12,14 +12,16 @@ def register(verbs: Verbs, summary: str) -> None:
         "explore",
         help=summary,
         description="Serve a page on this machine that shows how a text passes through the model: tokens, attention "
-        "and activations of every block, and the prediction after each layer. Everything on it is computed by the "
-        "model; nothing leaves the machine. Ctrl-C stops it. With --export, write the page to a file that opens "
-        "without a server.",
+        "and activations of every block, and the prediction after each layer. The model computes everything on the "
+        "page; nothing is sent to other machines. Ctrl-C stops the server. With --export, write the page to a file "
+        "that opens without a server.",
         epilog='Example: tercet explore runs/mine --prompt "Once upon a time"',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
-        "--prompt", metavar="TEXT", help="initial text: a prompt, a text with [MASK], or a source to translate"
+        "--prompt",
+        metavar="TEXT",
+        help="initial text: a prompt, a text with [MASK], or a source to translate (default: a validation line)",
     )
     parser.add_argument("--target", metavar="TEXT", help="translation of the initial text (default: that of the model)")
     parser.add_argument(

@@ -23,8 +23,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "fill",
         words_among_flags=True,
         help=summary,
-        description="Print the most likely tokens for each mask: probability, token, and the text with it, separated "
-        "by tabs. Each mask is filled while the other masks stay in the text.",
+        description="Print the most likely tokens for each mask: probability, token, and the text with the token, "
+        "separated by tabs. Each mask is filled while the other masks stay in the text.",
         epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
@@ -40,7 +40,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help="maximum candidates per mask (default: 5, or all words of --only)",
     )  # fmt: skip
     parser.add_argument("--only", metavar="WORD,WORD", help="choose from these words (default: the whole vocabulary)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per text: text, masks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per text: text, masks, truncated")
     add_device(parser)
 
 
@@ -98,7 +98,7 @@ def _json_object(result: "MaskPredictions") -> str:
 
 
 def _lines(result: "MaskPredictions") -> str:
-    """Return one line per candidate; if there are several masks, the list of each has a heading."""
+    """Return one line per candidate; if there are several masks, a heading precedes the candidates of each."""
     lists = [
         [
             f"{candidate.probability:.4f}\t{replace_line_ends(candidate.word)}\t{replace_line_ends(candidate.text)}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tercet.generation.specs import Sampling
     from tercet.tokens import Tokenizer
 
-ROWS = 64  # samples per batch
+ROWS = 64  # maximum samples per batch
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -32,14 +32,14 @@ def register(verbs: Verbs, summary: str) -> None:
         "generate",
         words_among_flags=True,
         help=summary,
-        description="Generate text with a language model. Without a prompt, it starts at the beginning of a text.",
+        description="Continue prompts with a language model. Without a prompt, generate a text from its beginning.",
         epilog='Example: tercet generate runs/demo "Once upon a time" --temperature 0.8 --top-p 0.95',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="prompt: text, FILE:path, or - for stdin")
     parser.add_argument(
         "--prompt", metavar="TEXT", action="append", default=[],
-        help="prompt in the forms of TEXT, instead of it or in addition; can be repeated",
+        help="further prompt, in the same forms as TEXT; can be repeated",
     )  # fmt: skip
     parser.add_argument("--input", metavar="FILE", help="file with one prompt per line, or a .jsonl, .csv or .tsv file")
     parser.add_argument(
@@ -62,7 +62,7 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(NGram),
         nargs="?",
         const=True,
-        help="prompt lookup: draft the tokens that followed the last occurrence of the last N tokens (default: 3)",
+        help="prompt lookup: draft the tokens that followed the last occurrence of the last N tokens (without N: 3)",
     )
     parser.add_argument(
         "--draft-tokens",
@@ -71,7 +71,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help="maximum draft tokens per forward pass (default: 4 with --draft, 10 with --lookup)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per line: prompt, text, finish, seed, passes, ..."
+        "--json", action="store_true", help="print one JSON object per sample: prompt, text, finish, seed, passes, ..."
     )
     add_quantize(parser.add_argument)
     add_device(parser)
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             subject = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
             print_note(
-                f"tercet: {subject} has {n} tokens and is cut at its beginning to the context of {model.max_len}"
+                f"tercet: {subject} has {n} tokens; only the last {model.max_len}, which fit in the context, are used"
             )
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)
@@ -138,7 +138,10 @@ def _complete(
     samples: int,
     speculation: "Draft | Lookup | None",
 ) -> "Iterator[Completion]":
-    """Yield the completions of `generate`, `ROWS` samples at a time, so that memory does not grow with their number."""
+    """Yield the completions of all prompts.
+
+    They are generated in batches of at most `ROWS` samples, so that memory does not grow with their number.
+    """
     from tercet.generation import generate
 
     prompts_per_batch = max(1, ROWS // samples)
@@ -161,7 +164,7 @@ def _check_guesses(args: argparse.Namespace) -> None:
 
 
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":
-    """Return the source of draft tokens that the flags select."""
+    """Return the source of draft tokens that the flags select, or None for decoding without draft tokens."""
     from tercet.checkpoint import load_model
     from tercet.generation import choose_speculation
 
@@ -173,7 +176,7 @@ def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.de
 
 
 def _read(prompt: str) -> str:
-    """Return the text of a prompt: that of a file for FILE:path, that of stdin for -."""
+    """Return the text of a prompt argument: the content of a file for FILE:path, that of stdin for -, else itself."""
     from tercet import limits
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file

@@ -1,6 +1,6 @@
-"""`tercet inspect`: show the structure of a model, or what it computes for a text.
+"""`tercet inspect`: show the structure of a model, or what the model computes for a text.
 
-The layers, shapes, parameters, FLOPs and memory are found without allocating the model.
+The layers, shapes, parameters, FLOPs and memory of a preset or recipe are determined without allocating the model.
 """
 
 import argparse
@@ -37,14 +37,14 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument(
         "--ablate", metavar="NAME[:HEADS]", action="append",
-        help="set a tensor (NAME), heads of it (NAME:3,5) or a head of the last stack (BLOCK.HEAD, from 0, such as "
-        "1.3) to zero and show the effect; can be repeated",
+        help="set a tensor (NAME), some heads of a tensor (NAME:3,5), or a head of the last stack (BLOCK.HEAD, from 0, "
+        "such as 1.3) to zero, and show the effect; can be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--heads",
         action="store_true",
-        help="score how much each head attends to the previous token and continues repeated tokens (induction); with "
-        "--prompt, also show the loss increase without it",
+        help="show how much each head attends to the previous token, and how much it continues repeated tokens "
+        "(induction); with --prompt, also show how much the loss increases without the head",
     )
     parser.add_argument(
         "--attribution", metavar="TOKEN", nargs="?", const="",
@@ -54,7 +54,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--at",
         metavar="ROW",
         type=parse_number(Index),
-        help="position for --attribution, from 0 (default: the first mask, or else the last position)",
+        help="position whose logit --attribution explains, from 0 (default: the first mask, or else the last position)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -118,7 +118,14 @@ def _load_trained(name: str) -> "TrainedModel":
 def _add_views(
     args: argparse.Namespace, trained_model: "TrainedModel", answer: dict[str, Any], tables: "list[RenderableType]"
 ) -> None:
-    """Add what a trained model computes: to `answer` for JSON output, to `tables` for the terminal."""
+    """Run a trained model as the flags request, and add the results.
+
+    Args:
+        args: Parsed command line.
+        trained_model: Model to run.
+        answer: Object for JSON output, to which the results are added.
+        tables: Tables for the terminal, to which the results are added.
+    """
     from tercet.inspect.attribution_table import attribution_to_dict, render_attribution
     from tercet.inspect.edit_effect import effect_to_dict, parse_edit, read_with_edits, render_effect
     from tercet.inspect.head_table import render_heads
@@ -153,14 +160,15 @@ def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, in
 
     Args:
         name: A folder, a preset, or the name or path of a recipe.
-        settle: If True, prepare the data of a recipe if only the data defines its vocabulary or labels; otherwise these
-            stay unknown: 0, and none.
+        settle: If True, read the data of a recipe if its vocabulary size or labels depend on the data. Otherwise the
+            spec then has the vocabulary size 0 and no labels.
 
     Returns:
-        The spec; and if the vocabulary of a recipe is not trained yet, the maximum size by side, which the spec uses.
+        The spec, and None. If the spec contains maximum sizes, because the vocabulary of a recipe is learned from data
+        that was not read, these sizes by side instead of None, such as {"vocab_size": 8000}.
 
     Raises:
-        UserError: If it is none of these, with the nearest name.
+        UserError: If there is no such folder, preset or recipe; the message contains the nearest name.
     """
     from tercet.config import UserError, suggest
     from tercet.models import PRESETS

@@ -1,4 +1,4 @@
-"""Lines of bytes as text: a line ends only at "\\n", so that the output has as many lines as the input."""
+"""Reading and writing of lines: a line ends only at "\\n", so that the output has as many lines as the input."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,10 +9,15 @@ Item = TypeVar("Item")
 
 
 def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
-    """Return `read_lines` of the file that `flag` names; it is closed with `files`.
+    """Open a file and return its lines, as `read_lines` yields them.
+
+    Args:
+        path: Path of the file.
+        flag: Flag with the path, for messages.
+        files: Stack that closes the file.
 
     Raises:
-        UserError: If it cannot be read.
+        UserError: If the file cannot be opened.
     """
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file
@@ -24,10 +29,17 @@ def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
 
 
 def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Yield each line without its line end; text after the last "\\n" counts as a line.
+    """Yield the lines of a UTF-8 file, without line ends ("\\n" or "\\r\\n") and without a byte order mark.
+
+    Text after the last line end counts as a line.
+
+    Args:
+        file: File, opened in binary mode.
+        name: Name of the file for messages.
 
     Raises:
-        UserError: If a line is not UTF-8 or is too long, with its number.
+        UserError: If a line is not UTF-8, or is longer than `limits.LINE_CHARACTERS` bytes; the message contains its
+            number.
     """
     from tercet import limits
     from tercet.config import UserError
@@ -46,7 +58,16 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) -> list[Item]:
-    """Return the next `lines` items, or fewer if their texts are long; an empty list at the end."""
+    """Return the next items of an iterator, which are then sorted by length and batched.
+
+    Args:
+        items: Iterator, which is advanced.
+        lines: Maximum number of items. Fewer are returned if their texts have `limits.POOL_CHARACTERS` in total.
+        text: Function that returns the text of an item.
+
+    Returns:
+        The items; an empty list if the iterator is exhausted.
+    """
     from tercet import limits
 
     pool, characters = list[Item](), 0
@@ -59,5 +80,5 @@ def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) ->
 
 
 def replace_line_ends(text: str) -> str:
-    """Return the text with spaces instead of line ends; some programs also treat a carriage return as one."""
+    """Return the text with spaces instead of line ends and carriage returns, so that it is one line in any program."""
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")

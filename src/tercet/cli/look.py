@@ -1,4 +1,4 @@
-"""`tercet data look`: report the content of a data source before training on it."""
+"""`tercet data look`: report what a data source contains, before training on it."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
-LABELS = 30  # the most frequent labels to show
-SCRIPTS = 6
+LABELS = 30  # maximum number of labels to show, the most frequent ones
+SCRIPTS = 6  # maximum number of scripts to show
 FATES = {
     "split": "continue in another row",
     "left out": "are left out of training",
@@ -33,44 +33,65 @@ def add_look(data: Parser) -> None:
     """Add the form `tercet data look`."""
     parser = data.add_form(
         "look",
-        "Report what is in a source: format, lengths, scripts, labels, roles, duplicates, empty, invalid UTF-8 and "
-        "overlong items. A file named look must be passed as ./look.",
+        "Report what a source contains: format, lengths, scripts, labels, roles, duplicates, invalid UTF-8, empty and "
+        "overlong items. A source named look must be passed as ./look.",
         epilog="Example: tercet data look reviews.csv --recipe bert-shakespeare",
     )
     add_sources(parser.add_argument, required=True)
     add_reading(parser.add_argument)
     add_labels(parser.add_argument)
-    parser.add_argument("--messages-field", metavar="NAME", help="key of the messages of a conversation")
-    parser.add_argument("--prompt-field", metavar="NAME", help="key or column of the prompt, if there are no messages")
-    parser.add_argument("--response-field", metavar="NAME", help="key or column of the response")
+    parser.add_argument("--messages-field", metavar="NAME", help="key of the messages of a conversation in JSONL")
+    parser.add_argument(
+        "--prompt-field", metavar="NAME", help="key or column of the prompt, if conversations have no messages"
+    )
+    parser.add_argument("--response-field", metavar="NAME", help="key or column of the response to the prompt")
     add_tokenizer(parser.add_argument, "count tokens")
     parser.add_argument(
         "--max-len", metavar="N", type=parse_number(Context),
-        help="report what exceeds this number of tokens (default: that of the recipe)",
+        help="count the items of more than N tokens (default: the max_len of the recipe)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_sources(add: Callable[..., Any], *, required: bool) -> None:
-    """Add the source, and the second file of sentence pairs or labeled texts."""
+    """Add the arguments SOURCE and TARGET.
+
+    Args:
+        add: `add_argument` of a parser.
+        required: If True, SOURCE must be passed.
+    """
     name = {} if required else {"nargs": "?"}
     add("source", metavar="SOURCE", **name, help="named dataset, or a file or folder of data")
-    add("target", metavar="TARGET", nargs="?", help="translations of its lines, or held-out labeled texts")
+    add(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="file of the translations of SOURCE, line by line, or held-out labeled texts",
+    )
 
 
 def add_labels(add: Callable[..., Any]) -> None:
     """Add the flags for reading labeled texts."""
-    add("--label-field", metavar="NAME", help="read labeled texts with the label in this field")
-    add("--over", choices=("texts", "tokens"), help="unit that is labeled (default: texts)")
+    add("--label-field", metavar="NAME", help="read labeled texts, whose label is in this key or column")
+    add(
+        "--over",
+        choices=("texts", "tokens"),
+        help="read labeled texts, in which each text or each token has a label (default: texts)",
+    )
     add(
         "--problem-type", choices=get_args(ProblemType),
-        help="type of the labels: one per text, any number per text, or a number (default: one per text; for a JSONL "
-        "file, that of its first label)",
+        help="type of the labels: one per text, any number per text, or a number per text (default: for JSONL as in "
+        "the first line, else one per text)",
     )  # fmt: skip
 
 
 def add_tokenizer(add: Callable[..., Any], does: str) -> None:
-    """Add the flags that select a tokenizer; `does` is the beginning of their help."""
+    """Add the flags that select a tokenizer.
+
+    Args:
+        add: `add_argument` of a parser.
+        does: Beginning of the help of --recipe, such as "count tokens".
+    """
     add("--recipe", metavar="RECIPE", help=f"{does} with the `data` settings and tokenizer of this recipe")
     add(
         "--tokenizer", metavar="FOLDER",
@@ -79,10 +100,10 @@ def add_tokenizer(add: Callable[..., Any], does: str) -> None:
 
 
 def run_look(args: argparse.Namespace) -> int:
-    """Print the summary of a source.
+    """Print the report on the source `args.source`, as text or JSON, and return the exit code 0.
 
     Raises:
-        UserError: If it cannot be read.
+        UserError: If the source cannot be read, or flags do not fit together.
     """
     from tercet.config import UserError
 
@@ -132,7 +153,7 @@ def run_look(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
-    """Return the settings for reading the source, and the context length if known."""
+    """Return the settings for reading the source, and the context length of --max-len or the recipe, or None."""
     from tercet.data.datasets.recognize import recognize
 
     fields: dict[str, Any] = {
@@ -161,7 +182,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
 
 
 def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
-    """Return the settings with the flags for running text applied."""
+    """Return the settings with the values of --documents and --dtype, which apply only to running text."""
     from tercet.data import TextSpec
 
     overrides = {name: value for name in ("documents", "dtype") if (value := getattr(args, name)) is not None}
@@ -169,9 +190,17 @@ def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
 
 
 def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]":
-    """Return the tokenizer of a run, a model or a `tokenizer.json`, and for conversations the chat template next to it.
+    """Return the tokenizer and chat template that --tokenizer selects.
 
-    In models of other programs, several files define the start and end tokens, so such a model is loaded for them.
+    A third-party model without a `tokenizer.json` is loaded completely, since its tokenizer is defined by other files.
+    For conversations, every model is loaded, since several files define its start and end tokens.
+
+    Args:
+        name: Folder of a run, a model or prepared tokens, or path of a `tokenizer.json`.
+        is_chat: If True, the data consists of conversations.
+
+    Returns:
+        The tokenizer, and for conversations the chat template of the same model, if it has one; otherwise None.
     """
     from tercet.checkpoint.chat_template import read_chat_template
     from tercet.tokens import Tokenizer

@@ -1,7 +1,8 @@
 """Entry point: select the verb, run it, and turn errors into exit codes.
 
-Exit codes: 0 success; 1 failure; 2 a mistake in the command or its input, with one line on stderr; 128 + n stopped by
-signal n (Ctrl-C 130, SIGTERM 143). Results go to stdout, everything else to stderr.
+Exit codes: 0 for success; 1 for a failure; 2 for a mistake in the command or its input, with one line on stderr;
+128 + n if signal n stopped the program (Ctrl-C 130, SIGTERM 143). Results are written to stdout, everything else to
+stderr.
 """
 
 import argparse
@@ -22,16 +23,16 @@ from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, 
 from tercet.messages import one_line, print_note
 
 OUT_OF_MEMORY = (
-    "out of memory; lower task.micro_batch_size (of pairs task.micro_batch_tokens) or the model's sizes, "
-    "generate fewer samples at once, or lower --batch-tokens"
+    "out of memory; lower task.micro_batch_size (for sentence pairs task.micro_batch_tokens) or the sizes of the "
+    "model, generate fewer samples at once, or lower --batch-tokens"
 )
-# Errors of the operating system that no reader or writer has turned into a message. The path may be that of any flag.
+# Errors of the operating system that other code has not turned into a message. The path may be the value of any flag.
 SYSTEM_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
-SPINS = "10000"  # spins before a waiting thread sleeps; benchmarks/log/training-speed.md
-# Each verb is a module of this package; only the module of the requested verb is imported.
+SPINS = "10000"  # iterations that a waiting thread spins before it sleeps; benchmarks/log/training-speed.md
+# Verbs and their summaries. Each verb is a module of this package; only that of the requested verb is imported.
 VERBS = {
     "train": "train a model from a recipe or on a file, or plan the run: memory, steps, time and cost",
     "watch": "show a live dashboard of runs, or write the report of a run as one HTML file",
@@ -44,7 +45,7 @@ VERBS = {
     "evaluate": "evaluate a model on held-out data, in total or line by line",
     "compare": "train variants on the same data and compare them in a table and a plot",
     "inspect": "show layers, shapes, parameters, FLOPs and memory, or the predictions inside a model",
-    "explore": "explore the inside of a model in the browser, or export that as one HTML file",
+    "explore": "explore the inside of a model in the browser, or export the page as one HTML file",
     "serve": "serve models over HTTP with an API compatible with OpenAI's",
     "plot": "plot a run (losses, attention, embeddings), or schedules, masks and model diagrams",
     "convert": "import or export models",
@@ -66,20 +67,20 @@ OLD_VERBS = {
 
 
 def entry() -> NoReturn:
-    """Run the program `tercet`."""
+    """Run the program `tercet` and exit with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     if os.environ.get("LOCAL_RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGINT, _leave_to_first_process)
     if "OMP_WAIT_POLICY" not in os.environ:
-        # PyTorch threads that wait for each other spin. By default they spin so long that most of the time is lost on a
-        # busy machine, if the other thread has no core.
+        # PyTorch threads spin while they wait for each other. By default they spin so long that most of the time is
+        # lost on a busy machine, on which the other thread may not have a core.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         open_streams()
     except ClosedOutput as error:
         sys.exit(_fail(error, 2))
     with suppress(OSError, RuntimeError, ValueError):
-        faulthandler.enable()  # if a mapped file is truncated, SIGBUS ends the process: print where
+        faulthandler.enable()  # prints a traceback if SIGBUS ends the process, as after a mapped file is truncated
     sys.exit(main(sys.argv[1:]))
 
 
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         print_note("\ntercet: stopped")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of the output has exited, as `head` does.
+        # The program that reads the output, such as `head`, has exited.
         discard_output()
         return 128 + signal.SIGPIPE
     except Exception as error:
@@ -151,9 +152,12 @@ def run_command(arguments: list[str]) -> int:
 
 
 def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
-    """Return the parser for these arguments, and its verbs.
+    """Return the parser for these arguments, and the action that contains the parsers of all verbs (`choices`).
 
-    Only the parser of the requested verb is complete; the others have only a summary. `verbs.choices` contains them.
+    Only the parser of the requested verb has arguments; those of other verbs have only a summary.
+
+    Raises:
+        Mistake: If the requested verb is one of `OLD_VERBS`.
     """
     parser = Parser(
         prog="tercet",
@@ -178,10 +182,14 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
 
 
 def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argparse.Namespace:
-    """Parse the arguments.
+    """Return the parsed arguments, with the verb as `verb`, or None if there is none.
+
+    Args:
+        parser, verbs: Result of `make_parser` for the same arguments.
+        arguments: Arguments of the program, without its name.
 
     Raises:
-        Mistake: If they are invalid.
+        Mistake: If the arguments are invalid.
     """
     args, unknown = parser.parse_known_args(normalize_flags(arguments))
     selected: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
@@ -216,10 +224,10 @@ def _has_current_folder() -> bool:
 
 
 def _leave_to_first_process(number: int, frame: FrameType | None) -> None:
-    """Ignore one Ctrl-C in a process that a multi-device training started, until the training handles it.
+    """Ignore the first Ctrl-C in a process that a multi-device training started and that does not handle signals yet.
 
-    The first process receives the signal too and stops all processes after a step. If this one ended before, the first
-    process would be killed.
+    Rank 0 receives the signal too, and stops all processes after a step. If this process exited earlier, rank 0 would
+    be killed.
     """
     signal.signal(number, signal.SIG_DFL)
 

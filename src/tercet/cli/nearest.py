@@ -1,4 +1,4 @@
-"""`tercet embed --query`: find the texts most similar to a query, by exact search without an index."""
+"""`tercet embed --query`: find the texts that are most similar to a query, by comparison with all texts."""
 
 import argparse
 import json
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
     from tercet.encoding import Embeddings, NearestNeighbors, VectorFile
 
 TOP = 5
-Row = dict[str, Any]  # index and score of a result, and its id and text if available
+Row = dict[str, Any]  # a result: its index, score and text, and its id if it has one
 
 
 def add_query(add: Callable[..., Any]) -> None:
     """Add the flags of a search."""
     add(
         "--query", metavar="TEXT", action="append",
-        help="print the texts most similar to this one; can be repeated, - reads queries from stdin",
+        help="print the texts that are most similar to TEXT; - reads queries from stdin, one per line; can be repeated",
     )  # fmt: skip
-    add("--vectors", metavar="FILE", type=Path, help=".npz file of --output with the vectors to search")
+    add("--vectors", metavar="FILE", type=Path, help=".npz file with the vectors to search, written with --output")
     add("--top", metavar="N", type=parse_number(Candidates), help="results per query (default: 5)")
     add("--json", action="store_true", help="print one JSON object per query: query, neighbours")
 
 
 def search(args: argparse.Namespace) -> int:
-    """Print the texts most similar to each query.
+    """Print the texts that are most similar to each query, and return the exit code 0.
 
     Raises:
-        UserError: If texts or vectors are missing, cannot be read, or were made by another model.
+        UserError: If not exactly one of --input and --vectors is passed, the file cannot be read or contains no texts,
+            or the vectors were computed with another model.
     """
     from tercet.config import UserError
 
@@ -56,7 +57,7 @@ def search(args: argparse.Namespace) -> int:
         if args.vectors is not None:
             from tercet.checkpoint.find_model import find_model
 
-            find_model(Path(args.run))  # the cheapest check first
+            find_model(Path(args.run))  # the fastest check is the first
 
             from tercet.encoding.vector_file import read_vectors
 
@@ -118,7 +119,11 @@ def _search(
 def _push_texts(
     search: "NearestNeighbors", texts: Iterator[Text], embed_texts: "Callable[[list[str]], Embeddings]"
 ) -> tuple[dict[int, Row], int]:
-    """Push the vectors of all texts; return the rows of the nearest ones, and how many texts were truncated."""
+    """Embed all texts and add their vectors to the search.
+
+    Returns:
+        The rows of the texts that are results of a query, by number, and the number of truncated texts.
+    """
     rows, count, cut = dict[int, Row](), 0, 0
     while batch := take_pool(texts, POOL, lambda text: text.text):
         result = embed_texts([text.text for text in batch])

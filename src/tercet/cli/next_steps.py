@@ -1,4 +1,4 @@
-"""Commands to use a trained run or prepared data, which work as printed, with a text from the data."""
+"""Suggested commands to use a run or prepared data. They work as printed, with a text from the data."""
 
 import shlex
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ VERBS = {
     "language": ("generate",), "translation": ("translate",), "masked": ("fill", "embed"), "labels": ("classify",),
     "chat": ("chat", "serve"),
 }  # fmt: skip
-MAX_PROMPT = 32  # characters of a prompt
-DEFAULT_RECIPE = "demo"  # the recipe for prepared tokens if none was passed
+MAX_PROMPT = 32  # maximum characters of a prompt
+DEFAULT_RECIPE = "demo"  # for prepared tokens, if no recipe was passed
 MIN_CONTEXT = 8  # tokens; with less context, training is pointless
 
 
 def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
-    """Return suggested commands for the run in `folder`.
+    """Return suggested commands for a run.
 
-    `generate` gets the recipe's `sample_prompt`, else the beginning of a text of the validation part. Other commands
-    that need a text get one of the validation part. If there is no usable text, the prompt or the whole command is left
-    out.
+    The prompt for `generate` is the recipe's `sample_prompt`, else the beginning of a text of the validation part.
+    Other commands that need a text contain a text of the validation part. If no text is usable, `generate` has no
+    prompt, and the other commands are left out.
 
     Args:
         folder: Run folder.
-        recipe: Recipe of the run.
+        recipe: Recipe of the run, as plain data.
     """
     name, kind = quote_path(folder), recipe["task"]["kind"]
     texts = _texts(folder, recipe["task"])
@@ -52,15 +52,16 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
 
 
 def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:
-    """Return commands for a prepared folder: train on it, summarize it, verify it.
+    """Return suggested commands for prepared tokens: train on them, summarize them, verify their files.
 
-    The training command uses a free run folder and contains all flags that it needs. It is left out if the recipe does
-    not suit the tokens.
+    The training command contains all flags that it needs, and a run folder that does not exist yet. It is left out if
+    the recipe cannot train on the tokens.
 
     Args:
-        folder: Prepared folder.
-        recipe: Name of the recipe.
-        tokenizer: Folder that the tokenizer is from; a recipe for fine-tuning starts from the model in it.
+        folder: Folder of the prepared tokens.
+        recipe: Name or path of the recipe; by default `DEFAULT_RECIPE`.
+        tokenizer: Folder that was passed as --tokenizer. If the recipe fine-tunes a model, it is the model in this
+            folder.
     """
     from tercet.config import UserError
 
@@ -113,17 +114,20 @@ def _free_folder(folder: Path) -> Path:
 
 
 def path_argument(path: str | Path) -> str:
-    """Return the path as an argument; one that begins like a flag gets ./ in front."""
+    """Return the path as an argument of a command, with ./ before a path that begins like a flag."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def quote_path(path: str | Path) -> str:
-    """Return the path as an argument, quoted for a shell."""
+    """Return the path as an argument of a command, quoted for a shell."""
     return shlex.quote(path_argument(path))
 
 
 def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
-    """Return a "prompt", a "text" to process and a "masked" text; each is "" if there is none."""
+    """Return texts for commands: "prompt" to continue, "text" to translate, embed or classify, and "masked" to fill.
+
+    A text is "" if there is none that can be used.
+    """
     from tercet.checkpoint import load_model
     from tercet.config import UserError
     from tercet.explorer import opening_query
@@ -148,13 +152,13 @@ def _texts(folder: Path, task: Mapping[str, Any]) -> dict[str, str]:
 def _usable(text: str) -> str:
     """Return the text if it can be an argument of a command, else "".
 
-    It must be printable, on one line, and not begin like a flag or with "FILE:".
+    Such a text is printable, on one line, and begins neither like a flag nor with "FILE:".
     """
     return text if text.isprintable() and not text.startswith(("-", "FILE:")) else ""
 
 
 def _shorten(text: str) -> str:
-    """Return the whole words of the text within `MAX_PROMPT` characters."""
+    """Return the words of a text that fit completely in its first `MAX_PROMPT` characters."""
     return text if len(text) <= MAX_PROMPT else text[:MAX_PROMPT].rsplit(" ", 1)[0].rstrip()
 
 

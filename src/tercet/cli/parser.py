@@ -1,4 +1,4 @@
-"""argparse with one-line errors that suggest the nearest name."""
+"""An argparse parser with errors of one line, which suggest the nearest valid name."""
 
 import argparse
 import difflib
@@ -13,11 +13,11 @@ Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argpar
 
 
 class Mistake(Exception):
-    """An invalid command line."""
+    """An invalid command line; the message contains the problem and the remedy."""
 
 
 class _StoreOnce(argparse.Action):
-    """Store the value of a flag, and reject a second value, which would silently replace the first."""
+    """Store the value of a flag, and reject a second one, which would otherwise silently replace the first."""
 
     _last_namespace: argparse.Namespace | None = None
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
     With `words_among_flags`, positional arguments are accepted before, between and after flags.
 
     Attributes:
-        forms: Parsers of a verb's other forms, such as `tercet data look`, by the first word that selects each.
+        forms: Parsers of other forms of a verb, such as `tercet data look`, by the word that selects the form ("look").
     """
 
     def __init__(self, *, words_among_flags: bool = False, **settings: object) -> None:
@@ -53,7 +53,13 @@ class Parser(argparse.ArgumentParser):
             self.register("action", name, _StoreOnce)
 
     def add_form(self, name: str, description: str, *, epilog: str | None = None) -> "Parser":
-        """Add a form of this verb with separate flags, which is selected if `name` is the first word."""
+        """Add a form of this verb with its own arguments, and return its parser.
+
+        Args:
+            name: Word after the verb that selects the form.
+            description: Description for the help.
+            epilog: Text at the end of the help.
+        """
         form = self.forms[name] = Parser(prog=f"{self.prog} {name}", description=description, epilog=epilog)
         form.set_defaults(form=name, parser=form)
         return form
@@ -83,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     def hint(self, argument: str) -> str:
-        """Return the remedy for an argument that this parser does not have."""
+        """Return the end of an error message about an unknown argument: a suggestion, or where to find help."""
         if not argument.startswith("-"):
             return f"; see `{self.prog} --help`"
         homes = [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]
@@ -91,7 +97,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_number(annotation: Any) -> Callable[[str], Any]:
-    """Return an argparse type for an annotation such as `spec.Width`, which also checks its range."""
+    """Return an argparse type that reads a number and checks the range of an annotation such as `spec.Width`."""
     kind = annotation.__origin__
 
     def read(text: str) -> Any:
@@ -104,13 +110,18 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
 
 
 def passed_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Return those flags of `names` that were passed on the command line, as they are typed."""
+    """Return those of the flags `names` that were passed on the command line, in the form --text-field.
+
+    Args:
+        args: Parsed command line.
+        names: Flags as attributes of `args`, such as "text_field". Their default must be None, False or [].
+    """
     passed = [name for name in names if getattr(args, name) not in (None, []) and getattr(args, name) is not False]
     return ["--" + name.replace("_", "-") for name in passed]
 
 
 def out_path(text: str) -> Path:
-    """Parse an output path; for argparse."""
+    """Argparse type of an output path: reject a name that no file can have, before any work is done."""
     _check_bounds(text, Name)
     if text == "-" or any(len(part.encode()) > 255 for part in Path(text).parts):  # the limit of file systems
         raise argparse.ArgumentTypeError(f"{show(text)} is not a valid file or folder name; choose another")
@@ -124,14 +135,17 @@ def _check_bounds(value: Any, annotation: Any) -> None:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a suggestion, as `config.suggest` does, without importing pydantic."""
+    """Return the end of an error message about an unknown word: the nearest choice, or all choices if none is near."""
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
 def normalize_flags(arguments: list[str]) -> list[str]:
-    """Replace underscores in flags by hyphens, as nanoGPT spells them: `--max_new_tokens=5`."""
+    """Return the arguments with hyphens instead of underscores in the names of flags.
+
+    nanoGPT's flags have underscores: `--max_new_tokens=5`.
+    """
 
     def flag(argument: str) -> str:
         name, equals, value = argument.partition("=")

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from tercet.encoding import PseudoScore
     from tercet.evaluate import PairScore
 
-PAIRS_AT_ONCE = 4096  # read ahead and sorted by length
+PAIRS_AT_ONCE = 4096  # pairs that are read ahead and sorted by length
 
 
 def add_per_line(add: Callable[..., Any]) -> None:
     """Add the flag `--per-line`."""
     add(
         "--per-line", action="store_true",
-        help="print one line per pair of --source and --target (translators: log-probability of the target, given the "
-        "source) or per text of --data or stdin (masked language models: pseudo-log-probability, with each token "
-        "masked in turn): natural logarithm, tokens and nats per token, separated by tabs",
+        help="score each pair of --source and --target (translators: log-probability of the target, given the source), "
+        "or each text of --data or stdin (masked language models: pseudo-log-probability, with each token masked in "
+        "turn); print one line per score: log-probability in nats, tokens and nats per token, separated by tabs",
     )  # fmt: skip
 
 
 def score_lines(args: argparse.Namespace) -> int:
-    """Print the log-probability of each pair or text.
+    """Print one line per sentence pair or text with its log-probability, and return the exit code 0.
 
     Raises:
-        UserError: If the model cannot score them, or pairs or texts cannot be read.
+        UserError: If the model cannot score pairs or texts, they cannot be read, or flags do not fit together.
     """
     from tercet.config import UserError
 
@@ -72,7 +72,7 @@ def _pairs(args: argparse.Namespace) -> int:
     trained_model = trained_model.require("translate")
     files = pair_files(apply_languages(spec, trained_model), spec.source, spec.target)
     for _ in files.examples():
-        pass  # files that do not match are reported before anything is written
+        pass  # report files of different lengths before any result is printed
     place_model(trained_model.model, device, args.quantize or "none")
     model, pairs, cut = trained_model.model, files.examples(), 0
     while batch := take_pool(pairs, PAIRS_AT_ONCE, "".join):
@@ -134,7 +134,7 @@ def _texts(args: argparse.Namespace) -> int:
 
 
 def _line(score: "PairScore | PseudoScore", texts: dict[str, str], *, as_json: bool) -> str:
-    """Return the output line of a score."""
+    """Return the output line of a score: as JSON, with the `texts` that were scored, or separated by tabs."""
     if not as_json:
         return f"{score.logprob:.6f}\t{score.tokens}\t{score.nats_per_token:.6f}"
     numbers = {"logprob": score.logprob, "tokens": score.tokens, "nats_per_token": score.nats_per_token}

@@ -14,7 +14,7 @@ TRAINING = ("out", "more", "until", "restart", "from_weights", "exact", "page", 
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a plan."""
+    """Add the flag --plan and the flags that require it."""
     plan = parser.add_argument_group("plan")
     plan.add_argument(
         "--plan", action="store_true",
@@ -26,21 +26,27 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         help="devices to plan for, instead of training.devices: 8xH100, 2x8xH100 for two nodes, or 4x48GiB@150TFLOPS",
     )  # fmt: skip
     plan.add_argument(
-        "--mfu", metavar="SHARE", type=float, help="assumed model FLOPs utilization, a fraction of the peak such as 0.4"
+        "--mfu", metavar="SHARE", type=float, help="assumed model FLOPs utilization, such as 0.4; requires --gpus"
     )
-    plan.add_argument("--measured", metavar="RUN", help="use the speed of this run, from its metrics.csv")
-    plan.add_argument("--here", action="store_true", help="measure the speed of this machine on the recipe itself")
+    plan.add_argument("--measured", metavar="RUN", help="assume the speed of this run, from its metrics.csv")
     plan.add_argument(
-        "--price", metavar="DOLLARS", type=float, help="price of one GPU per hour, to print the cost of the run"
+        "--here", action="store_true", help="measure the speed of this machine with some steps of the recipe"
     )
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    plan.add_argument(
+        "--price",
+        metavar="DOLLARS",
+        type=float,
+        help="price of one GPU per hour, to print the cost; requires --mfu, --measured or --here",
+    )
+    plan.add_argument("--json", action="store_true", help="with --plan, print one JSON object")
 
 
 def check_plan(args: argparse.Namespace) -> None:
-    """Check that flags of a plan and flags of training are not combined.
+    """Check the flags of a plan.
 
     Raises:
-        UserError: If they are.
+        UserError: If --plan is combined with a flag that only affects training, or a flag of a plan is passed without
+            --plan.
     """
     from tercet.config import UserError
 
@@ -51,7 +57,7 @@ def check_plan(args: argparse.Namespace) -> None:
 
 
 def print_plan(args: argparse.Namespace, request: "RunRequest") -> int:
-    """Print the plan of the requested run."""
+    """Print the resources that the requested run needs, as tables or JSON, and return the exit code 0."""
     from tercet.training.planning.plan_recipe import plan_recipe
 
     plan = plan_recipe(

@@ -1,4 +1,4 @@
-"""`tercet plot`: plots of a run and its model, and plots that need no run."""
+"""`tercet plot`: plot a run and its model; plots that need no run are in `draw.py`."""
 
 import argparse
 import difflib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tercet.checkpoint import TrainedModel
 
-# The plots of a run, and the flags that each accepts.
+# Plots of a run, and the flags that apply to each.
 PICTURES = {
     "loss": (),
     "schedule": (),
@@ -28,7 +28,7 @@ PICTURES = {
     "attention": ("prompt", "target", "stack", "layer"),
     "neighbours": ("token", "stack"),
 }
-SENTENCE = "The cat sat on the mat."  # the default text if all pictures are plotted
+SENTENCE = "The cat sat on the mat."  # input of the attention plot, if all pictures are plotted without --prompt
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -37,16 +37,22 @@ def register(verbs: Verbs, summary: str) -> None:
         help=summary,
         usage="%(prog)s RUN [PICTURE] [flags]\n       %(prog)s DRAWING [arguments]",
         description="Plot a run or its model, or, with DRAWING as the first word, something that needs no run: "
-        f"{', '.join(DRAWINGS)}. The paths of the files are printed.",
+        f"{', '.join(DRAWINGS)}. Print the paths of the files that were written.",
         epilog='Examples: tercet plot runs/mine attention --prompt "The cat sat" --layer 0 --out cat.svg; '
         'tercet plot masks "The weather is great today". For the flags of a drawing: tercet plot masks --help',
     )
     add_drawings(parser)
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
     parser.add_argument(
-        "picture", metavar="PICTURE", nargs="?", default="all", help=f"{', '.join(PICTURES)} (default: all)"
+        "picture",
+        metavar="PICTURE",
+        nargs="?",
+        default="all",
+        help=f"plot to write: {', '.join(PICTURES)} (default: all)",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="attention: input text, or the source of a translator")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="attention: text that the model reads, or the source of a translator"
+    )
     parser.add_argument(
         "--target", metavar="TEXT", help="attention of a translator: target text (default: its own translation)"
     )
@@ -55,20 +61,22 @@ def register(verbs: Verbs, summary: str) -> None:
         "--layer",
         metavar="N",
         type=parse_number(Index),
-        help="attention: show only the heads of block N, from 0, in large (default: all blocks, small)",
+        help="attention: plot only the heads of block N, from 0, enlarged (default: all blocks)",
     )
     parser.add_argument(
         "--token",
         metavar="WORD",
         nargs="+",
-        help="neighbours: tokens whose nearest tokens in the embedding are shown (default: chosen automatically)",
+        help="neighbours: tokens whose nearest neighbors in the embedding are shown (default: chosen automatically)",
     )
     parser.add_argument(
         "--out", metavar="PATH", type=out_path,
         help="file to write (.png, .svg or .pdf), or a folder (default: plots/ in the run folder)",
     )  # fmt: skip
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object: pictures and left_out, with reasons"
+        "--json",
+        action="store_true",
+        help="print one JSON object: pictures (paths by name) and left_out (reasons by name)",
     )
 
 
@@ -127,7 +135,11 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_out(args: argparse.Namespace) -> None:
-    """Check the output path as far as possible before any work is done."""
+    """Check --out before any work is done.
+
+    Raises:
+        UserError: If the pictures cannot be written there.
+    """
     from tercet.config import UserError
     from tercet.plots.picture_file import check_picture
 
@@ -142,7 +154,11 @@ def _check_out(args: argparse.Namespace) -> None:
 
 
 def _check_run(args: argparse.Namespace) -> None:
-    """Reject what is neither a run nor a model, before torch is imported."""
+    """Check that the folder is a run or a model, before torch is imported.
+
+    Raises:
+        UserError: If it is neither.
+    """
     from tercet.checkpoint.find_run import find_metrics
 
     if find_metrics(Path(args.run)) is None:
@@ -152,7 +168,7 @@ def _check_run(args: argparse.Namespace) -> None:
 
 
 def _place(args: argparse.Namespace, picture: str) -> Path:
-    """Return the path of a plot; its folder is created."""
+    """Return the path of a plot, and create its folder."""
     from tercet.config import UserError
 
     if args.out is not None and args.picture != "all" and not args.out.is_dir():
@@ -167,7 +183,7 @@ def _place(args: argparse.Namespace, picture: str) -> Path:
 
 @dataclass
 class _Source:
-    """The run to plot; its model is loaded when the first plot needs it."""
+    """The run to plot. Its model is loaded when a plot needs it for the first time."""
 
     args: argparse.Namespace
 

@@ -19,11 +19,16 @@ def add_prepare(data: Parser) -> None:
     """Add the form `tercet data prepare`."""
     parser = data.add_form(
         "prepare",
-        "Tokenize text of any size into shards, to train on with `--data`. A file named prepare must be passed as "
-        "./prepare.",
+        "Tokenize text of any size into shards, to train on with `tercet train --data FOLDER`. A source named prepare "
+        "must be passed as ./prepare.",
         epilog="Example: tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
-    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="named dataset, files, folders, or patterns")
+    parser.add_argument(
+        "sources",
+        metavar="SOURCE",
+        nargs="+",
+        help="named datasets, files, folders, or patterns such as 'texts/*.jsonl'",
+    )
     parser.add_argument("--out", metavar="FOLDER", type=out_path, help="folder to write (required)")
     add_reading(parser.add_argument)
     add_tokenizer(parser.add_argument, "read the text and tokenize it")
@@ -32,7 +37,7 @@ def add_prepare(data: Parser) -> None:
     )
     parser.add_argument(
         "--part", metavar="N/M", type=_parse_part,
-        help="the part of the inputs that this machine prepares, if M machines share them, such as 2/8",
+        help="prepare part N of M, such as 2/8, if M machines share the work and the folder (default: 1/1)",
     )  # fmt: skip
     parser.add_argument(
         "--shard-tokens", metavar="N", type=parse_number(ShardTokens),
@@ -46,7 +51,7 @@ def add_prepare(data: Parser) -> None:
 
 
 def _parse_part(text: str) -> tuple[int, int]:
-    """Parse a part such as `2/8`; for argparse."""
+    """Argparse type of a part such as `2/8`: return its number and the number of parts."""
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= 10_000):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a part such as 2/8, with numbers from 1 to 10,000")
@@ -54,10 +59,11 @@ def _parse_part(text: str) -> tuple[int, int]:
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    """Prepare the sources and print a summary of the folder.
+    """Prepare the sources, print a summary of the folder, and return the exit code 0.
 
     Raises:
-        UserError: If they cannot be read, or flags are missing or exclude each other.
+        UserError: If a source cannot be read or tokenized, the folder cannot be written, or flags are missing or
+            exclude each other.
     """
     from tercet.config import UserError
 
@@ -82,7 +88,7 @@ def run_prepare(args: argparse.Namespace) -> int:
     if contents is None:
         number, parts = args.part or (1, 1)
         missing = ", ".join(f"{part}/{parts}" for part in result.missing)
-        waits = f"part {missing} is still missing" if missing else "another part merges the folder"
+        waits = f"part {missing} is still missing" if missing else "another process is merging the parts"
         print_note(f"tercet: part {number}/{parts} is done; {waits}")
         return 0
     tokens, documents, n_bytes = (
@@ -115,7 +121,7 @@ def run_prepare(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
-    """Return the `data` of the recipe, or the defaults, with the values of flags."""
+    """Return the `data` settings of the recipe, or the defaults without one, with the values of flags."""
     from tercet.config import UserError, merge, parse, to_plain
     from tercet.data import TextSpec
     from tercet.settings_yaml import merge_assignments
@@ -148,7 +154,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
 
 
 def describe_folder(source: str) -> int:
-    """Print a summary of a prepared folder."""
+    """Check a folder of prepared tokens, print a summary of it, and return the exit code 0."""
     from tercet.data.corpora.prepared import open_folder
 
     folder = open_folder(source)

@@ -15,9 +15,9 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "serve",
         help=summary,
-        description="Serve models over HTTP: completions, chat, embeddings, translations, masks and labels. Each model "
-        "is named after its folder. If the environment variable TERCET_API_KEY is set, requests must send that key. "
-        "Ctrl-C or SIGTERM shuts down gracefully; a second one stops immediately.",
+        description="Serve models over HTTP: completions, chat, embeddings, translations, filled masks and labels. "
+        "Each model is named after its folder. If the environment variable TERCET_API_KEY is set, requests must "
+        "contain that key. Ctrl-C or SIGTERM shuts the server down gracefully; a second one stops it immediately.",
         epilog="Example: tercet serve runs/mine --port 8000",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run or model")
@@ -27,21 +27,31 @@ def register(verbs: Verbs, summary: str) -> None:
     reach.add_argument("--no-key", action="store_true", help="allow access from other machines without a key")
     reach.add_argument(
         "--allow-host", metavar="NAME", action="append", default=[],
-        help="also accept requests for this host name; can be repeated, * is any (default: this machine's own names)",
+        help="also accept requests for this host name, or for any with *; can be repeated (default: only the names of "
+        "this machine)",
     )  # fmt: skip
     reach.add_argument(
         "--cors-origin", metavar="URL", action="append", default=[],
-        help="allow browser requests from pages of this origin; can be repeated (default: none)",
+        help="allow requests from web pages of this origin, such as https://example.org; can be repeated (default: "
+        "none)",
     )  # fmt: skip
     limits = parser.add_argument_group("limits")
     limits.add_argument("--slots", metavar="N", type=int, help="concurrent sequences per model (default: 8)")
     limits.add_argument(
-        "--queue", metavar="N", type=int, help="queued sequences; further requests get 429 (default: 64)"
+        "--queue",
+        metavar="N",
+        type=int,
+        help="queued sequences per model; further requests get status 429 (default: 64)",
     )
     limits.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens per completion (default: 1024)")
-    limits.add_argument("--timeout", metavar="SECONDS", type=float, help="maximum time per request (default: 120)")
     limits.add_argument(
-        "--max-body", metavar="BYTES", type=parse_number(BodyBytes), help="maximum body of a request (default: 1048576)"
+        "--timeout", metavar="SECONDS", type=float, help="maximum time per request, including the queue (default: 120)"
+    )
+    limits.add_argument(
+        "--max-body",
+        metavar="BYTES",
+        type=parse_number(BodyBytes),
+        help="maximum size of a request body (default: 1048576)",
     )
     limits.add_argument(
         "--grace",
@@ -51,7 +61,8 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     limits.add_argument(
         "--shutdown-delay", metavar="SECONDS", type=parse_number(Seconds),
-        help="after a signal, accept requests this long while /ready returns 503, for load balancers (default: 0)",
+        help="time after a signal in which requests are still accepted, while /ready returns 503 to load balancers "
+        "(default: 0)",
     )  # fmt: skip
     log = parser.add_argument_group("logging")
     log.add_argument("--json-log", action="store_true", help="log one JSON object per line on stderr")
@@ -86,8 +97,9 @@ def run(args: argparse.Namespace) -> int:
         place_model(trained_model.model, device, args.quantize)
         return trained_model
 
-    # Load in a thread that ends: OpenMP keeps a team for each thread that has computed. If there are more of them than
-    # cores, those of the workers sleep at every barrier, and a step of eight rows takes twice as long on two cores.
+    # Load the models in a thread that ends. OpenMP keeps a team of threads for each thread that has computed something.
+    # If the teams have more threads than there are cores, the threads of the workers sleep at every barrier: a step of
+    # eight rows then takes twice as long on two cores.
     with ThreadPoolExecutor(1) as loading:
         models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}

@@ -1,8 +1,8 @@
 """The standard streams of the program.
 
-Failing to write standard output is an error. A failure to write standard error is ignored.
-`tercet.messages.print_note` does this for Tercet's own notes; the stream here also does it for what libraries write,
-such as progress bars and warnings.
+A failure to write standard output is an error. A failure to write standard error is ignored: for Tercet's own notes by
+`tercet.messages.print_note`, and for output of libraries, such as progress bars and warnings, by the stream that this
+module sets.
 """
 
 import io
@@ -12,14 +12,14 @@ from contextlib import suppress
 
 
 class ClosedOutput(Exception):
-    """Standard output is closed, so no result could be written."""
+    """Standard output is closed, so that results cannot be written."""
 
 
 def open_streams() -> None:
-    """Prepare the streams that Python opened, and open those that are closed.
+    """Replace the standard streams by ones with the error handling of this module, and open closed ones as /dev/null.
 
     Raises:
-        ClosedOutput: If standard output is closed. A file opened later would take its place.
+        ClosedOutput: If standard output is closed. Otherwise, the next file that is opened would receive the output.
     """
     if sys.stdin is None:  # type: ignore[reportUnnecessaryComparison]  # None if it is closed
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
@@ -28,7 +28,7 @@ def open_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:  # type: ignore[reportUnnecessaryComparison]  # otherwise print would write to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    # A model may generate characters that the terminal cannot show.
+    # errors="replace": a model may generate characters that the encoding of the terminal does not contain.
     notes, encoding = _buffer(sys.stderr.fileno()), sys.stderr.encoding
     sys.stderr = _Notes(notes, encoding=encoding, errors="replace", line_buffering=True)
     if is_closed:
@@ -38,12 +38,12 @@ def open_streams() -> None:
 
 
 def has_output_failed() -> bool:
-    """Return whether a write to standard output has failed."""
+    """Return whether a write to standard output has failed, after `open_streams`."""
     return isinstance(sys.stdout, _Output) and sys.stdout.failed
 
 
 def discard_output() -> None:
-    """Write nothing more to standard output, not even at exit."""
+    """Discard further output to standard output, including buffered output that is written at exit."""
     with suppress(OSError, ValueError):  # not a file, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -52,7 +52,8 @@ def _buffer(descriptor: int) -> io.BufferedWriter:
     return io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
 
 
-# Both override `write` of the text layer: Ctrl-C during a raw write in Python would write its bytes twice.
+# Both classes override methods of the text layer. If a raw stream were implemented in Python, Ctrl-C during its `write`
+# would cause the same bytes to be written twice.
 class _Output(io.TextIOWrapper):
     failed = False
 

@@ -1,6 +1,6 @@
-"""Texts from files or stdin, as a stream.
+"""Texts from the command line, files or stdin, read one by one; and flags that several verbs share.
 
-A text is a line, a field of a JSON object per line, a column of a table, or a sequence of a FASTA or FASTQ file.
+A text is a line of a file, a value in a JSON object or a table row, or a sequence of a FASTA or FASTQ file.
 """
 
 import argparse
@@ -31,18 +31,23 @@ DATA_FLAGS = (
     "pretrained",
 )  # fields of `RunRequest`
 POOL = 1024  # texts read ahead and sorted by length, so that batches have little padding
-FIELD = "text"
+FIELD = "text"  # default of --text-field
 
 
 class Text(NamedTuple):
-    """A text and the `id` of its JSON object or row, if any."""
+    """A text.
+
+    Attributes:
+        text: The text.
+        id: Value of the key or column `id` next to the text, or the name of a sequence; None if there is none.
+    """
 
     text: str
     id: str | int | None = None
 
 
 def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the changes of a recipe by `--set` and the flags of `add_reading`."""
+    """Return the changes of a recipe by --set and the flags of `add_reading`, as nested mappings."""
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
     changes: dict[str, Any] = {"data": reading} if reading else {}
     if args.set:
@@ -53,17 +58,17 @@ def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_text(add: Callable[..., Any]) -> None:
-    """Add a positional argument for a single text."""
+    """Add the positional argument TEXT, for a single text or -."""
     add("text", metavar="TEXT", nargs="?", help="text, or - for stdin, one text per line (default: -)")
 
 
 def add_input(add: Callable[..., Any], does: str = "file to read instead of stdin") -> None:
-    """Add the flags for a file of texts."""
+    """Add the flags for a file of texts, --input and --text-field; `does` is the beginning of the help of --input."""
     add("--input", metavar="FILE", help=f"{does}: one text per line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)")
     add(
         "--text-field",
         metavar="NAME",
-        help="JSON key or table column of the text (default: text for .jsonl, .csv and .tsv; otherwise lines are "
+        help="JSON key or table column of the text (default: text for .jsonl, .csv and .tsv; lines of other files are "
         "plain text)",
     )
 
@@ -71,15 +76,19 @@ def add_input(add: Callable[..., Any], does: str = "file to read instead of stdi
 def add_reading(add: Callable[..., Any]) -> None:
     """Add the flags of `READING_FLAGS`."""
     add("--encoding", metavar="NAME", help="encoding of text files, such as latin-1 (data.encoding)")
-    add("--text-field", metavar="NAME", help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field)")
+    add(
+        "--text-field",
+        metavar="NAME",
+        help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field; default: text)",
+    )
     add(
         "--documents",
         choices=("file", "line", "blank_line"),
-        help="unit of a document in a text file: the file, a line, or a block between empty lines (data.documents)",
+        help="extent of a document in a text file: the file, a line, or a block between empty lines (data.documents)",
     )
     add(
         "--dtype", choices=("uint16", "uint32"),
-        help="type of the ids in a .bin file (data.dtype; default: uint16, in evaluate as in training)",
+        help="type of the token ids in a .bin file (data.dtype; default: uint16, for `tercet evaluate` as in training)",
     )  # fmt: skip
 
 
@@ -94,17 +103,18 @@ def add_batches(add: Callable[..., Any]) -> None:
 
 
 def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input") -> Iterator[Text]:
-    """Return the texts selected by the flags of `add_text` and `add_input`.
+    """Return the texts that the arguments of `add_text` and `add_input` select.
 
-    Files are opened by this call, not when the iterator is read, so that missing files are reported early.
+    A file is opened by this call, not when the iterator is read, so that a missing file is reported early.
 
     Args:
-        args: The parsed command line.
-        files: Stack that closes the files.
-        flag: Name of the flag with the file.
+        args: Parsed command line.
+        files: Stack that closes the file.
+        flag: Name of the flag with the file, without hyphens.
 
     Raises:
-        UserError: If a file cannot be read, a line is malformed (with its number), or a text and a file are passed.
+        UserError: If the file cannot be read, or both a text and a file or field are passed. The iterator raises it if
+            a line is malformed, with the number of the line.
     """
     path: str | None = getattr(args, flag)
     if (text := getattr(args, "text", None)) not in (None, "-"):
@@ -150,7 +160,11 @@ def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
 
 
 def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
-    """Yield the sequences of a FASTA or FASTQ file, each with its name as `id`."""
+    """Yield the sequences of a FASTA or FASTQ file, each with its name as `id`.
+
+    Raises:
+        UserError: If a sequence has more than `limits.LINE_CHARACTERS` letters, or the file is malformed.
+    """
     from tercet.config import UserError
     from tercet.data.sources.fasta import find_sequence_reader
     from tercet.limits import LINE_CHARACTERS
@@ -183,7 +197,13 @@ def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Itera
 
 
 def report_truncated(cut: int, max_len: int, *, noun: str = "text") -> None:
-    """Print to stderr how many texts were truncated."""
+    """Report on stderr how many texts were truncated, if any.
+
+    Args:
+        cut: Number of truncated texts.
+        max_len: Number of tokens to which they were truncated.
+        noun: Name of a text in the message, in the singular.
+    """
     if cut:
         subject = f"{cut:,} {noun}s are" if cut > 1 else f"1 {noun} is"
         were = "were" if cut > 1 else "was"

@@ -1,4 +1,4 @@
-"""`tercet train`: train a recipe or data, resume a run, or plan a run."""
+"""`tercet train`: train a model from a recipe or on data, resume a run, or plan a run."""
 
 import argparse
 import shlex
@@ -21,9 +21,20 @@ if TYPE_CHECKING:
     from tercet.training.run_folder.choices import Start
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
-SAMPLING = ("--temperature", "0.8", "--top-p", "0.95")  # a small model makes fewer errors at these settings
-TRY_VERBS = ("generate", "translate", "fill", "classify", "evaluate")  # verbs that need no input and terminate
-UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}
+SAMPLING = (
+    "--temperature",
+    "0.8",
+    "--top-p",
+    "0.95",
+)  # for --try: with these settings, a small model makes fewer errors
+TRY_VERBS = (
+    "generate",
+    "translate",
+    "fill",
+    "classify",
+    "evaluate",
+)  # verbs that --try runs, since they need no input and terminate
+UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}  # unit of the loss, by task
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -48,18 +59,23 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="file, folder or named dataset to train on: text, labels or conversations (data.source)",
+        help="file, folder or named dataset to train on: text, labeled texts or conversations (data.source)",
     )
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="source sentences of a translator; without --target, a .tsv, .csv, .jsonl or named dataset",
+        help="source sentences of a translator, line by line; without --target, a .tsv, .csv or .jsonl file or named "
+        "dataset of sentence pairs (data.source)",
     )
-    parser.add_argument("--target", metavar="FILE", help="their translations, line by line (data.target)")
-    parser.add_argument("--validation-source", metavar="FILE", help="source sentences for validation (data.validation)")
-    parser.add_argument("--validation-target", metavar="FILE", help="their translations, line by line")
+    parser.add_argument("--target", metavar="FILE", help="translations of --source, line by line (data.target)")
     parser.add_argument(
-        "--pretrained", metavar="RUN", help="folder of a run or model to start from: its sizes, tokenizer and weights"
+        "--validation-source", metavar="FILE", help="source sentences for validation, line by line (data.validation)"
+    )
+    parser.add_argument("--validation-target", metavar="FILE", help="translations of --validation-source, line by line")
+    parser.add_argument(
+        "--pretrained",
+        metavar="RUN",
+        help="folder of a run or model to start from, with its sizes, tokenizer and weights",
     )
     add_reading(parser.add_argument)
     _add_run(parser.add_argument)
@@ -70,27 +86,31 @@ def _add_run(add: Callable[..., Any]) -> None:
     """Add the flags of a training run."""
     add("--out", metavar="DIR", type=out_path, help="run folder (default: runs/<recipe>)")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of the recipe; can be repeated")
-    add("--more", metavar="STEPS", type=parse_number(Steps), help="extend the planned length by STEPS steps")
-    add("--until", metavar="STEPS", type=parse_number(Steps), help="change the total length to STEPS steps")
-    add("--devices", metavar="N", type=parse_number(Machines), help="number of devices per node")
-    add("--nodes", metavar="N", type=parse_number(Machines), help="number of nodes")
+    add("--more", metavar="STEPS", type=parse_number(Steps), help="extend the planned length of the run by STEPS steps")
+    add("--until", metavar="STEPS", type=parse_number(Steps), help="change the total length of the run to STEPS steps")
+    add("--devices", metavar="N", type=parse_number(Machines), help="number of devices per node (training.devices)")
+    add("--nodes", metavar="N", type=parse_number(Machines), help="number of nodes (training.nodes)")
     add("--print-config", action="store_true", help="print the complete recipe, without training")
     add("--restart", action="store_true", help="delete the existing run and start again")
     add(
         "--from-weights",
         action="store_true",
-        help="resume from the weights of the last model if all checkpoints are lost",
+        help="if all checkpoints are lost, resume from the weights of the last saved model, with a new optimizer",
     )
     add(
         "--exact",
         action="store_true",
         help="resume only if the result is bitwise identical to that of an uninterrupted run",
     )
-    add("--page", action="store_true", help="serve the dashboard of `tercet watch` during training")
+    add(
+        "--page",
+        action="store_true",
+        help="serve the dashboard of `tercet watch` during training, and print its address",
+    )
     add("--report", action="store_true", help="after training, write report.html to the run folder")
     add(
         "--try", dest="try_out", action="store_true",
-        help="after training, run those printed commands that generate, translate, fill, classify or evaluate",
+        help="after training, run those of the suggested commands that generate, translate, fill, classify or evaluate",
     )  # fmt: skip
     add("--quiet", action="store_true", help="print no progress to stderr")
 
@@ -138,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _try_out(folder: Path) -> int:
-    """Run those commands of the summary that use or evaluate the model; return the first exit code above 0."""
+    """Run the commands of `next_steps` whose verbs are in `TRY_VERBS`, until one fails; return its exit code, or 0."""
     from tercet.checkpoint import read_card
     from tercet.cli.main import run_command
 
@@ -154,7 +174,7 @@ def _try_out(folder: Path) -> int:
 
 
 def _start(args: argparse.Namespace) -> "Start":
-    """Return the requested start.
+    """Return the start point and length of the run that the flags select.
 
     Raises:
         UserError: If flags exclude each other.
@@ -180,7 +200,7 @@ def _report(folder: Path) -> Path:
 
 
 def show_losses(folder: Path) -> None:
-    """Print a loss curve to stderr if it is a terminal."""
+    """Print the loss curve of a run to stderr, if it is a terminal that shows one."""
     from tercet.checkpoint.find_run import find_metrics
     from tercet.checkpoint.metrics import read_metrics
     from tercet.plots.text_curve import terminal_curve
@@ -190,7 +210,7 @@ def show_losses(folder: Path) -> None:
 
 
 def _unit(recipe: Mapping[str, Any]) -> str:
-    """Return the unit of the loss."""
+    """Return the unit of the loss of a recipe, for messages."""
     if recipe.get("data", {}).get("problem_type") == "regression":
         return "of the variance"
     return "nats per " + UNIT.get(recipe["task"]["kind"], "token")

@@ -1,4 +1,4 @@
-"""`tercet translate`: translate lines, as a stream in the order of the input."""
+"""`tercet translate`: translate lines; translations are printed in the order of the input while it is read."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ def register(verbs: Verbs, summary: str) -> None:
         words_among_flags=True,
         help=summary,
         description="Translate a text, stdin or a file line by line. The output has one line per line of the input, or "
-        "up to N with --n-best N. Several runs form an ensemble.",
+        "up to N lines with --n-best N. Several runs are combined as an ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")
@@ -57,7 +57,8 @@ def register(verbs: Verbs, summary: str) -> None:
     search.add_argument(
         "--combine",
         choices=("linear", "log_linear"),
-        help="mean of an ensemble: of probabilities or log-probabilities (default: linear)",
+        help="mean over the models of an ensemble: of probabilities (linear) or of log-probabilities (log_linear) "
+        "(default: linear)",
     )
     add_sampling(parser.add_argument_group("sampling").add_argument)
     output = parser.add_argument_group("output")
@@ -65,19 +66,24 @@ def register(verbs: Verbs, summary: str) -> None:
     output.add_argument(
         "--alignment",
         action="store_true",
-        help="print a tab and the word alignment after each translation, such as 0-0 1-2",
+        help="print a tab and the word alignment after each translation, such as 0-0 1-2 (source-target, from 0)",
     )
     output.add_argument(
-        "--attention", metavar="FILE", type=Path, help="plot the cross-attention: .png, .svg or .pdf file"
+        "--attention",
+        metavar="FILE",
+        type=Path,
+        help="file to write a plot of the cross-attention to: .png, .svg or .pdf",
     )
-    output.add_argument("--json", action="store_true", help="print one JSON object per line: source, text, score, ...")
-    output.add_argument("--quiet", action="store_true", help="print nothing to stderr")
+    output.add_argument(
+        "--json", action="store_true", help="print one JSON object per translation: source, text, score, ..."
+    )
+    output.add_argument("--quiet", action="store_true", help="print no summary to stderr")
     add_batches(parser.add_argument)
     parser.add_argument(
         "--pool",
         metavar="N",
         type=parse_number(PoolLines),
-        help=f"lines to read ahead (default: {POOL}; 1 on a terminal)",
+        help=f"lines to read ahead and sort by length (default: {POOL}; 1 if they are typed on a terminal)",
     )
     add_quantize(parser.add_argument)
     add_device(parser)
@@ -111,7 +117,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs_and_text(args: argparse.Namespace) -> tuple[list[str], str | None]:
-    """Return the runs, and the text to translate: the last argument, if it is - or not a path."""
+    """Return the runs, and the text to translate, or None.
+
+    With several arguments, the last one is the text unless it is an existing path, or contains a slash and no space.
+    """
     words = [args.run, *args.more]
     last = words[-1]
     has_space = any(character.isspace() for character in last)
@@ -132,9 +141,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _read_lines(args: argparse.Namespace, files: ExitStack) -> Iterator[tuple[str, str]]:
-    """Return pairs of an input line and the required beginning of its translation ("" if there is none).
+    """Return the lines to translate, each with the required beginning of its translation ("" if there is none).
 
     Files are opened by this call, not when the iterator is read, so that missing files are reported early.
+
+    Raises:
+        UserError: If a file cannot be read. The iterator raises it if --prefix has more or fewer lines than the input.
     """
     lines = (text.text for text in read_texts(args, files))
     if args.text not in (None, "-"):
@@ -160,10 +172,10 @@ def _side_by_side(lines: Iterator[str], prefixes: Iterator[str], path: Path) -> 
 
 
 def _limit_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the lines.
+    """Yield the lines after all have been read.
 
     Raises:
-        UserError: If there are more lines than can be plotted.
+        UserError: If there are more lines than --attention can plot.
     """
     from tercet.config import UserError
     from tercet.plots.cross_attention import MAX_SENTENCES
@@ -176,7 +188,17 @@ def _limit_sentences(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, st
 
 @dataclass
 class _Writer:
-    """The translators, their search, and counts of the lines so far."""
+    """Translates lines and formats the output.
+
+    Attributes:
+        args: Parsed command line.
+        search: Search settings.
+        translators: Translators, which form an ensemble if there are several.
+        lines: Number of lines that were translated.
+        cut: Number of lines that were truncated to the context.
+        unfinished: Number of lines whose best translation was stopped by the length limit.
+        seconds: Time that the translation took.
+    """
 
     args: argparse.Namespace
     search: "Beam | Sampling"
@@ -188,7 +210,7 @@ class _Writer:
 
     @classmethod
     def load(cls, args: argparse.Namespace, search: "Beam | Sampling") -> "_Writer":
-        """Load the runs.
+        """Load the runs `args.runs`.
 
         Raises:
             UserError: If a run cannot be loaded, is not a translator, or its vocabulary differs from that of the first.
@@ -225,7 +247,11 @@ class _Writer:
     def translate(
         self, lines: Iterator[tuple[str, str]]
     ) -> "Iterator[list[tuple[Translation, CrossAttentionMap | None]]]":
-        """Yield the translations of each line, with cross-attention if requested; lines are read in pools."""
+        """Yield the translations of each line, each with its cross-attention if that is requested, else None.
+
+        Raises:
+            UserError: If a line or the beginning of its translation cannot be translated.
+        """
         from tercet.config import UserError
         from tercet.generation import translate
 
@@ -264,7 +290,7 @@ class _Writer:
         )
 
     def format_line(self, translation: "Translation", attention: "CrossAttentionMap | None", rank: int) -> str:
-        """Return one line of output."""
+        """Return the output line of a translation of the last line; `rank` is its number among these, from 0."""
         number, score = self.lines - 1, f"{translation.score:.4f}"
         alignment = attention.pharaoh if attention is not None and self.args.alignment else None
         if self.args.json:
@@ -287,7 +313,7 @@ class _Writer:
         return "\t".join([text, *([score] if self.args.scores else []), *extra])
 
     def summary(self) -> str:
-        """Return a summary of the translated lines."""
+        """Return a summary for stderr: search, number of lines and seconds, and truncated lines and translations."""
         max_len = min(model.max_len for model in self.models)
         facts = [describe_search(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
         if len(self.models) > 1:

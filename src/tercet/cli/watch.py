@@ -1,4 +1,4 @@
-"""`tercet watch`: a dashboard of runs, a summary on the terminal, or a report as one HTML file."""
+"""`tercet watch`: show runs on a dashboard or as text, or write the report of a run as one HTML file."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ def register(verbs: Verbs, summary: str) -> None:
         description="Show losses, speed, samples and recipe differences of running or finished runs on a page that "
         "only this machine can open. The run folders may be on a mounted disk. With --export, write a report of one "
         "run as one HTML file: model, data, recipe, curves, scores, samples, attention and cost. The file opens "
-        "offline, contains no scripts and names no folders of this machine.",
+        "offline, and contains neither scripts nor paths of this machine.",
         epilog="Examples: tercet watch runs/mine --open; tercet watch runs/a runs/b; tercet watch runs/mine --text; "
         "tercet watch runs/mine --export mine.html",
     )
@@ -26,7 +26,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
-        "--text", action="store_true", help="print progress and losses of each run instead of serving a page"
+        "--text", action="store_true", help="print the progress and losses of each run instead of serving a page"
     )
     parser.add_argument(
         "--export",
@@ -80,7 +80,9 @@ def _export(args: argparse.Namespace) -> int:
         raise UserError(f"--export writes the report of one run; leave {args.runs[1]} out")
     run = Path(args.runs[0])
     check_page(args.export, "--export")
-    device = select_device(args.device, models=[] if is_run(run) else [run])  # a run may not have saved a model yet
+    device = select_device(
+        args.device, models=[] if is_run(run) else [run]
+    )  # a run that has not saved a model yet has a report too
 
     from tercet.reports.write import write_report
 

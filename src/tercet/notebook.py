@@ -37,8 +37,8 @@ class Table:
         caption: Text below the table; "" for none.
         pale_first: If True, the first column contains the names of the rows, and is paler in HTML.
         bold: Cells in bold type on a terminal, as pairs of row and column.
-        folded: Minimum width in characters of each column whose text is folded if the terminal is narrow; text of other
-            columns is cut.
+        folded: Columns in which words that are too long are folded, with their minimum width in characters. In other
+            columns, such words are cut.
         unbroken: Numbers of the columns that are never wrapped on a terminal.
         flush: If True, table and caption begin at the left edge of a terminal.
     """
@@ -133,7 +133,7 @@ class Summary:
 def summarize(value: Any) -> str:
     """Return a dataclass as `Name(field=value, ...)`, without default values and values that are not short.
 
-    If the text is longer than `MAX_REPR` characters, nested specs and then the last fields are shown as "...".
+    If the text would be longer than about `MAX_REPR` characters, the last fields or nested specs are shown as "...".
     """
     long = _join(value, [f"{name}={_short(item)}" for name, item in _facts(value)])
     if len(long) <= MAX_REPR:

@@ -74,7 +74,7 @@ class ChatHistory:
 
     Attributes:
         system: System message, or None.
-        messages: All messages in order, as dicts with "role" and "content"; the system message is the first.
+        messages: All messages as dicts with "role" and "content", in order; a system message is the first.
     """
 
     system: str | None = None

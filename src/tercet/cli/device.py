@@ -34,14 +34,14 @@ def add_quantize(add: Callable[..., Any], *, on_gpu: str = "bf16") -> None:
 def place_model(model: "AnyModel", device: "torch.device", narrow: str | None) -> None:
     """Move a model to a device, and store its weights in fewer bits if requested.
 
-    On a GPU that supports bfloat16, "bf16" and "int8" also compute in bfloat16, and int8 weights are converted to it in
-    each forward pass. Elsewhere, only the weights of linear layers are quantized.
+    On a CUDA GPU that supports bfloat16, "bf16" and "int8" also compute in bfloat16, and int8 weights are converted to
+    it in each forward pass. Elsewhere, only the weights of linear layers are quantized.
 
     Args:
         model: Model, which is changed in place.
         device: Device to move the model to.
-        narrow: "bf16", "int8" or "none". None means "bf16" on a GPU that supports it, except for encoders, and "none"
-            otherwise.
+        narrow: "bf16", "int8" or "none". None means "bf16" on a CUDA GPU that supports it, except for encoders, and
+            "none" otherwise.
     """
     import torch
 

@@ -158,7 +158,8 @@ def run(args: argparse.Namespace) -> int:
     place_model(trained_model.model, device, args.quantize or "none")
     if "evaluate" not in trained_model.verbs:
         raise UserError(
-            f"cannot evaluate {args.run}: it is {trained_model.kind} without masked tokens or labels to predict"
+            f"cannot evaluate {args.run}: it is {trained_model.kind} without masked tokens or labels to predict; "
+            "choose another model"
         )
     flags = FLAGS[trained_model.task]
     if unsupported := passed_flags(args, [flag for flag in all_flags if flag not in flags]):

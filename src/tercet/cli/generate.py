@@ -39,7 +39,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument("text", metavar="TEXT", nargs="?", help="prompt: text, FILE:path, or - for stdin")
     parser.add_argument(
         "--prompt", metavar="TEXT", action="append", default=[],
-        help="further prompt, in the same forms as TEXT; can be repeated",
+        help="prompt in the same forms as TEXT, which may be left out; can be repeated",
     )  # fmt: skip
     parser.add_argument("--input", metavar="FILE", help="file with one prompt per line, or a .jsonl, .csv or .tsv file")
     parser.add_argument(

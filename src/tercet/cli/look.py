@@ -66,7 +66,7 @@ def add_sources(add: Callable[..., Any], *, required: bool) -> None:
         "target",
         metavar="TARGET",
         nargs="?",
-        help="file of the translations of SOURCE, line by line, or held-out labeled texts",
+        help="translations of SOURCE, line by line; `tercet data` also accepts held-out labeled texts",
     )
 
 

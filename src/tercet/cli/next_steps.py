@@ -24,7 +24,7 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
 
     The prompt for `generate` is the recipe's `sample_prompt`, else the beginning of a text of the validation part.
     Other commands that need a text contain a text of the validation part. If no text is usable, `generate` has no
-    prompt, and the other commands are left out.
+    prompt, and those other commands are left out.
 
     Args:
         folder: Run folder.
@@ -60,8 +60,8 @@ def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: st
     Args:
         folder: Folder of the prepared tokens.
         recipe: Name or path of the recipe; by default `DEFAULT_RECIPE`.
-        tokenizer: Folder that was passed as --tokenizer. If the recipe fine-tunes a model, it is the model in this
-            folder.
+        tokenizer: Folder that was passed as --tokenizer. If the recipe fine-tunes a model, training starts
+            from the model in this folder.
     """
     from tercet.config import UserError
 

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(path, flush=True)
     if not pictures:
-        raise UserError(f"{args.run} has nothing to plot")
+        raise UserError(f"{args.run} has nothing to plot; the notes above contain the reasons")
     if args.json:
         print(json.dumps({"pictures": pictures, "left_out": left_out}, indent=2, ensure_ascii=False))
     return 0

@@ -16,7 +16,7 @@ class ClosedOutput(Exception):
 
 
 def open_streams() -> None:
-    """Replace the standard streams by ones with the error handling of this module, and open closed ones as /dev/null.
+    """Replace standard output and error by streams of this module, and open closed streams as /dev/null.
 
     Raises:
         ClosedOutput: If standard output is closed. Otherwise, the next file that is opened would receive the output.

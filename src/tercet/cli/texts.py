@@ -79,7 +79,8 @@ def add_reading(add: Callable[..., Any]) -> None:
     add(
         "--text-field",
         metavar="NAME",
-        help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field; default: text)",
+        help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field; default: text, for "
+        "`tercet evaluate` as in training)",
     )
     add(
         "--documents",

@@ -161,7 +161,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str, p
         ({"output_norm.bias": torch.zeros(24)}, r"norm\.bias unknown"),
         ({"output_norm.weight": torch.zeros(25)}, r"norm\.weight has shape 25, but the config requires 24"),
         ({"rope_freqs.weight": torch.full((3,), 2.0)}, r"rotation is scaled \(rope_freqs\)"),
-        ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"bias has 5 rows, which are not 4 heads of 6"),
+        ({f"blk.{n}.attn_q.bias": torch.zeros(5) for n in (0, 1)}, r"bias has 5 rows; expected 4 heads of 6 rows"),
     ],
 )
 def test_unexpected_tensors_are_rejected(tensors: dict[str, Any], message: str, plain: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def read_chat_template(folder: Path) -> str | None:
 
 
 def write_chat_template(folder: Path, template: str) -> None:
+    """Write a chat template to `chat_template.jinja` in `folder`. Raises like `write_atomically`."""
     write_atomically(folder / FILE, template.encode())
 
 

@@ -72,6 +72,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
+        """The name of the run folder, with links resolved."""
         return self.folder.resolve().name
 
     def status(self) -> RunStatus:

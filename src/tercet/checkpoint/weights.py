@@ -134,6 +134,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def unwrap_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by their names in the model itself, without the parts that wrappers add (`WRAPPERS`)."""
     return {unwrap_name(name): tensor for name, tensor in state.items()}
 
 
@@ -143,9 +144,11 @@ def unwrap_name(name: str) -> str:
 
 
 def first_names(names: list[str]) -> str:
+    """Return the first two names, and the number of further ones, for a message: "a, b and 3 more"."""
     suffix = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return ", ".join(shorten(name) for name in names[:2]) + suffix
 
 
 def shape_of(tensor: Tensor) -> str:
+    """Return the shape of a tensor for a message, such as "2x3"; "()" for a single number."""
     return "x".join(map(str, tensor.shape)) or "()"

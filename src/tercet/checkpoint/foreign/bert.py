@@ -275,4 +275,5 @@ def _new_name(name: str) -> str:
 
 
 def bert_source(native_name: str) -> Source:
+    """Return the tensor of a BERT in `transformers` that corresponds to the tensor `native_name` of Tercet."""
     return Source(name=BIAS if native_name == "unembedding.bias" else foreign_name(native_name, NAMES))

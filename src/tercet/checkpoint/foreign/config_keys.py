@@ -50,6 +50,7 @@ def read_value(config: Mapping[str, Any], key: str, kind: type[Value], default: 
 
 
 def read_bool(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """Return a boolean of the config, or `default` if the key is missing or null. Raises UserError for other types."""
     value = default if config.get(key) is None else config[key]
     if not isinstance(value, bool):
         raise UserError(
@@ -59,6 +60,7 @@ def read_bool(config: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def read_activation(config: Mapping[str, Any], key: str) -> Activation:
+    """Return Tercet's name of an activation in the config. Raises UserError if it is missing or not supported."""
     name = read_value(config, key, str)
     if name not in ACTIVATIONS:
         raise UserError(f"{key} is {name!r}, which Tercet does not support{suggest(name, ACTIVATIONS)}")

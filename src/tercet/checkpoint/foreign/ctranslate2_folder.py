@@ -36,7 +36,7 @@ POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
 def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export, and return the function that writes it.
+    """Prepare the export, and return the function that writes it into a folder.
 
     Raises:
         UserError: If CTranslate2 does not support a feature of the model, which the message contains, or if its package

@@ -15,6 +15,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": 
 
 
 def encoder_of(specs: Any, stack: Stack, *, tables: int = 1) -> Any:
+    """Return CTranslate2's specification of an encoder without tensors. Its `tables` embeddings are added."""
     return specs.TransformerEncoderSpec(
         **_switches(specs, stack),
         num_source_embeddings=tables,
@@ -23,6 +24,7 @@ def encoder_of(specs: Any, stack: Stack, *, tables: int = 1) -> Any:
 
 
 def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
+    """Return CTranslate2's specification of a decoder without tensors; it has cross-attention if `cross` is True."""
     return specs.TransformerDecoderSpec(
         **_switches(specs, stack),
         with_encoder_attention=cross,
@@ -114,6 +116,7 @@ def _feedforward(target: Any, source: FeedForward) -> None:
 
 
 def fill_linear(target: Any, source: nn.Linear) -> None:
+    """Copy the weight and bias of a linear layer to its specification."""
     target.weight = source.weight
     if (bias := _bias(source)) is not None:
         target.bias = bias

@@ -218,4 +218,5 @@ def _foreign_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def distilbert_source(native_name: str) -> Source:
+    """Return the tensor of a DistilBERT in `transformers` that corresponds to the tensor `native_name` of Tercet."""
     return Source(name=foreign_name(native_name, NAMES))

@@ -33,7 +33,7 @@ WORDS = (
 
 
 def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export, and return the function that writes it.
+    """Prepare the export, and return the function that writes it into a folder.
 
     Raises:
         UserError: If the format does not support a feature of the model or its tokenizer; the feature is named.

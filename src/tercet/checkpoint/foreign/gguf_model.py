@@ -256,7 +256,7 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
                 raise UserError(
-                    f"{name} has {len(state[name])} rows, which are not {n} heads of {head_dim} numbers in pairs"
+                    f"{name} has {len(state[name])} rows; expected {n} heads of {head_dim} rows (an even number)"
                 )
             state[name] = _deinterleave_rows(state[name], n)
     for part, names in BIAS_LAYERS.items():  # some files lack one of the four biases of attention, which is then zero

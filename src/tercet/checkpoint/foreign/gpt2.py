@@ -153,6 +153,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
 
 
 def gpt2_source(native_name: str) -> Source:
+    """Return the tensor of a GPT-2 in `transformers` that corresponds to the tensor `native_name` of Tercet."""
     name, part = foreign_name(native_name, NAMES), native_name.split(".")[-2]
     if part in FUSED_PARTS:
         return Source(name=name, transposed=True, part=FUSED_PARTS.index(part), parts=len(FUSED_PARTS))

@@ -340,6 +340,13 @@ def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:
 
 
 def llama_source(native_name: str, family: Family, norm_eps: float) -> Source:
+    """Return the tensor in `transformers` that corresponds to the tensor `native_name` of Tercet.
+
+    Args:
+        native_name: Name of the tensor in Tercet.
+        family: Family of the model in `transformers`.
+        norm_eps: Epsilon of the norms.
+    """
     # In `transformers`, norms on queries and keys have the epsilon e of the other norms; in Tercet it is `QK_EPS`.
     # x / sqrt(mean(x^2) + e) does not change if x is multiplied by c and e by c^2, so the weights are multiplied by c.
     scale = math.sqrt(QK_EPS / norm_eps) if family.qk_norm and native_name.endswith(QUERIES_KEYS) else 1.0

@@ -263,6 +263,10 @@ def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
 
 
 def marian_source(native_name: str, shared: bool) -> Source:
+    """Return the tensor of a Marian in `transformers` that corresponds to the tensor `native_name` of Tercet.
+
+    The order of its columns is that of Marian. If `shared` is True, both sides have the same embedding.
+    """
     if shared and native_name in ("source_embedding.weight", "embedding.weight"):
         return Source(name=SHARED_EMBEDDING)
     return Source(name=BIAS if native_name == "unembedding.bias" else foreign_name(native_name, NAMES))

@@ -30,7 +30,7 @@ LARGE = 1 << 30  # bytes of weights; above this they are stored in a separate fi
 
 
 def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export, and return the function that writes it.
+    """Prepare the export, and return the function that writes it into a folder.
 
     Raises:
         UserError: If a package is missing, or a translator's tokenizer has no beginning or end token.

@@ -52,7 +52,7 @@ SourceOf = Callable[[str], Source]  # from the name of a tensor in Tercet to the
 
 
 def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
-    """Prepare the export of a model's adapter, and return the function that writes it.
+    """Prepare the export of a model's adapter, and return the function that writes it into a folder.
 
     Raises:
         UserError: If the model has no adapter, or `transformers` does not support a feature of the model.

@@ -172,7 +172,7 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
 
 
 def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
-    """Return the source of a tensor.
+    """Return the tensor of a T5 in `transformers` that corresponds to the tensor `native_name` of Tercet.
 
     Args:
         native_name: Name of the tensor in Tercet.

@@ -140,7 +140,7 @@ def test_images_contain_their_labels(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
-    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass fewer"):
+    with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass 1 to 8"):
         draw_cross_attention([one] * 9, tmp_path / "a.png")
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 0"):
         draw_cross_attention([replace(one, target=())], tmp_path / "a.png")

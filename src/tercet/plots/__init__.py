@@ -1,4 +1,4 @@
-"""Figures of a run, of its model, and of ideas that need neither, as matplotlib Figures.
+"""Figures of a run, of its model, and of ideas without a model (masks, schedules, label smoothing), with matplotlib.
 
 Notebooks display a Figure, and `save` writes it to a file.
 

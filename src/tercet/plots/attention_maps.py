@@ -39,9 +39,11 @@ class AttentionMaps:
     """Attention weights of one kind of attention.
 
     Attributes:
-        weights: Weights (H, T, S) of each block, masked at keys that the mask hides.
-        queries: (T) query tokens.
-        keys: (S) key tokens.
+        description: Kind of attention, in words.
+        weights: (H, T, S) weights of each block, as masked arrays. The masked elements are keys that the attention mask
+            hides.
+        queries: Labels of the T query tokens.
+        keys: Labels of the S key tokens.
     """
 
     description: str
@@ -62,13 +64,15 @@ def plot_attention(
     """Plot the attention maps of one text.
 
     Args:
-        target: Text that a translator's decoder reads; by default the model's own translation.
+        trained_model: Model that reads the text.
+        text: Text to read.
+        target: Text that a translator's decoder reads (default: the model's own translation).
         ids: Token ids to use instead of `text`, including special tokens.
-        stack: `encoder` or `decoder` of a translator; both, with cross-attention, by default.
-        layer: Plot only the heads of this block, enlarged; blocks are counted from 0.
+        stack: `encoder`, or `decoder` with its cross-attention, of a translator (default: both).
+        layer: Index of a block, from 0, to plot only its heads, enlarged (default: plot all blocks).
 
     Raises:
-        UserError: As for `read`, or if the model has no such stack or block.
+        UserError: If `read` rejects the text or the target, or the model has no such stack or block.
     """
     check_layer(trained_model, stack=stack, layer=layer)
     recording = read(trained_model, text, target=target, ids=ids, only=["*.weights", "*.mask"])
@@ -80,7 +84,11 @@ def plot_attention(
 
 
 def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | None) -> None:
-    """Raise UserError if the model has no such block or stack."""
+    """Check that the model has this stack and block.
+
+    Raises:
+        UserError: If it does not.
+    """
     depths = {name: len(part.blocks) for name, part in choose_stacks(trained_model, stack).items()}
     if layer is not None and not 0 <= layer < max(depths.values()):
         blocks = ", ".join(f"{'' if name == 'stack' else f'{name} '}0 to {n - 1}" for name, n in depths.items())
@@ -88,7 +96,7 @@ def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | 
 
 
 def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:
-    """Return the recorded attention weights, in the order of the model."""
+    """Return the recorded attention weights of each kind of attention, in the order of the model."""
     maps: list[AttentionMaps] = []
     for (stack_name, kind), description in KINDS.items():
         if stack_name not in recording.sides or stack not in (None, stack_name):
@@ -113,7 +121,7 @@ def _describe_texts(recording: Recording) -> str:
 
 
 def _quote(side: Side) -> str:
-    """Return the text on one line; the large maps show the tokens."""
+    """Return the text on one line, shortened, and its number of tokens."""
     text, n = (
         label_with_spaces(" ".join(side.tokenizer.decode(side.ids, skip_special=False).split())).replace("␣", " "),
         len(side.ids),

@@ -20,7 +20,7 @@ MAX_SENTENCES = 8
 
 
 def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
-    """Draw one panel per sentence, one below the other.
+    """Write a picture with one panel per sentence, one below the other. Empty translations are left out.
 
     Raises:
         UserError: If there are no sentences or too many for one picture, or the path cannot be written.
@@ -28,7 +28,7 @@ def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
     check_picture(path, FLAG)
     maps = [sentence for sentence in maps if sentence.target]
     if not 1 <= len(maps) <= MAX_SENTENCES:
-        raise UserError(f"--attention draws 1 to {MAX_SENTENCES} sentences, got {len(maps)}; pass fewer")
+        raise UserError(f"--attention draws 1 to {MAX_SENTENCES} sentences, got {len(maps)}; pass 1 to {MAX_SENTENCES}")
     widths = [max(4.5, 0.34 * len(sentence.source) + 2.6) for sentence in maps]
     heights = [max(1.6, 0.26 * len(sentence.target) + 1.7) for sentence in maps]
     figure = new_figure(max(widths), sum(heights) + 0.5)

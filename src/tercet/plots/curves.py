@@ -14,7 +14,8 @@ from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
 Points = Sequence[tuple[float, float]]
 
-# Scores next to the losses: the first group with values is drawn, with its axis label and description.
+# Scores that are drawn next to the losses: names of the columns and a description, by the label of the axis. Only the
+# first of these groups that has values is drawn.
 SCORES = {
     "BLEU": ({"val/bleu": "BLEU"}, "BLEU of greedy translations of the validation part"),
     "share": ({"val/accuracy": "accuracy", "val/f1": "F1"}, "correct predictions on the validation part"),
@@ -23,16 +24,21 @@ SCORES = {
         "predicted and true numbers of the validation part",
     ),
 }
-MAX_MARKED_POINTS = 30  # lines with more points have no markers
+MAX_MARKED_POINTS = 30  # lines with more points have no markers, except for thick lines of this module
 
 
 def plot_loss(metrics: Path, *, title: str) -> Figure:
-    """Plot `train/loss` and `val/loss` of a metrics.csv, with each epoch's mean if there are several.
+    """Plot the training and validation loss of a metrics.csv against steps.
 
-    BLEU, accuracy or correlation, if recorded, are drawn in a second panel against minutes.
+    If more than two epochs are finished, the mean of each is drawn too. BLEU, accuracy and F1, or correlation, if
+    recorded, are drawn in a second panel against minutes.
+
+    Args:
+        metrics: Path of the metrics.csv.
+        title: Name of the run for the title.
 
     Raises:
-        NothingToDraw: If no loss was logged yet.
+        NothingToDraw: If no loss above 0 was logged yet.
     """
     columns = read_metrics(metrics)
     has_scores = bool(_find_score_group(columns))
@@ -47,8 +53,12 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
 def plot_score(metrics: Path, *, title: str) -> Figure:
     """Plot BLEU, or accuracy and F1, or correlations, against minutes of training.
 
+    Args:
+        metrics: Path of the metrics.csv.
+        title: Name of the run for the title.
+
     Raises:
-        NothingToDraw: If the run only has a loss.
+        NothingToDraw: If the run has none of these scores.
     """
     columns = read_metrics(metrics)
     if not _find_score_group(columns):
@@ -93,7 +103,7 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
 
 
 def choose_loss_ticks(low: float, high: float) -> Locator:
-    """Return a locator with a readable number of ticks for ranges of 1% to six decades."""
+    """Return a locator with a readable number of ticks from `low` to `high`, for ranges of 1% to six decades."""
     if high < 3 * low:
         return MaxNLocator(nbins=8, steps=[1, 2, 5, 10])
     decades = math.log10(high / low)
@@ -123,7 +133,7 @@ def _draw_score(axes: Axes, columns: Columns, title: str = "") -> None:
 
 
 def _find_score_group(columns: Columns) -> str:
-    """Return the name of the first group of scores with values; "" if there is none with recorded times."""
+    """Return the name of the first group of scores that has values with recorded times; "" if there is none."""
     seconds = _keep_finite(columns["seconds"])
     return next(
         (
@@ -141,7 +151,7 @@ def _keep_finite(points: Sequence[tuple[int, float]]) -> dict[int, float]:
 
 def _draw_line(axes: Axes, points: Points, color: str, width: float, label: str) -> None:
     marker = "o" if len(points) <= MAX_MARKED_POINTS or width > 1 else None
-    x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # a gap, not an edge
+    x, y = [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]  # NaN makes a gap
     axes.plot(x, y, color=color, linewidth=width, marker=marker, markersize=3, label=label)
 
 
@@ -152,10 +162,11 @@ def format_steps(axes: Axes) -> None:
 
 
 def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float]) -> list[tuple[int, float]]:
-    """Return the mean loss of each finished epoch, at its last step.
+    """Return the mean loss of each finished epoch, at its last logged step.
 
-    `epochs` counts, as metrics.csv does, how often the data was seen before a step. The epochs per step follow from the
-    last two logged steps.
+    Args:
+        train: Step and loss of each logged step.
+        epochs: Number of passes over the data before each step, with fractions, as in metrics.csv.
     """
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in train:
@@ -168,7 +179,13 @@ def _mean_by_epoch(train: Sequence[tuple[int, float]], epochs: dict[int, float])
 
 
 def _ends_an_epoch(epochs: Points) -> bool:
-    """Return whether the last logged step, which starts at the last of `epochs`, ends that epoch."""
+    """Return whether the last logged step ends an epoch.
+
+    The length of a step, in epochs, follows from the last two logged steps.
+
+    Args:
+        epochs: Step, and number of passes over the data before it, of each logged step.
+    """
     if len(epochs) < 2:
         return False
     (previous_step, previous_epoch), (last_step, last_epoch) = epochs[-2:]

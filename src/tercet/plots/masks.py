@@ -7,8 +7,8 @@ The weights do not matter: masks depend on the lengths and on the kind of stack.
     decoder   token t attends to tokens 0..t, without padding ("look-ahead mask")
     cross     each target token attends to all real source tokens
 
-Training targets are padded on the right, to which no real token attends, and need no padding mask. Here the mask is
-passed, as for targets with padding elsewhere.
+In training, targets are padded on the right. No real token attends to padding there, because it comes later, so that no
+padding mask is needed. Here the mask is passed, as it is for targets with padding elsewhere.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class WordMask:
 
 
 def record_sentence_masks(sentences: Sequence[Sequence[str]], *, kind: str) -> list[WordMask]:
-    """Return the self-attention mask of each sentence in an `encoder` or `decoder`, padded to the longest."""
+    """Return the self-attention mask of each sentence, padded to the longest; `kind` is `encoder` or `decoder`."""
     masks = _record_masks(sentences, sentences)[kind]
     rows = _pad_sentences(sentences)
     return [WordMask(kind=kind, queries=row, keys=row, allowed=mask) for row, mask in zip(rows, masks, strict=True)]

@@ -34,19 +34,20 @@ def plot_neighbours(
     """Plot a table of nearest tokens, and the map.
 
     Args:
-        tokens: Tokens of the rows; by default tokens with close neighbors.
-        stack: Side of a translator whose vocabulary is plotted; the decoder by default.
+        trained_model: Model with the embeddings.
+        tokens: Tokens of the rows, at most 24 (default: 8 words with close neighbors).
+        stack: Side of a translator whose vocabulary is plotted, `encoder` or `decoder` (default: `decoder`).
 
     Raises:
         NothingToDraw: If the vocabulary has a single token.
-        UserError: If a token is not in the vocabulary, or the model has no such stack.
+        UserError: If a token is not in the vocabulary, `tokens` is empty or too long, or the model has no such stack.
     """
     tokenizer, table = embeddings(trained_model, stack)
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     if len(texts) < 2:
         raise NothingToDraw(f"{trained_model.folder} has a vocabulary of one token, which has no neighbors")
     if tokens is not None and not 1 <= len(tokens) <= MAX_ROWS:
-        raise UserError(f"the picture shows 1 to {MAX_ROWS} tokens, got {len(tokens)}; pass fewer")
+        raise UserError(f"the picture shows 1 to {MAX_ROWS} tokens, got {len(tokens)}; pass 1 to {MAX_ROWS}")
     ids = (
         choose_distinctive_tokens(tokenizer, table)
         if tokens is None
@@ -64,7 +65,7 @@ def plot_neighbours(
 
 
 def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
-    """Return a tokenizer and the embeddings of its vocabulary, without padding rows of the table."""
+    """Return the tokenizer of a stack and the embeddings of its vocabulary, without rows that pad the vocabulary."""
     choose_stacks(trained_model, stack)
     part, tokenizer = trained_model.model.embedding, trained_model.tokenizer
     if isinstance(trained_model, Translator) and stack == "encoder":
@@ -73,7 +74,10 @@ def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[T
 
 
 def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], count: int) -> list[list[tuple[int, float]]]:
-    """Return the tokens with the largest cosine similarity to each id, in descending order."""
+    """Return the `count` tokens with the largest cosine similarity to each id, without the token itself.
+
+    They are pairs (id, cosine) in descending order of the cosine.
+    """
     unit = F.normalize(table, dim=-1)
     cosines = unit[list(ids)] @ unit.T  # (N, V)
     cosines[range(len(ids)), list(ids)] = -torch.inf
@@ -82,10 +86,11 @@ def nearest_tokens(table: Float[Tensor, "V D"], ids: Sequence[int], count: int) 
 
 
 def choose_distinctive_tokens(tokenizer: Tokenizer, table: Float[Tensor, "V D"]) -> list[int]:
-    """Choose the first words of the vocabulary with the closest neighbors; none is a neighbor of another.
+    """Choose words with close neighbors among the first words of the vocabulary; none is a neighbor of another.
 
-    Rare tokens are all pushed in the same direction and are close without a meaning. So only the quarter of the words
-    that is farthest from the mean of the vocabulary is considered.
+    Training moves the embeddings of all rare tokens in the same direction, so that these are close to each other
+    without being similar in meaning. Therefore only the quarter of the words that is farthest from the mean of the
+    vocabulary is considered.
     """
     unit = F.normalize(table, dim=-1)
     words = torch.tensor(first_tokens(tokenizer, CANDIDATES))
@@ -107,7 +112,7 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
     """Return the id of a single token, as encoded in a text or as named in the vocabulary.
 
     Raises:
-        UserError: If the word is not a single token, with the tokens that it is encoded as.
+        UserError: If the word is not a single token. The message contains the tokens that it is encoded as.
     """
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     try:
@@ -128,7 +133,10 @@ def find_token(tokenizer: Tokenizer, word: str) -> int:
 
 
 def first_tokens(tokenizer: Tokenizer, count: int) -> list[int]:
-    """Return the first tokens that represent text; those of two or more letters if there are enough."""
+    """Return at most `count` first tokens of the vocabulary that represent text: words, if there are enough.
+
+    A word has two or more characters and only letters.
+    """
     texts = tokenizer.tokens(range(tokenizer.vocab_size))
     real = [token for token in range(len(texts)) if token not in tokenizer.special_ids and texts[token]]
     words = [
@@ -140,7 +148,7 @@ def first_tokens(tokenizer: Tokenizer, count: int) -> list[int]:
 def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[float]]:
     """Project rows onto their two principal components; also return the components' shares of variance.
 
-    The sign of a component is chosen so that its largest number is positive.
+    The sign of a component is chosen so that its element with the largest magnitude is positive.
     """
     centered = rows.double() - rows.double().mean(0)
     _, strengths, directions = torch.linalg.svd(centered, full_matrices=False)
@@ -212,7 +220,10 @@ class _LabelSpace:
         self.boxes: list[tuple[float, float, float, float]] = []
 
     def place(self, x: float, y: float, label: str, size: float, *, far: bool) -> tuple[float, float] | None:
-        """Return an offset without overlap, or None; `far` extends the search."""
+        """Return an offset of the label from (x, y) without overlap; None if there is none.
+
+        With `far`, the search covers a larger area, and a label that fits nowhere is placed next to its point.
+        """
         left, bottom = self.axes.transData.transform((x, y)) * self.scale
         width, height = 0.68 * size * len(label), 1.25 * size
         offsets = [(3.0, 0.0), (-3.0 - width, 0.0), (-width / 2, height * 0.8), (-width / 2, -height * 0.8)]

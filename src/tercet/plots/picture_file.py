@@ -21,7 +21,11 @@ class NothingToDraw(UserError):
 
 
 def check_picture(path: Path, flag: str) -> None:
-    """Raise UserError if no picture can be written to `path`, before any work is done."""
+    """Check the suffix and the folder of a picture's path, before any work is done.
+
+    Raises:
+        UserError: If the suffix is not that of a picture, or the folder does not exist. The message begins with `flag`.
+    """
     if path.suffix not in PICTURES:
         raise UserError(f"{flag} {path}: a picture's name ends in {', '.join(PICTURES)}")
     if not path.parent.is_dir():
@@ -32,10 +36,14 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, a
     """Write a figure in the format of the path's suffix, atomically; the same figure gives the same bytes.
 
     Args:
+        figure: Figure to write.
+        path: Path with the suffix .png, .svg or .pdf.
+        flag: Option of the command line with the path, for error messages.
+        dpi: Resolution of a PNG in dots per inch.
         as_text: If True, keep the words in an SVG as text, which can be searched and copied, instead of outlines.
 
     Raises:
-        UserError: If the suffix is not that of a picture, or the file cannot be written.
+        UserError: If the suffix is not that of a picture, the folder does not exist, or the file cannot be written.
     """
     import matplotlib as mpl
 

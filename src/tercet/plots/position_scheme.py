@@ -1,4 +1,4 @@
-"""A position scheme with its numbers: of a trained model, or before training."""
+"""A position scheme with its parameters, which are those of a trained model or those before training."""
 
 import math
 from dataclasses import dataclass
@@ -21,9 +21,11 @@ class DrawnScheme:
     """A position scheme and its tensors for the first P positions, at most MAX_POSITIONS.
 
     Attributes:
-        length: Tokens of the context.
-        d_head: Width of a head, which rotary positions rotate.
-        is_initial: If True, the numbers are those before training.
+        spec: Settings of the scheme.
+        module: Module that computes the scheme.
+        d_head: Width of a head, of which rotary positions rotate a share.
+        length: Number of tokens in the context.
+        is_initial: If True, the parameters are those before training.
     """
 
     spec: Position
@@ -34,20 +36,20 @@ class DrawnScheme:
 
     @property
     def vectors(self) -> Tensor | None:
-        """(P, D) vectors that are added to the embeddings, if any."""
+        """(P, D) vectors that are added to the embeddings; None for other schemes."""
         with torch.no_grad():
             vectors = self.module.embed(self._positions)
         return None if vectors is None else vectors[0].float().cpu()
 
     @property
     def angles(self) -> Tensor | None:
-        """(P, R) cosines of the angles that rotate pairs of a head's numbers, if any."""
+        """(P, R) cosines of the angles that rotate R pairs of elements of a head; None for other schemes."""
         rotation = self.module.rotation(self._positions)
         return None if rotation is None else rotation[0][0].float().cpu()
 
     @property
     def wavelengths(self) -> list[float]:
-        """Tokens per full turn of each pair of a rotary scheme; empty for other schemes."""
+        """Number of tokens per full turn of each pair of elements; empty for schemes other than rotary."""
         rotation = self.module.rotation(self._positions.new_ones(1, 1))
         if rotation is None:
             return []
@@ -56,7 +58,10 @@ class DrawnScheme:
 
     @property
     def bias(self) -> Tensor | None:
-        """(H, P, P) numbers added to the scores, query by key, if any; of the first layer if they differ."""
+        """(H, P, P) numbers added to the score of each query and key; None for other schemes.
+
+        If the layers differ, these are the numbers of the first layer.
+        """
         with torch.no_grad():
             bias = self.module.bias(self._positions, self._positions)
         return None if bias is None else bias[0].float().cpu()

@@ -1,10 +1,10 @@
 """Plots of position schemes, computed by the model's own modules.
 
-learned, sinusoidal   the vectors that are added, and the cosine of any two of them
-rotary                the angles that rotate pairs of a head's numbers, and their wavelengths
+learned, sinusoidal   the vectors added to the embeddings, and the cosine similarity of any two of them
+rotary                the angles that rotate pairs of elements of a head, and their wavelengths
 alibi, relative_bias  the bias of a score at each distance in each head, and the biases of the first head
 
-A scheme is that of a trained model, or one before training.
+The scheme is that of a trained model, or one before training.
 """
 
 import math
@@ -29,7 +29,7 @@ from tercet.plots.figure import DARK, LINES, MIDDLE, RED, SMALL, add_title, new_
 from tercet.plots.picture_file import NothingToDraw
 from tercet.plots.position_scheme import MAX_POSITIONS, DrawnScheme
 
-NARROW = 256  # dimensions that fit into half of a normal figure
+NARROW = 256  # maximum width of vectors that fit into half of a figure of normal width
 
 
 def choose_stacks(trained_model: TrainedModel, stack: str | None = None) -> dict[str, Stack]:

@@ -1,4 +1,4 @@
-"""Displays of a run: a line, a table with its loss curve, its metrics, a picture."""
+"""Views of a run for notebooks: one line, a table with the loss curve, the metrics, or a figure."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunView:
-    """A trained model, with the metrics of its training."""
+    """Views of a trained model and of the metrics of its training."""
 
     trained_model: TrainedModel
 
@@ -65,7 +65,7 @@ class RunView:
         Notebooks display the figure; `savefig("loss.png")` writes it to a file.
 
         Raises:
-            UserError: As for `history`, or if no loss was logged yet.
+            UserError: If the model was not trained here, the file is damaged, or no loss above 0 was logged yet.
         """
         from tercet.plots import plot_loss
 

@@ -1,4 +1,4 @@
-"""Learning rates against steps: as logged, with warm-up and decay, or computed from schedules."""
+"""Learning rates against steps: as logged in a run, with warm-up and decay marked, or computed from schedules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tercet.plots.curves import MAX_MARKED_POINTS, format_steps
 from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
-COLUMNS = ("lr", "momentum")  # or with a slash and the name of a parameter group
+COLUMNS = ("lr", "momentum")  # columns of metrics.csv, possibly followed by a slash and the name of a parameter group
 NAMES = {"lr": "learning rate"}
 STYLES = ("-", "--", ":", "-.")
 COLORS = (DARK, RED, GREY, "#2e8b78")
@@ -21,6 +21,10 @@ COLORS = (DARK, RED, GREY, "#2e8b78")
 
 def plot_schedule(metrics: Path, *, title: str) -> Figure:
     """Plot the logged learning rates, and momenta in a second panel if they were logged.
+
+    Args:
+        metrics: Path of the metrics.csv.
+        title: Name of the run for the title.
 
     Raises:
         NothingToDraw: If no learning rate was logged yet.
@@ -56,10 +60,11 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
 
 
 def plot_schedules(rates: Mapping[str, Sequence[float]], *, title: str = "Learning-rate schedules") -> Figure:
-    """Plot schedules before any run.
+    """Plot learning-rate schedules without a run.
 
     Args:
         rates: Learning rate of each step, from step 1 on, by the label of the schedule.
+        title: Title of the figure.
     """
     figure = new_figure(8, 4.5)
     axes = figure.subplots()
@@ -85,7 +90,7 @@ def _format_axes(axes: Axes, label: str) -> None:
 
 
 def _mark_phases(axes: Axes, points: list[tuple[int, float]]) -> None:
-    """Color the steps before the learning rate reaches its peak, and those after it leaves the peak."""
+    """Color the background of the steps before the learning rate reaches its peak, and of those after the peak."""
     peak = max(rate for _, rate in points)
     full = [step for step, rate in points if rate >= peak * (1 - 1e-6)]
     first, last = points[0][0], points[-1][0]

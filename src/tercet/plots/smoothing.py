@@ -1,6 +1,6 @@
 """Label smoothing of one target, as the loss computes it and as it is often described.
 
-    here        (1 - ε) 1[target] + ε/V               spread over the whole vocabulary, the target included (PyTorch's)
+    used        (1 - ε) 1[target] + ε/V       ε is spread over the whole vocabulary, including the target, as in PyTorch
     described   1 - ε for the target, ε/(V - 1) for each other token
 
 The first is computed from the loss that training uses, not from its formula: at scores z the gradient is
@@ -20,7 +20,7 @@ from tercet.models.vocabulary import Unembedding
 from tercet.objectives.likelihood import negative_log_likelihood
 from tercet.plots.figure import DARK, LINES, MIDDLE, PALE, RED, SMALL, new_figure
 
-MAX_BARS = 64  # bars that are distinguishable: tokens around the target
+MAX_BARS = 64  # maximum number of tokens with distinguishable bars; of larger vocabularies, those around the target
 MAX_CONFIDENCE = 1 - 1e-4  # largest plotted confidence
 
 
@@ -29,6 +29,8 @@ class Smoothing:
     """The distributions and losses of a smoothed target.
 
     Attributes:
+        target: Id of the target.
+        epsilon: ε, the amount of smoothing.
         used: (V) target distribution of the loss.
         described: (V) distribution with exactly 1 - ε at the target.
         confidence: (N) probability of the target; the other tokens share the rest equally.
@@ -50,6 +52,12 @@ class Smoothing:
 
 def compute_smoothing(*, vocab_size: int, target: int, epsilon: float, points: int = 150) -> Smoothing:
     """Compute the distributions and losses of one smoothed target.
+
+    Args:
+        vocab_size: Number of tokens V.
+        target: Id of the target.
+        epsilon: ε, the amount of smoothing.
+        points: Number of confidences at which the loss is computed, in addition to that of the smoothed target.
 
     Raises:
         ValueError: If the vocabulary has fewer than two tokens, the target is outside it, or ε is not in [0, 1).

@@ -1,7 +1,7 @@
 """Line charts as small SVGs that fit light and dark themes: only the lines are colored.
 
-They need no matplotlib and are fast enough for running trainings. Long lines are thinned to the minimum and maximum of
-each interval, so that spikes of single steps stay visible.
+They need no matplotlib and are fast enough to be drawn again and again during training. Long lines are thinned to the
+minimum and maximum of each interval, so that spikes of single steps stay visible.
 """
 
 import math
@@ -21,6 +21,8 @@ class ChartLine:
     """A line of a chart.
 
     Attributes:
+        name: Name of the line in the legend.
+        color: CSS color of the line.
         points: Pairs of step and value; values that are not finite are skipped.
     """
 
@@ -29,14 +31,17 @@ class ChartLine:
     points: Points
 
     def describe(self, *, highest: bool = False) -> str:
-        """Return the best and the last value as text."""
+        """Return the lowest, or with `highest` the highest, value and the last value as text."""
         step, best = (max if highest else min)(self.points, key=lambda point: point[1])
         word = "highest" if highest else "lowest"
         return f"{self.name}, {word} {_short(best)} at {step:,}, last {_short(self.points[-1][1])}"
 
 
 def chart_lines(lines: Sequence[ChartLine], *, log: bool) -> list[ChartLine]:
-    """Return the lines with points that can be drawn on the scale, and only these points."""
+    """Return the lines with only those points that can be drawn, and without lines that have none.
+
+    Values must be finite, and above 0 if the scale is logarithmic (`log`).
+    """
     bottom = 0.0 if log else -math.inf
     drawable = [
         ChartLine(name=line.name, color=line.color, points=[(x, y) for x, y in line.points if bottom < y < math.inf])
@@ -57,11 +62,12 @@ def svg_chart(
     """Return the chart as SVG; "" if no line has a point.
 
     Args:
+        lines: Lines to draw.
         label: Accessible name of the chart.
         log: If True, use a logarithmic scale; a linear scale includes 0.
         size: Width and height in CSS pixels.
-        legend: If True, show names and best values above the lines.
-        attributes: Further attributes of the element.
+        legend: If True, show the name and the lowest and last value of each line above the chart.
+        attributes: Further attributes of the <svg> element, as text.
     """
     lines = chart_lines(lines, log=log)
     if not lines:
@@ -96,7 +102,10 @@ def svg_chart(
 
 
 def _thin(points: Points) -> list[tuple[int, float]]:
-    """Return the minimum and maximum of each interval in their order, and the first and last point."""
+    """Return the points with the minimum and maximum of each interval in the order of the steps, and both ends.
+
+    Lines with at most `MAX_POINTS` points are unchanged.
+    """
     if len(points) <= MAX_POINTS:
         return list(points)
     stretch = -(-2 * len(points) // (MAX_POINTS - 2))

@@ -1,4 +1,4 @@
-"""A run's losses as a braille chart for terminals, on a logarithmic scale; characters have 2 by 4 dots.
+"""A run's losses as a braille chart for terminals, on a logarithmic scale. A character has 2 by 4 dots.
 
 4.174 ┤⢳⡀
       │ ⠙⠢⣄⡀
@@ -24,12 +24,13 @@ Points = Sequence[tuple[int, float]]
 
 
 def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: bool = False) -> str:
-    """Return the losses as lines of text; "" if there are none, or the terminal is too narrow.
+    """Return the losses as lines of text; "" if there are fewer than two, or the terminal is too narrow.
 
     Args:
-        width: Columns of the terminal.
+        columns: Columns of the metrics.csv.
+        width: Columns of the terminal. Less than 30 are too narrow.
         height: Lines of the chart, without the axis.
-        color: If True, color the lines; a character with both lines gets the color of the validation.
+        color: If True, color the lines. A character with dots of both lines has the color of the validation loss.
     """
     if width < MIN_WIDTH:
         return ""
@@ -68,9 +69,9 @@ def text_curve(columns: Columns, *, width: int, height: int = HEIGHT, color: boo
 
 
 def terminal_curve(columns: Columns, stream: TextIO | None = None) -> str:
-    """Return `text_curve` for a terminal, by default stderr, at its width.
+    """Return `text_curve` for a terminal at its width. The stream is stderr by default.
 
-    Empty if the stream is not a terminal, or the terminal cannot display braille.
+    The text is empty if the stream is not a terminal, or the terminal cannot display braille.
     """
     terminal = stream or sys.stderr
     if not terminal.isatty() or os.environ.get("TERM") == "dumb":
@@ -86,7 +87,7 @@ def _drawable(points: Points) -> list[tuple[int, float]]:
 
 
 def _average_buckets(points: Points, first: int, last: int, buckets: int) -> list[tuple[int, float]]:
-    """Return the mean of each bucket of steps."""
+    """Return the middle step and the mean loss of each bucket, a range of consecutive steps."""
     groups: dict[int, list[tuple[int, float]]] = {}
     for step, loss in points:
         groups.setdefault((step - first) * buckets // (last - first + 1), []).append((step, loss))

@@ -32,8 +32,9 @@ class VariantCurves:
     """Metrics of one variant.
 
     Attributes:
+        name: Name of the variant in the legend.
         settings: Values of the varied keys.
-        panel: Unit of the losses; only equal ones share an axis.
+        panel: Unit of the losses. Only variants with the same unit share an axis.
         runs: Columns of the metrics.csv of each seed.
     """
 
@@ -45,7 +46,10 @@ class VariantCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Mean, minimum and maximum over seeds at the steps that all seeds share."""
+    """Validation loss at the steps that all seeds share: mean, lowest and highest over the seeds.
+
+    `seconds` is the mean training time at each step.
+    """
 
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -55,7 +59,7 @@ class Band:
 
 
 def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
-    """Plot the curves of all variants; earlier variants are drawn in front.
+    """Plot the curves of all variants. Earlier variants in the list are drawn in front of later ones.
 
     Raises:
         NothingToDraw: If no variant has a validation loss.
@@ -140,13 +144,16 @@ def _find_varied_keys(variants: Sequence[VariantCurves]) -> list[str]:
 
 
 def _title_panel(panel: str, number: int) -> str:
-    """Return the title of a panel if there are several units of the loss."""
+    """Return the title of the panel for one of several units of the loss."""
     kind = panel.partition("|")[0] or "models"
     return f"{number}: {kind}s of one text and tokenizer"
 
 
 def _choose_styles(panels: dict[str, list[VariantCurves]]) -> dict[str, tuple[str, str, str]]:
-    """Return color, style and label of each variant; equal other settings share a style in every panel."""
+    """Return color, line style and label of each variant.
+
+    Variants that differ only in the setting of their panel have the same color and style in all panels.
+    """
     styles: dict[str, tuple[str, str, str]] = {}
     numbers: dict[str, int] = {}
     grid = len(panels) > 1 and all("=" in name for name in panels)

@@ -1,6 +1,7 @@
-"""A diagram of one attention, with the shape of each tensor as `record` returns it.
+"""A diagram of the attention of a block, with the shape of each tensor as `record` returns it.
 
-q, k, v = x into heads;  scores = q kᵀ / √K;  weights = softmax(scores + mask);  heads = weights v;  out = heads joined
+q, k, v = x split into heads;  scores = q kᵀ / √K;  weights = softmax(scores + mask);  heads = weights v;
+out = heads concatenated and projected
 """
 
 from dataclasses import dataclass
@@ -23,13 +24,13 @@ BOX_WIDTH, COLUMN_DISTANCE, GAP = 2.3, 2.75, 0.42  # inches: boxes, column cente
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDiagram:
-    """One attention as boxes with shapes.
+    """The attention of a block as boxes with shapes.
 
     Attributes:
         name: Name of the module, as in the weights file, with `*` for the number of the block.
         description: Kind of attention, in words.
         inputs: Inputs of the queries and of the keys and values; a single input for self-attention.
-        columns: Boxes of query, key and value from bottom to top; the last returns (B, heads, tokens, K).
+        columns: Boxes of query, key and value from bottom to top. The last one has the shape (B, heads, tokens, K).
         scores, weights, heads, concatenated, out: Boxes above the columns.
         letters: Meaning of the letters in shapes.
     """
@@ -50,11 +51,13 @@ def describe_attention(
     spec: AnySpec, *, which: str | None = None, batch: int | None = None, length: int | None = None,
     source_length: int | None = None,
 ) -> AttentionDiagram:  # fmt: skip
-    """Describe the attention of a block; all blocks have the same.
+    """Describe the attention of a block, which is the same in all blocks.
 
     Args:
-        which: `encoder` (default), `decoder` or `cross`, for translators.
-        batch, length, source_length: Numbers for B, T and S in shapes; S is T by default.
+        spec: Spec of the model.
+        which: `encoder`, `decoder` or `cross` for translators (default: `encoder`); `self` for other models.
+        batch, length, source_length: Numbers for the letters B, T and S in shapes. By default the letters are kept, and
+            S is T if T has a number.
 
     Raises:
         ValueError: If the model has no such attention, or as for `describe_model`.
@@ -93,9 +96,10 @@ def describe_attention(
 
 
 def plot_attention_shapes(diagram: AttentionDiagram, *, name: str = "") -> Figure:
-    """Draw one attention with the shape of each tensor.
+    """Draw the attention of a block with the shape of each tensor.
 
     Args:
+        diagram: Description of the attention.
         name: Name of the model, for the title.
     """
     canvas = Canvas()

@@ -37,7 +37,10 @@ class Box:
     """A box of a diagram.
 
     Attributes:
+        kind: Kind of box, which determines its color.
+        title: First line of the box.
         name: Name of the module, as in the weights file, with `*` for the number of the block; "" if there is none.
+        details: Further lines of the box.
         shape: Output shape, with letters for unknown sizes: B rows, T tokens, S source tokens, V vocabulary, L labels.
         dropout: Dropout rate of the output.
     """
@@ -51,7 +54,7 @@ class Box:
 
 
 def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
-    """Describe a norm; None if there is none."""
+    """Describe a norm. Return None for `nn.Identity`, which stands for no norm."""
     if isinstance(part, nn.Identity):
         return None
     title = NORM_TITLES.get(type(part).__name__, type(part).__name__)
@@ -60,11 +63,14 @@ def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
 
 
 def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, position: Position | None) -> Box:
-    """Describe an attention.
+    """Describe an attention module.
 
     Args:
+        part: Attention module.
+        name: Name of the module.
+        shape: Output shape.
         sees: Description of the mask.
-        position: Position scheme, if it acts in this attention.
+        position: Position scheme of the stack; None if it does not act in this attention.
     """
     groups = "" if part.n_kv_heads == part.n_heads else f", {part.n_kv_heads} key/value heads"
     keys = "k, v" if part.n_kv_heads != part.n_heads else "q, k, v"
@@ -103,7 +109,7 @@ def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, extra_d
 
 
 def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
-    """Describe the vectors added to the embeddings; None for schemes that act elsewhere, or not at all."""
+    """Describe the position vectors added to the embeddings; return None for schemes without such vectors."""
     match stack.spec.position:
         case Learned():
             rows, width = next(stack.position.parameters()).shape
@@ -116,7 +122,7 @@ def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
 
 
 def format_position(position: Position) -> str:
-    """Describe the effect of a scheme in attention; "" for schemes that act elsewhere."""
+    """Describe the effect of a position scheme in attention; return "" for schemes without such an effect."""
     match position:
         case Rotary(base=base, share=share):
             part = "" if share == 1 else f", {share:.0%} of each head"

@@ -19,11 +19,13 @@ FILL = {
 INK, SOFT, EDGE = "#222222", "#5b6570", "#6b7280"
 TITLE, TEXT, SMALL = 9.0, 7.5, 7.0  # points
 LINE, PADDING = 0.145, 0.09  # inches: a line of details, and the padding of a box
-LETTERS_AN_INCH = 16.5  # at the size of details
-MARGIN = 0.3
+LETTERS_AN_INCH = 16.5  # average characters per inch at the font size of details
+MARGIN = 0.3  # inches
 
 
 class Canvas:
+    """A drawing area that grows with its content. Coordinates are in inches, and y grows upward."""
+
     def __init__(self) -> None:
         self.figure: NotebookFigure = new_figure(1, 1)
         self.figure.set_layout_engine("none")
@@ -33,7 +35,7 @@ class Canvas:
         self._y: list[float] = []
 
     def finish(self) -> NotebookFigure:
-        """Return the figure at a scale of one inch per inch."""
+        """Return the figure, in its real size and with a margin."""
         left, right = min(self._x) - MARGIN, max(self._x) + MARGIN
         low, high = min(self._y) - MARGIN, max(self._y) + MARGIN
         self.axes.set(xlim=(left, right), ylim=(low, high))
@@ -52,7 +54,7 @@ class Canvas:
         return y + height
 
     def draw_chip(self, text: str, x: float, y: float) -> float:
-        """Draw a small box of one line, such as dropout."""
+        """Draw a small box of one line, such as "dropout 0.1", above y; return its upper edge."""
         width = 0.35 + len(text) / LETTERS_AN_INCH
         self.draw_frame(x - width / 2, y, width, 0.2, fill="#ffffff", dashed=True)
         self.draw_text(text, x, y + 0.095, size=SMALL, color=SOFT)
@@ -69,7 +71,7 @@ class Canvas:
         self._reach((x, y), (x + width, y + height))
 
     def draw_plus(self, x: float, y: float) -> float:
-        """Draw a sum with its lower edge at y; return its upper edge."""
+        """Draw a plus sign with its lower edge at y and its center at x; return its upper edge."""
         self.axes.add_patch(Circle((x, y + 0.1), 0.1, facecolor="white", edgecolor=INK, linewidth=0.9, zorder=3))
         for dx, dy in ((0.055, 0), (0, 0.055)):
             self.axes.plot([x - dx, x + dx], [y + 0.1 - dy, y + 0.1 + dy], color=INK, linewidth=0.9, zorder=4)
@@ -87,7 +89,7 @@ class Canvas:
         self._reach(*points)
 
     def draw_shape(self, shape: Shape, x: float, y: float) -> None:
-        """Draw the shape of a tensor next to its arrow at x."""
+        """Write the shape of a tensor to the right of its arrow, which is at x."""
         self.draw_text(format_shape(shape), x + 0.07, y, size=SMALL, color=SOFT, align="left")
 
     def draw_text(self, text: str, x: float, y: float, *, size: float = TEXT, color: str = INK, weight: str = "normal",

@@ -1,7 +1,7 @@
 """The content of a model's diagram, read from the modules of the spec.
 
-The model is built on the meta device, which has shapes but no numbers, so large models cost nothing. Sizes that depend
-on the data (a trained vocabulary, labels) stay letters.
+The model is built on the meta device, which stores shapes but no numbers, so large models need no memory. Sizes that
+depend on the data (a trained vocabulary, labels) stay letters.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ SEES_SOURCE = "attends to all source tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """The branch of a sublayer, from its input to the stream; `body.dropout` acts after the norm."""
+    """A branch of a sublayer, from its input to the residual stream. `body.dropout` acts on the output of the norm."""
 
     body: Box
     norm: Box | None
@@ -41,7 +41,10 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """x plus its branches, with norms: one branch, or several with the same input (parallel)."""
+    """A residual connection: x plus one branch, or plus several parallel branches with the same input.
+
+    `before` is the norm of the input of the branches, `after` that of the sum; both may be None.
+    """
 
     before: Box | None
     branches: tuple[Branch, ...]
@@ -54,8 +57,14 @@ class StackDiagram:
 
     Attributes:
         name: `encoder`, `decoder`, or `stack` if there is only one.
-        additions: Vectors added to the embeddings, in order.
-        dropout: Dropout rate of their sum, after the norm.
+        tokens, embedding: Boxes of the token ids and of the token embedding.
+        additions: Boxes of the vectors that are added to the token embedding, in order.
+        embedding_norm: Norm of the sum; None if there is none.
+        dropout: Dropout rate of the sum, after this norm.
+        n_layers: Number of blocks.
+        sublayers: Sublayers of a block.
+        final_norm: Norm after the last block; None if there is none.
+        shape: Shape of the residual stream.
     """
 
     name: str
@@ -75,7 +84,8 @@ class ModelDiagram:
     """A model as boxes with shapes.
 
     Attributes:
-        parameters: Number of parameters, tied ones once; None if it depends on the data.
+        family: Family of the model.
+        parameters: Number of parameters, with tied ones counted once; None if it depends on the data.
         sides: The encoder and the decoder, or the single stack.
         heads: Heads on the last hidden states, each from bottom to top.
         letters: Meaning of the letters in shapes.
@@ -94,11 +104,13 @@ def describe_model(
     """Describe the model of a spec as boxes with shapes.
 
     Args:
-        batch, length, source_length: Numbers for B, T and S in shapes; S is T by default.
+        spec: Spec of the model.
+        batch, length, source_length: Numbers for the letters B, T and S in shapes. By default the letters are kept, and
+            S is T if T has a number.
 
     Raises:
-        ValueError: If a size is below 1 or exceeds the context, a source length has no source, or the sizes of
-            the spec do not fit together.
+        ValueError: If a number is below 1 or a length exceeds the context, if `source_length` is given for a model that
+            is not a translator, or if the sizes of the spec do not fit together.
     """
     model, is_complete = build_on_meta(spec)
     letters, b, t, s = resolve_sizes(spec, batch, length, source_length)
@@ -131,7 +143,10 @@ def describe_model(
 
 
 def build_on_meta(spec: AnySpec) -> tuple[AnyModel, bool]:
-    """Build the model without numbers; also return whether its sizes do not depend on the data."""
+    """Build the model on the meta device; also return whether the spec contains all sizes.
+
+    Sizes that depend on the data are replaced by 1.
+    """
     full = replace(spec, vocab_size=spec.vocab_size or 1)
     if isinstance(full, EncoderOnlySpec) and full.classifier is not None and not full.classifier.labels:
         full = replace(full, classifier=replace(full.classifier, labels=("label",)))
@@ -142,7 +157,11 @@ def build_on_meta(spec: AnySpec) -> tuple[AnyModel, bool]:
 def resolve_sizes(
     spec: AnySpec, batch: int | None, length: int | None, source_length: int | None
 ) -> tuple[dict[str, str], Size, Size, Size]:
-    """Return the meaning of the remaining letters, and B, T and S as numbers or letters."""
+    """Return the meaning of the letters that have no number, and B, T and S as numbers or letters.
+
+    Raises:
+        ValueError: If a size is rejected, as in `describe_model`.
+    """
     has_source = isinstance(spec, EncoderDecoderSpec)
     if source_length is not None and not has_source:
         raise ValueError(f"source_length={source_length} is for translators; the {spec.family} family has no source")
@@ -185,11 +204,13 @@ def _describe_side(model: AnyModel, stack: Stack, name: str, embedding: Box) -> 
 
 
 def _describe_embedding(model: AnyModel, name: str, shape: Shape, tokens: Size) -> Box:
-    """Describe an embedding.
+    """Describe a token embedding.
 
     Args:
+        model: Model with the embedding.
+        name: Name of the embedding in the model.
         shape: Shape of the ids.
-        tokens: Size of the vocabulary.
+        tokens: Size of the vocabulary, or its letter.
     """
     part = model.get_submodule(name)
     assert isinstance(part, TokenEmbedding)

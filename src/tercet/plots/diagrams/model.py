@@ -6,9 +6,9 @@ from tercet.plots.diagrams.boxes import Box
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
 from tercet.plots.diagrams.description import ModelDiagram, StackDiagram, Sublayer
 
-BOX_WIDTH, SIDE_WIDTH = 3.3, 2.0  # inches: boxes, and boxes at the side
-GAP, LONG_GAP = 0.3, 0.42  # inches: arrows, and arrows out of a block
-PARALLEL = 2.5  # inches: parallel boxes
+BOX_WIDTH, SIDE_WIDTH = 3.3, 2.0  # inches: width of boxes, and of boxes at the side
+GAP, LONG_GAP = 0.3, 0.42  # inches: length of arrows, and of arrows out of a block
+PARALLEL = 2.5  # inches: width of parallel boxes
 GUTTER = 1.5  # inches between the frames of the encoder and the decoder
 EDGE = 0.45  # inches from the boxes of a block to its frame, for the residual connections
 HEADS = 3.6  # inches between heads
@@ -18,7 +18,8 @@ def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figu
     """Draw a described model, from its tokens at the bottom to its scores at the top.
 
     Args:
-        name: Name of the model, for the title.
+        diagram: Description of the model.
+        name: Name of the model, for the title (default: its family).
         note: Text for a line at the bottom.
     """
     canvas = Canvas()
@@ -47,7 +48,15 @@ def plot_model(diagram: ModelDiagram, *, name: str = "", note: str = "") -> Figu
 
 
 def _draw_side(canvas: Canvas, side: StackDiagram, x: float, outer: int) -> tuple[float, list[tuple[float, float]]]:
-    """Draw a stack from its tokens on; return its end and the points where cross-attention enters."""
+    """Draw a stack, from its tokens to its last norm; return its upper end and the ends of cross-attention's arrows.
+
+    Args:
+        canvas: Canvas to draw on.
+        side: Description of the stack.
+        x: Center of the stack.
+        outer: Direction of the figure's outer side, where additions and residual connections are drawn: -1 is left, 1
+            is right.
+    """
     y = canvas.draw_box(side.tokens, x, 0, BOX_WIDTH)
     y = _draw_arrow(canvas, x, y, side.tokens)
     y = canvas.draw_box(side.embedding, x, y, BOX_WIDTH)
@@ -163,7 +172,7 @@ def _draw_dropout(canvas: Canvas, rate: float, x: float, y: float) -> float:
 
 
 def _place_branches(sublayer: Sublayer, x: float) -> tuple[list[float], float]:
-    """Return the centers and the width of a sublayer's boxes."""
+    """Return the centers of a sublayer's branches, and the width of their boxes."""
     count = len(sublayer.branches)
     if count == 1:
         return [x], BOX_WIDTH

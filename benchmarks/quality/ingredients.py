@@ -1,0 +1,249 @@
+"""The effect of each ingredient of the default models on small texts: paired runs until the answer is certain.
+
+    python examples/debian/packages.py runs/ingredients/debian                      # one of the corpora
+    python benchmarks/quality/ingredients.py time decoder --out runs/ingredients    # seconds per step, quiet machine
+    python benchmarks/quality/ingredients.py train decoder --out runs/ingredients   # hours; can be stopped and repeated
+    python benchmarks/quality/ingredients.py report decoder --out runs/ingredients
+
+A variant trains for as long as the default: its number of steps is that of the default times the ratio of their seconds
+per step. Its loss is that of the whole validation part. A pair is one seed on one corpus, with the same batches. The
+effect is the mean difference of the pairs, with a 95 % interval (Student's t). Seeds are added until the half-width of
+the interval is below the limit, for the mean over all corpora, or the maximum number of seeds is reached.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import shutil
+import statistics
+import sysconfig
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import t as student
+
+from tercet.checkpoint import load_model
+from tercet.config import merge
+from tercet.data import prepare
+from tercet.evaluate import MaskedScores, evaluation_of
+from tercet.settings_yaml import parse_assignment
+from tercet.training import Recipe, load_recipe, read_recipe, train
+
+LIMIT, MAX_SEEDS, MIN_SEEDS = 0.003, 8, 3  # nats per token; seeds per corpus
+TIMED_STEPS, TIMED_ROUNDS = (10, 110), 3
+COMMON = [
+    "task.sample_tokens=0", "training.validate_every=100000", "training.save_every=100000", "training.compile=never",
+    "training.precision=bf16",
+]  # fmt: skip
+CHARACTERS = "data.tokenizer={kind: characters, eos: false}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A default model, its variants, and the corpora on which they are compared.
+
+    Attributes:
+        recipe: Name of the packaged recipe of the default model.
+        steps: Steps of the default model.
+        corpora: Changes of the recipe by the name of a corpus.
+        variants: Changes of the recipe by the name of a variant; the first has none.
+    """
+
+    recipe: str
+    steps: int
+    corpora: dict[str, list[str]]
+    variants: dict[str, list[str]]
+
+
+SWIGLU = ["model.stack.activation=silu", "model.stack.gated=true", "model.stack.d_ff=344"]
+NO_SOFTCAP, NO_QK_NORM = "model.logit_softcap=null", "model.stack.qk_norm=false"
+NO_EMBEDDING_NORM = "model.embedding_norm=false"
+FAMILIES = {
+    "decoder": Family(
+        recipe="nanogpt-cpu-modern",
+        steps=1000,
+        corpora={
+            "shakespeare": [CHARACTERS],
+            "python-docs": ["data.source=python-docs", "data.tokenizer={kind: bpe, vocab_size: 1024}"],
+            "python-code": ["data.source=OUT/python-code.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"],
+            "debian": ["data.source=OUT/debian.txt", CHARACTERS],
+            "captions-de": ["data.source=OUT/captions-de.txt", "data.tokenizer={kind: bpe, vocab_size: 2048}"],
+        },
+        variants={
+            "default": [],
+            "without softcap": [NO_SOFTCAP],
+            "without embedding norm": [NO_EMBEDDING_NORM],
+            "without QK norm": [NO_QK_NORM],
+            "GELU": ["model.stack.activation=gelu"],
+            "gated SiLU": SWIGLU,
+            "gated SiLU, without softcap (Qwen3)": [*SWIGLU, NO_SOFTCAP],
+            "gated SiLU, without softcap and embedding norm": [*SWIGLU, NO_SOFTCAP, NO_EMBEDDING_NORM],
+            "without softcap and QK norm (Arcee)": [NO_SOFTCAP, NO_QK_NORM],
+        },
+    ),
+    "encoder": Family(
+        recipe="bert-shakespeare",
+        steps=1000,
+        corpora={
+            "shakespeare": [],
+            "python-docs": ["data.source=python-docs"],
+            "python-code": ["data.source=OUT/python-code.txt"],
+            "debian": ["data.source=OUT/debian.txt"],
+            "captions-de": ["data.source=OUT/captions-de.txt"],
+        },
+        variants={
+            "default": [],
+            "RMS norm": ["model.stack.norm=rms"],
+            "without embedding norm": [NO_EMBEDDING_NORM],
+            "SiLU": ["model.stack.activation=silu"],
+            "RMS norm, SiLU (EuroBERT)": ["model.stack.norm=rms", "model.stack.activation=silu"],
+            "RMS norm, SiLU, without embedding norm": [
+                "model.stack.norm=rms",
+                "model.stack.activation=silu",
+                NO_EMBEDDING_NORM,
+            ],
+        },
+    ),
+}
+
+
+def write_corpora(out: Path) -> None:
+    """Write the corpora that are no named datasets: code of Python, descriptions of Debian's packages, captions."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (code := out / "python-code.txt").exists():
+        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        code.write_text("\n".join(file.read_text(encoding="utf-8") for file in files)[:2_000_000], encoding="utf-8")
+    if not (debian := out / "debian.txt").exists():
+        lines = [json.loads(line)["text"] for line in (out / "debian" / "descriptions.jsonl").open(encoding="utf-8")]
+        debian.write_text("\n".join(lines)[:1_500_000], encoding="utf-8")
+    if not (captions := out / "captions-de.txt").exists():
+        data = Path(os.environ["TERCET_DATA"], "multi30k", "train.de.gz")
+        captions.write_bytes(gzip.decompress(data.read_bytes()))
+
+
+def recipe_of(family: Family, corpus: str, variant: str, out: Path, changes: list[str]) -> Recipe:
+    data: dict[str, Any] = {}
+    for change in [*COMMON, *family.corpora[corpus], *family.variants[variant], *changes]:
+        data = merge(data, parse_assignment(change.replace("OUT", str(out.resolve()))))
+    return load_recipe(family.recipe, data)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+
+
+def measure_times(name: str, out: Path) -> None:
+    """Measure CPU seconds per step of each variant, in turn, and keep the lowest of several rounds."""
+    family, seconds = FAMILIES[name], dict[str, float]()
+    for _ in range(TIMED_ROUNDS):
+        for variant in family.variants:
+            first, last = (_cpu_seconds(family, variant, out, steps) for steps in TIMED_STEPS)
+            taken = (last - first) / (TIMED_STEPS[1] - TIMED_STEPS[0])
+            seconds[variant] = min(taken, seconds.get(variant, taken))
+    (out / f"{name}-times.json").write_text(json.dumps(seconds, indent=1))
+    for variant, taken in seconds.items():
+        print(f"{variant:50} {1000 * taken:7.2f} ms per step, {taken / seconds['default']:.3f} of the default's")
+
+
+def _cpu_seconds(family: Family, variant: str, out: Path, steps: int) -> float:
+    """Return the CPU time of a short run, which other processes hardly change."""
+    shutil.rmtree(out / "timed", ignore_errors=True)
+    started = time.process_time()
+    train(recipe_of(family, "shakespeare", variant, out, [f"training.max_steps={steps}"]), out / "timed", quiet=True)
+    seconds = time.process_time() - started
+    shutil.rmtree(out / "timed")
+    return seconds
+
+
+def train_all(name: str, out: Path) -> None:
+    """Train pairs, seed by seed, until each variant is decided."""
+    family, path = FAMILIES[name], out / f"{name}.jsonl"
+    seconds = json.loads((out / f"{name}-times.json").read_text())
+    for seed in range(1, MAX_SEEDS + 1):
+        results = read_results(path)
+        open_variants = [v for v in family.variants if v == "default" or not is_decided(family, v, results)]
+        if len(open_variants) == 1:
+            break
+        for corpus in family.corpora:
+            for variant in open_variants:
+                key = {"corpus": corpus, "variant": variant, "seed": seed}
+                if any(key.items() <= result.items() for result in results):
+                    continue
+                steps = round(family.steps * seconds["default"] / seconds[variant])
+                changes = [f"training.max_steps={steps}", f"training.seed={seed}"]
+                result = key | {"steps": steps} | run(recipe_of(family, corpus, variant, out, changes), out / "run")
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+                print(corpus, variant, seed, f"{result['loss']:.4f}", f"{result['seconds']:.0f} s", flush=True)
+
+
+def run(recipe: Recipe, folder: Path) -> dict[str, float]:
+    """Train a recipe and return its loss on the whole validation part, in nats per token."""
+    shutil.rmtree(folder, ignore_errors=True)
+    started = time.perf_counter()
+    train(recipe, folder, quiet=True)
+    seconds = time.perf_counter() - started
+    scores = evaluation_of(load_model(folder / "last")).score(prepare(read_recipe(folder).data))
+    shutil.rmtree(folder)
+    loss = scores.masked_loss if isinstance(scores, MaskedScores) else scores.loss_nats_per_token
+    return {"loss": loss, "seconds": round(seconds, 1)}
+
+
+def effect(family: Family, variant: str, results: list[dict[str, Any]]) -> tuple[float, float, int]:
+    """Return the mean difference to the default over all pairs, half of its 95 % interval, and the number of pairs.
+
+    The interval is that of the mean over these corpora: the variance of a difference is that within each corpus.
+    """
+    losses = {(result["corpus"], result["variant"], result["seed"]): result["loss"] for result in results}
+    by_corpus = []
+    for corpus in family.corpora:
+        seeds = [seed for c, v, seed in losses if (c, v) == (corpus, variant) and (c, "default", seed) in losses]
+        by_corpus.append([losses[corpus, variant, seed] - losses[corpus, "default", seed] for seed in seeds])
+    pairs = sum(map(len, by_corpus))
+    if any(len(differences) < 2 for differences in by_corpus):
+        return float("nan"), float("inf"), pairs
+    mean = statistics.mean(statistics.mean(differences) for differences in by_corpus)
+    variances = [statistics.variance(differences) / len(differences) for differences in by_corpus]
+    error = math.sqrt(sum(variances)) / len(by_corpus)
+    return mean, float(student.ppf(0.975, pairs - len(by_corpus))) * error, pairs
+
+
+def is_decided(family: Family, variant: str, results: list[dict[str, Any]]) -> bool:
+    """Return whether enough pairs have the interval that is required, on every corpus."""
+    _, half_width, pairs = effect(family, variant, results)
+    return pairs >= MIN_SEEDS * len(family.corpora) and half_width < LIMIT
+
+
+def print_report(name: str, out: Path) -> None:
+    """Print the effect of each variant, with its mean on each corpus."""
+    family, results = FAMILIES[name], read_results(out / f"{name}.jsonl")
+    seconds = json.loads((out / f"{name}-times.json").read_text())
+    print(f"| variant | time per step | change of the loss, nats per token | pairs | {' | '.join(family.corpora)} |")
+    print("|---" * (4 + len(family.corpora)) + "|")
+    for variant in family.variants:
+        mean, half_width, pairs = effect(family, variant, results)
+        cells = [
+            f"{effect(replace(family, corpora={corpus: []}), variant, results)[0]:+.4f}" for corpus in family.corpora
+        ]
+        print(
+            f"| {variant} | {seconds[variant] / seconds['default']:.3f} | {mean:+.4f} ± {half_width:.4f} | {pairs} | "
+            f"{' | '.join(cells)} |"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("time", "train", "report"))
+    parser.add_argument("family", choices=tuple(FAMILIES))
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    write_corpora(arguments.out)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
+    {"time": measure_times, "train": train_all, "report": print_report}[arguments.action](
+        arguments.family, arguments.out
+    )

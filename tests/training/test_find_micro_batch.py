@@ -150,6 +150,6 @@ def test_auto_run_with_buckets_stays_on_its_devices(tmp_path: Path) -> None:
     out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)
     with pytest.raises(
         UserError,
-        match=r"cannot change the number of devices of .*batches of pairs depend on .*; use 1, as at its start",
+        match=r"cannot change the number of devices of .*batches of pairs depend on .*; use 1, as until now",
     ):
         train(TINY["pairs"](tmp_path, devices=2, **{**of_run, "max_steps": 4}), out, quiet=True)

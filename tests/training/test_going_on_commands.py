@@ -83,7 +83,7 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--more", "0"], "argument --more: 0 must be at least 1"),
         (["--more", "1.5"], "argument --more: invalid int value: '1.5'"),
         (["--until", "12.0"], "argument --until: invalid int value"),
-        (["--until", "9"], "already has 12 steps, but 9 were requested; choose a larger --until"),
+        (["--until", "9"], "already has 12 steps, but 9 were requested; choose a larger number"),
         (["--set", "training.max_steps=11"], "already has 12 steps, but 11 were requested"),
         (["--more", "1000000000"], "max_steps=1000000012 must be at least 1 and at most 1,000,000,000"),
         (["--more", "5", "--restart"], "--restart and --more exclude each other; pass one of them"),

@@ -106,11 +106,16 @@ def test_models_saved_before_a_kill_are_verified_at_the_end(finished: Finished, 
 
 
 @pytest.mark.slow
-def test_from_weights_uses_best_if_last_is_damaged(finished: Finished, tmp_path: Path) -> None:
+def test_from_weights_uses_best_if_last_is_damaged(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = stopped_at(8, finished("text"), tmp_path / "run")
-    shutil.rmtree(out / "checkpoints")
+    for checkpoint in (out / "checkpoints").iterdir():
+        flip(checkpoint / "state.ckpt")
     flip(out / "last" / "model.safetensors")
+    best = load_model(out / "best").card.step
     train(read_recipe(out), out, FromWeights(), quiet=True)
+    assert f"; using the weights of step {best}\n" in capsys.readouterr().err
     assert load_model(out / "last").card.step == 12
     shutil.rmtree(out)
     out = stopped_at(8, finished("text"), tmp_path / "run")

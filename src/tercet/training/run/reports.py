@@ -28,10 +28,11 @@ def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: 
         steps: Length of the run in steps.
         quiet: If True, do not report the first step.
     """
+    if start.checkpoint is not None:
+        resumption = f"resuming from the checkpoint of step {start.step}"
+    else:
+        resumption = "starting again at step 1" if start.weights is None else f"using the weights of step {start.step}"
     for damage in checkpoints.damaged.values():
-        resumption = (
-            f"resuming from the checkpoint of step {start.step}" if start.checkpoint else "starting again at step 1"
-        )
         log(f"{damage}; {resumption}", quiet=False)
     if start.step and start.step < steps:
         log(f"resuming at step {start.step + 1:,} of {steps:,}", quiet)

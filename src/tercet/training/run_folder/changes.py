@@ -166,7 +166,7 @@ def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, 
         raise UserError(f"cannot change max_hours of a started run: {out}; pass --more STEPS or --until STEPS")
     if steps is not None and steps <= record.saved:
         raise UserError(
-            f"{out} already has {record.saved:,} steps, but {steps:,} were requested; choose a larger --until"
+            f"{out} already has {record.saved:,} steps, but {steps:,} were requested; choose a larger number"
         )
 
 
@@ -185,7 +185,7 @@ def check_devices(out: Path, old: Recipe, new: Recipe) -> None:
     else:
         return
     raise UserError(
-        f"cannot change the number of devices of {out}: {reason}; use {old.training.world_size}, as at its start"
+        f"cannot change the number of devices of {out}: {reason}; use {old.training.world_size}, as until now"
     )
 
 

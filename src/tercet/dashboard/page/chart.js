@@ -17,8 +17,8 @@ const LEFT = 58;
 const RIGHT = 12;
 const TOP = 10;
 const BOTTOM = 26;
-const CURSOR_MARGIN = 8; // pixels beyond the end of a curve at which the cursor still reads it
-const MAX_DOTS = 60; // points up to which each is marked by a dot
+const CURSOR_MARGIN = 8; // pixels beyond the end of a curve up to which the cursor shows its last value
+const MAX_DOTS = 60; // maximum number of points that are marked by dots
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400]; // s
 const ZOOM = 1.6; // factor per key press
 

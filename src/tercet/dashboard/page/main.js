@@ -1,4 +1,4 @@
-// The dashboard: queries the state of the runs every few seconds, and redraws what has changed.
+// The dashboard: it queries the state of the runs every few seconds, and redraws the parts that have changed.
 //
 //     server -> runs -> cards | samples | settings
 //            -> curves of the visible range -> charts
@@ -230,7 +230,7 @@ function drawCharts() {
       charts.set(group.key, box);
     }
     if (!box.element.isConnected) grid.append(box.element);
-    // With label smoothing, the loss without it is shown, because the validation loss is without it.
+    // If a run logs its training loss without label smoothing, show that one, because the validation loss has none.
     const groupCurves = visible.filter((curve) => group.metrics.includes(curve.metric) && !(curve.metric === "train/loss" && plainRuns.has(curve.run)));
     box.explain(legend(group, groupCurves.map((curve) => curve.metric)));
     box.update(groupCurves, view);

@@ -1,4 +1,4 @@
-// Beam search as the tree of its final hypotheses: each line is as wide as its token was probable.
+// Beam search as the tree of its final hypotheses; the width of a line shows the probability of its token.
 
 import { keepScroll, later, showTooltip, hideTooltip } from "tercet/draw.js";
 import { element, svg } from "tercet/element.js";

@@ -394,7 +394,7 @@ function describeNeurons(activations, row, text) {
     if (value > 0) active += 1;
   });
   const [share, extreme] = [percent(active / values.length), number(values[largest] ?? 0)];
-  return `row ${row} ${text}: ${share} of the neurons are above zero; the largest is ${largest} with ${extreme}`;
+  return `row ${row} ${text}: ${share} of the neurons are above zero; largest in magnitude: ${largest} with ${extreme}`;
 }
 
 /**

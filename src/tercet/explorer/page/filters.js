@@ -4,7 +4,7 @@
 //
 // Each filter keeps the most likely tokens, and among equal tokens those with the lowest ids. The kept tokens are
 // therefore a prefix of one order: a row of logits is sorted once, and a filter only returns the length of the prefix.
-// The sampler computes in float32: for a token within rounding of a bound its result may differ.
+// The sampler computes in float32, so its result may differ for a token within the rounding error of a bound.
 
 /** @typedef {{temperature: number, top_k: number | null, top_p: number | null, min_p: number | null}} Sampling */
 /** The ids from the most to the least likely, and their logits minus the largest.

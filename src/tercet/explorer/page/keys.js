@@ -39,7 +39,7 @@ export function helpBox() {
     element(
       "p",
       { class: "note" },
-      "Every number on this page was computed by your model for this text. Blocks, heads and rows are " +
+      "Every number on this page was computed by your model, for this text unless noted. Blocks, heads and rows are " +
         "counted from 0. The address of this page restores the current view.",
     ),
     close,

@@ -1,4 +1,4 @@
-// The logit lens: the model's prediction after each block; and the parts of the model that a logit is the sum of.
+// The logit lens, which is the model's prediction after each block, and the contributions of its parts to a logit.
 
 import { keepScroll, later } from "tercet/draw.js";
 import { element } from "tercet/element.js";

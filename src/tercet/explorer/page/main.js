@@ -2,7 +2,7 @@
 //
 //     address -> state -> pass of the model (source.js) -> prompt | view | probabilities | tour
 //
-// A sampling setting only updates the probabilities, a new text queries the model, any other change redraws the view.
+// A sampling setting only updates the probabilities, a new text queries the model, and other changes redraw the view.
 
 import { differences } from "tercet/compare.js";
 import { element } from "tercet/element.js";
@@ -19,8 +19,8 @@ import { tourPanel } from "tercet/tour.js";
 /** @typedef {import("tercet/source.js").Model} Model */
 /** @typedef {import("tercet/source.js").Source} Source */
 /** @typedef {import("tercet/state.js").State} State */
-/** The values that the parts of the page share. change: set state and redraw; redraw: by the changed keys;
- * say: announce a line to screen readers; texts: of every id received so far.
+/** The values that the parts of the page share. change: update the state and redraw; redraw: draw changed keys;
+ * say: announce a line to screen readers; texts: the text of every id received so far.
  * @typedef {{source: Source, model: Model, state: State, panes: Shown[], texts: Map<number, string>,
  *            change: (patch: Record<string, unknown>) => void, redraw: (moved: Set<string>) => void,
  *            say: (text: string) => void}} Page */

@@ -1,4 +1,4 @@
-// The data of the drawings: the model, what it read, the selected part, and the edits.
+// Types of the data that is drawn, and functions of it: the model, the text, the selected part, and the edits.
 
 /**
  * @typedef {{shape: number[], data: Float32Array | Uint8Array, get: (...i: number[]) => number, half: number}} Tensor

@@ -13,7 +13,7 @@ import { views } from "tercet/views.js";
 /** @typedef {import("tercet/main.js").Page} Page */
 /** @typedef {import("tercet/source.js").Source} Source */
 /** @typedef {import("tercet/state.js").State} State */
-/** texts: of every id received so far.
+/** texts: the text of every id received so far.
  * @typedef {import("tercet/model.js").Pane & {source: Source, texts: Map<number, string>}} Loaded */
 /** @typedef {{index: number, loaded: Loaded | null, ask: Ask | null, error: string | null, asked: number,
  *             element: HTMLElement, prompt: ReturnType<typeof promptBox>, edits: ReturnType<typeof editLine>,

@@ -1,5 +1,5 @@
 // The probabilities of the whole vocabulary at the chosen row, and the effect of the sampling settings on them.
-// Moving a setting sends no query: the logits are cached, and filters.js computes what the sampler does.
+// Changing a setting sends no query: the logits are cached, and filters.js applies the same filters as the sampler.
 
 import { element } from "tercet/element.js";
 import { PLAIN, distribution, entropy, rank } from "tercet/filters.js";

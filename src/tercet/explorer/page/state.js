@@ -127,7 +127,7 @@ export function readUrl(hash = location.hash) {
 
 /**
  * The fragment of an address for this state.
- * @param {State} state @param {Ask} start what the page opens with
+ * @param {State} state @param {Ask} start the query that the page opens with
  */
 export function hashOf(state, start) {
   const of = new URLSearchParams();

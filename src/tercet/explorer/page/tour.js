@@ -21,7 +21,7 @@ import { slice } from "tercet/tensor.js";
  */
 
 const INTERVAL = 300; // ms between two checks whether the outlined element has been drawn
-const MAX_SCROLLS = 6; // checks that scroll to the element; after them the page stays where the reader scrolls it
+const MAX_SCROLLS = 6; // checks that scroll to the element; after them, the reader can scroll freely
 
 const length = (/** @type {Tensor} */ row) => Math.hypot(...row.data);
 const quoted = (/** @type {string | undefined} */ text) => `‘${labelOf(text ?? "")}’`;
@@ -116,7 +116,7 @@ const adding = (stack, part) => ({
         `${heads} × ${width} = ${heads * width} numbers, and a matrix projects them to the stream's width, ${model}.`,
       `The result is added to the stream. For row ${here.row}: the stream has length ${number(before ?? NaN)}, ` +
         `the attention output has length ${number(out ?? NaN)}, and ` +
-        `${placement === "post" ? "after addition and norm the length is" : "their sum has length"} ` +
+        `${placement === "post" ? "after addition and norm the length is" : "after the addition the length is"} ` +
         `${number(after ?? NaN)}.`,
     ];
   },
@@ -202,8 +202,9 @@ const choosing = (masked) => ({
     const second =
       id === undefined ? "" : `, then ${quoted(row.texts[id])} with ${percent(row.plain.probabilities[1] ?? 0)}`;
     return [
-      `The last row of the stream is compared with each of the ${counted(size)} tokens of the vocabulary, which ` +
-        "gives one score, or logit, per token. Softmax turns the logits into the probabilities of " +
+      "After the last block, this row of the stream is compared with each of the " +
+        `${counted(size)} tokens of the vocabulary, which gives one score, or logit, per token. ` +
+        "Softmax turns the logits into the probabilities of " +
         `${masked ? "the token at" : "the token after"} ${token(here, here.row)}.`,
       `The most likely token is ${quoted(first.text)} with ${percent(first.share)}${second}. ` +
         `${here.pane.source.live ? `Click a token to ${masked ? "insert it here" : "append it"}.` : ""}`,
@@ -557,7 +558,7 @@ export function tourPanel(change) {
     if (target === null) return;
     target.classList.add("toured");
     if (scrolls <= 0) return;
-    scrolls -= 1; // elements drawn above it in the meantime move it
+    scrolls -= 1; // several times, because elements that are drawn above the target later move it
     const { top, bottom, height } = target.getBoundingClientRect();
     const visible = innerHeight - box.offsetHeight;
     if (top >= 0 && (bottom <= visible || (height > visible && top < visible / 3))) return;

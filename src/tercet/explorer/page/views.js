@@ -12,7 +12,7 @@ export const views = {
   flow: { name: "Flow", draw: flow, tip: "the forward pass, from tokens to probabilities" },
   maps: { name: "Attention maps", draw: maps, tip: "attention weights of all heads" },
   lens: { name: "Logit lens", draw: lens, tip: "predictions after each block" },
-  heads: { name: "Heads", draw: heads, tip: "scores of each head, and the loss without it" },
+  heads: { name: "Heads", draw: heads, tip: "scores of each head, and the increase of the loss without it" },
   beams: { name: "Beams", draw: beams, tip: "hypotheses of beam search" },
 };
 /** @typedef {keyof typeof views} View */

@@ -1,6 +1,7 @@
 // Queries to the server of a page, as JSON.
 
 /**
+ * Send a query as a POST request.
  * @param {string} path @param {string} body
  * @param {string} gone the error if the server does not respond
  * @returns {Promise<Response>}

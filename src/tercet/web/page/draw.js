@@ -1,4 +1,4 @@
-// Parts of every drawing: colors from the style sheet, canvases, the tooltip, loading, scrolling and arrow keys.
+// Shared parts of drawings: colors from the style sheet, canvases, the tooltip, loading, scrolling and arrow keys.
 
 import { element } from "tercet/element.js";
 
@@ -175,7 +175,7 @@ export function sized(canvas, width, height) {
   return { pen, dots };
 }
 
-/** @param {CanvasRenderingContext2D} pen @param {string} text @param {number} width */
+/** Shorten a text to a width in pixels. @param {CanvasRenderingContext2D} pen @param {string} text @param {number} width */
 export function fitted(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
   const letters = [...text];
@@ -217,7 +217,7 @@ export function hideTooltip() {
 
 /**
  * Arrow keys move the focus among the members of a box; only one of them is in the tab order.
- * @param {HTMLElement} box @param {string} members @param {number} columns members per row
+ * @param {HTMLElement} box @param {string} members CSS selector @param {number} columns members per row
  */
 export function roving(box, members, columns) {
   const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll(members)]);

@@ -60,7 +60,7 @@ export async function* streamEvents(path, body, signal) {
   const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
   const decoder = new TextDecoder();
   let text = "";
-  let isComplete = false; // read on after the last event, since the browser would report an incomplete transfer
+  let isComplete = false; // still read to the end, otherwise the browser reports an incomplete transfer
   for (;;) {
     const { value, done } = await reader.read().catch((error) => {
       throw error.name === "AbortError" ? error : new Error(GONE);

@@ -178,7 +178,7 @@ export function chatPanel(page, model) {
         messages.push(message, { role: "assistant", content: reply.textContent ?? "" });
         return facts;
       } catch (error) {
-        // Restore the conversation and the message, so that it can be sent again.
+        // Restore the conversation and the message, so that the message can be sent again.
         conversation.lastElementChild?.remove();
         conversation.lastElementChild?.remove();
         text.value = message.content;

@@ -8,7 +8,7 @@ import { quote } from "tercet/snippets.js";
 /** @typedef {import("tercet/panel.js").Page} Page */
 /** @typedef {import("tercet/panel.js").Panel} Panel */
 
-/** The task whose text the explorer starts with, and its default. @type {Record<string, [string, string]>} */
+/** For each route, the key of the text that the explorer opens with, and the default text. @type {Record<string, [string, string]>} */
 const TEXTS = {
   "/v1/completions": ["prompt", "Once upon a time"],
   "/translate": ["source", "A dog runs."],

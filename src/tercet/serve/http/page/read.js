@@ -196,7 +196,7 @@ export function comparePanel(page, model) {
           element(
             "p",
             { class: "note" },
-            `cosine similarity of their vectors (${a.length} dimensions); 1 means equal`,
+            `cosine similarity of their vectors (${a.length} dimensions); 1 means the same direction`,
           ),
         );
       }),

@@ -262,10 +262,10 @@ def read_spec(path: Path | str) -> AnySpec:
 
 
 def read_card(path: Path | str) -> Card:
-    """Read the card of the model that `load_model` would load. The other files are compared with their hashes only.
+    """Read the card.json of the model at `path`, as found by `find_model`; without it, the card only has a name.
 
     Raises:
-        UserError: If there is no model, or one of its files is damaged.
+        UserError: If there is no model, or one of the files in its folder does not match the manifest.
     """
 
     def read(manifest: Manifest | None) -> Card:

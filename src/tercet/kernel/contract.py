@@ -194,6 +194,7 @@ def _parse(name: str, spec_text: str, names: tuple[str, ...]) -> Argument:
 
 
 def describe(x: Tensor | None) -> str:
+    """Describe dtype, shape, device, layout and class of a tensor, for error messages."""
     if x is None:
         return "None"
     layout = f" with strides {x.stride()}" if x.layout == torch.strided and not x.is_contiguous() else ""

@@ -2,8 +2,8 @@
 
 The result is the same as that of `Stack.forward`, up to rounding. The program, a list of steps, is compiled from the
 modules. It stores raw pointers, so before each decode step it is compared with the modules and recompiled if any of
-them changed. A stack with hooks, with replaced methods or with modules of other types falls back to the separate layers
-of `Stack.forward`.
+them changed. If a stack has hooks, replaced methods or modules of types that no step supports, `Stack.forward` runs its
+layers separately.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Specs of models: frozen, comparable settings that are stored in `config.json`.
 
-The default of an optional setting is null in a recipe and None in Python.
+A setting without a value is null in a recipe and None in Python.
 """
 
 from collections import Counter
@@ -124,10 +124,12 @@ class StackSpec:
 
     @property
     def head_width(self) -> int:
+        """Width of a head, also if `d_head` is None."""
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
     @property
     def kv_heads(self) -> int:
+        """Number of key and value heads, also if `n_kv_heads` is None."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
@@ -138,6 +140,7 @@ class StackSpec:
 
     @property
     def has_final_norm(self) -> bool:
+        """Whether a norm follows the last block, also if `final_norm` is None."""
         return self.placement != "post" if self.final_norm is None else self.final_norm
 
     @property

@@ -1,7 +1,7 @@
 """The building blocks of a Transformer.
 
-Each class and function takes plain arguments instead of a recipe, and can be called directly, for example in a
-notebook. The third-party dependencies are torch and jaxtyping.
+Layers take plain arguments instead of a recipe, and can be called directly, for example in a notebook. The only
+third-party packages that this package requires are torch, jaxtyping and annotated_types.
 
 Suggested reading order: attention, positions, norm, linear, feedforward, residual, block, cache, pooling, heads, init.
 

@@ -49,8 +49,8 @@ def attend(
     Args:
         q, k, v: Queries, keys and values. Each key/value head is shared by H / G consecutive query heads.
         mask: True where a query may attend to a key (default: every query may attend to every key). If attention is
-            also causal, the mask must include that. On a GPU, the mask may be a `BlockMask` from `document_blocks`;
-            `bias`, `causal` and `dropout` are then ignored.
+            causal too, the mask must also hide later keys. On a GPU, the mask may be a `BlockMask` from
+            `document_blocks`; `bias`, `causal` and `dropout` are then ignored.
         bias: Numbers added to the scores (ALiBi, T5). Every implementation computes the gradient of a learned bias.
         causal: If True, query t attends to keys 0..t. Requires T = S and no mask; this is the fastest path.
         dropout: Share of attention weights that are set to zero (default: 0).

@@ -31,7 +31,7 @@ class LoRALinear(Linear):
     """
 
     def __init__(self, base: Linear, adapter: LoRA) -> None:
-        """Add an adapter to `base`. The new layer shares the weights of `base`; `add_lora` initializes lora_A."""
+        """Add an adapter to `base`, whose weights are shared. `add_lora` initializes lora_A."""
         nn.Module.__init__(self)  # `Linear.__init__` would draw weights
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias

@@ -19,6 +19,7 @@ from tercet.nn.specs import Norm
 
 
 def LayerNorm(width: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
+    """Return PyTorch's layer norm, with the arguments of the other norms."""
     return nn.LayerNorm(width, eps=eps, bias=bias)
 
 

@@ -25,7 +25,7 @@ Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]  # cosines an
 class PositionScheme(nn.Module):
     """Base class of position schemes. The base class has no effect on attention.
 
-    A scheme overrides `embed`, `rotation` or `bias`. Methods that it does not override return None.
+    Each scheme overrides one of the methods `embed`, `rotation` and `bias`.
 
     Attributes:
         has_bias: True if the scheme adds numbers to the attention scores.
@@ -34,12 +34,15 @@ class PositionScheme(nn.Module):
     has_bias = False
 
     def embed(self, positions: Positions) -> Float[Tensor, "#B T D"] | None:
+        """Return the vectors to add to the token embeddings; None if the scheme has none."""
         return None
 
     def rotation(self, positions: Positions) -> Rotation | None:
+        """Return the cosines and sines that rotate queries and keys; None if the scheme has none."""
         return None
 
     def bias(self, queries: Positions, keys: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"] | None:
+        """Return the numbers to add to the scores of queries and keys at these positions; None if there are none."""
         return None
 
     def biases(
@@ -50,6 +53,8 @@ class PositionScheme(nn.Module):
 
 
 class LearnedPositions(PositionScheme):
+    """A learned vector for each position from 0 to max_len - 1."""
+
     def __init__(self, max_len: int, d_model: int) -> None:
         super().__init__()
         self.table = nn.Embedding(max_len, d_model)
@@ -59,6 +64,12 @@ class LearnedPositions(PositionScheme):
 
 
 class SinusoidalPositions(PositionScheme):
+    """Sines and cosines of each position; see `specs.Sinusoidal` for the formula.
+
+    Raises:
+        ValueError: If d_model is odd.
+    """
+
     def __init__(self, d_model: int, base: float) -> None:
         super().__init__()
         if d_model % 2:
@@ -71,6 +82,12 @@ class SinusoidalPositions(PositionScheme):
 
 
 class RotaryPositions(PositionScheme):
+    """Angles that rotate a share of each head; see `specs.Rotary`.
+
+    Raises:
+        ValueError: If the number of rotated elements, d_head * share rounded down, is odd.
+    """
+
     def __init__(self, d_head: int, base: float, share: float) -> None:
         super().__init__()
         width = int(d_head * share)
@@ -95,6 +112,8 @@ def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B 
 
 
 class ALiBiPositions(PositionScheme):
+    """A bias of minus slope times distance, with the slopes of `alibi_slopes`, one for each head."""
+
     has_bias = True
 
     def __init__(self, n_heads: int) -> None:

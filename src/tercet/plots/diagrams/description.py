@@ -33,7 +33,7 @@ SEES_SOURCE = "attends to all source tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A branch of a sublayer, from its input to the residual stream. `body.dropout` acts on the output of the norm."""
+    """A branch of a sublayer, from its input to the residual stream. `body.dropout` acts after the norm."""
 
     body: Box
     norm: Box | None

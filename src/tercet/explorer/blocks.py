@@ -85,6 +85,7 @@ def parameters_of(model: AnyModel, name: str) -> dict[str, Tensor]:
 
 
 def packed_parameters(model: AnyModel, name: str, kind: PackedType) -> dict[str, Plain]:
+    """Return the weights of `parameters_of`, packed with the type `kind`."""
     return {key: pack(weight, kind) for key, weight in parameters_of(model, name).items()}
 
 

@@ -40,6 +40,7 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
+    """Return the shared state of the application that received the request."""
     return request.app.state.service
 
 

@@ -116,6 +116,7 @@ def _usage(context: RequestContext, plan: GenerationPlan) -> Usage:
 
 
 def make_sampling(body: SamplingRequest, max_new_tokens: int) -> Sampling:
+    """Return the sampling settings of a request; the seed is random if the request has none."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
     # A random seed is below 2^52, so that clients that store numbers as float64 can repeat it exactly.

@@ -107,6 +107,7 @@ def prompt_logprobs(tokenizer: Tokenizer, ids: Sequence[int], scored: ScoredProm
 
 
 def join_logprobs(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
+    """Concatenate the lists of several parts of a text, in their order."""
     return CompletionLogprobs(
         tokens=[token for part in parts for token in part.tokens],
         token_logprobs=[logprob for part in parts for logprob in part.token_logprobs],

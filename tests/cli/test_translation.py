@@ -384,7 +384,7 @@ def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.Captur
         ("--source {a} --target {a} --part test", "has no parts; omit --part"),
         ("--part test", "has no test part"),
         ("--output {none}/out", "no such folder"),
-        ("--protocol lc-tok", "requires the language of the translations; pass it, such as --language de"),
+        ("--protocol lc-tok", "requires the language of the translations; pass it, for example --language de"),
         ("--batch-tokens 0", "argument --batch-tokens: 0 must be at least 1"),
         ("--n-best 2", "unknown argument '--n-best'"),
     ],

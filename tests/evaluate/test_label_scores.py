@@ -76,7 +76,7 @@ def test_scores_match_scikit_learn() -> None:
     ("said", "wanted", "words"),
     [
         ([], [], "nothing to score"),
-        ([0], [0, 1], r"\(1,\) predictions for \(2,\) labels"),
+        ([0], [0, 1], r"one prediction per label, got shapes \(1,\) and \(2,\)"),
         ([3], [0], "are 0 to 3, but there are 3 labels"),
         ([0], [-100], "are -100 to 0"),
     ],

@@ -214,12 +214,12 @@ def test_unsuitable_labels_are_rejected() -> None:
         score_multi_label(model("regression"), TOKENIZER, examples("multi_label_classification"))
     with pytest.raises(ValueError, match="problem_type of the labels is regression, but these scores require single"):
         score_labels(model(single), TOKENIZER, examples("regression"))
-    with pytest.raises(ValueError, match=r"shapes differ: predictions \(1, 3\), labels \(2, 3\), for 3 kinds"):
+    with pytest.raises(ValueError, match=r"of shape \(N, 3\), got \(1, 3\) and \(2, 3\)"):
         multi_label_scores(as_rows([set()]), as_rows([set(), set()]), NAMES)
     for work in (lambda: regression_scores([], []), lambda: multi_label_scores(as_rows([]), as_rows([]), NAMES)):
         with pytest.raises(ValueError, match="nothing to score"):
             work()
-    with pytest.raises(ValueError, match=r"\(1,\) predictions for \(2,\) numbers"):
+    with pytest.raises(ValueError, match=r"one prediction per number, got shapes \(1,\) and \(2,\)"):
         regression_scores([1], [1, 2])
 
 

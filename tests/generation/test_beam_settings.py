@@ -20,7 +20,7 @@ EOS, MAX_LEN = 2, 11
         ({"sources": [[1]]}, "expected 2 sources, one per prefix, got 1"),
         ({"sources": [[1], []]}, "source 2 of 2 has 0 tokens"),
         ({"max_new_tokens": [1]}, "expected 2 limits, one per prefix, got 1"),
-        ({"max_new_tokens": -1}, "a limit of -1 tokens must be 0 or more"),
+        ({"max_new_tokens": -1}, "min_new_tokens must be 0 or more, got -1"),
         ({"forbidden": {EOS}}, "eos_id=2 must not be forbidden"),
     ],
 )

@@ -142,7 +142,9 @@ class TestTwoFiles:
             ("merges.txt", "#version: 0.2\na b c\n"), ("merges.txt", "zz qq\n"), ("merges.txt", "a\n"),
         ):  # fmt: skip
             (folder / name).write_text(content)
-            with pytest.raises(UserError, match=r"are not a byte-level BPE|not valid JSON|expected an object") as told:
+            with pytest.raises(
+                UserError, match=r"are not a byte-level BPE|not valid JSON|expected a JSON object"
+            ) as told:
                 load_tokenizers(folder, {})
             assert "\n" not in str(told.value)
             (folder / name).write_text(whole[name])
@@ -299,7 +301,7 @@ class TestPieces:
     @pytest.mark.parametrize(
         ("file", "message"),
         [
-            (spm(SOURCE, model=2), "its model is not Unigram"),
+            (spm(SOURCE, model=2), "its model type is not Unigram"),
             (spm(SOURCE, kinds={"a": 4}), "the piece 'a' has the type 4"),
             (spm(SOURCE, kinds={"a": 6}), "the piece 'a' has the type 6"),
             (spm(SOURCE, f5=0), "does not write spaces as ▁"),

@@ -104,7 +104,7 @@ def compression_bits(texts: Iterable[str]) -> dict[str, float]:
         for name, compressor in compressors.items():
             sizes[name] += len(compressor.compress(data))
     if not n_bytes:
-        raise ValueError("no text to compress")
+        raise ValueError("no text to compress; pass a text that is not empty")
     return {name: 8 * (sizes[name] + len(compressor.flush())) / n_bytes for name, compressor in compressors.items()}
 
 

@@ -47,7 +47,7 @@ def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.
     if missing:
         raise UserError(
             f"the model has no label {missing[0]!r}, only {', '.join(map(repr, model_labels[:12]))}"
-            f"{' and more' if len(model_labels) > 12 else ''}; correct the labels, or train on texts with these"
+            f"{' and more' if len(model_labels) > 12 else ''}; correct the labels, or train on texts with these labels"
         )
     places = {name: number for number, name in enumerate(model_labels)}
     return np.array([places.get(name, -1) for name in labelled.names])

@@ -80,7 +80,7 @@ def label_scores(
     """
     predictions, targets = np.asarray(predicted, dtype=np.int64), np.asarray(true_labels, dtype=np.int64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {targets.shape} labels; pass one for each")
+        raise ValueError(f"expected one prediction per label, got shapes {predictions.shape} and {targets.shape}")
     if not len(targets):
         raise ValueError("nothing to score; pass at least one prediction")
     lowest, highest = min(predictions.min(), targets.min()), max(predictions.max(), targets.max())
@@ -129,6 +129,6 @@ def score_labels(
         predicted.append(logits[real].argmax(-1))
         targets.append(places[true[real]])
     if not sum(map(len, targets)):
-        raise UserError("no labels to score; pass texts with labels whose words have tokens")
+        raise UserError("no labels to score; pass at least one labeled text or word")
     scores = label_scores(np.concatenate(predicted), np.concatenate(targets), labels)
     return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))

@@ -125,7 +125,7 @@ def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: t
     predictions, targets = np.asarray(predicted, dtype=bool), np.asarray(true_labels, dtype=bool)
     if predictions.shape != targets.shape or predictions.ndim != 2 or predictions.shape[1] != len(labels):
         raise ValueError(
-            f"shapes differ: predictions {predictions.shape}, labels {targets.shape}, for {len(labels)} kinds of labels"
+            f"expected predictions and labels of shape (N, {len(labels)}), got {predictions.shape} and {targets.shape}"
         )
     if not len(targets):
         raise ValueError("nothing to score; pass at least one prediction")

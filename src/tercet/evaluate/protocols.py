@@ -51,7 +51,9 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
     if protocol == "detokenised":
         return list(texts)
     if language is None:
-        raise UserError("the protocol lc-tok requires the language of the translations; pass it, such as --language de")
+        raise UserError(
+            "the protocol lc-tok requires the language of the translations; pass it, for example --language de"
+        )
     normalize, tokenize = _moses(language)
     return [tokenize(normalize(text.strip().lower())) for text in texts]
 

@@ -71,7 +71,7 @@ def regression_scores(
     """
     predictions, targets = np.asarray(predicted, dtype=np.float64), np.asarray(true_numbers, dtype=np.float64)
     if predictions.shape != targets.shape or predictions.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {targets.shape} numbers; pass one for each")
+        raise ValueError(f"expected one prediction per number, got shapes {predictions.shape} and {targets.shape}")
     if not len(targets):
         raise ValueError("nothing to score; pass at least one prediction")
     errors, distances = predictions - targets, targets - targets.mean()

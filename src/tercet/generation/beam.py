@@ -222,7 +222,7 @@ def _limit_per_sentence(limit: Sequence[int] | int, n: int) -> list[int]:
     if len(numbers) != n:
         raise ValueError(f"expected {n} limits, one per prefix, got {len(numbers)}")
     if min(numbers, default=0) < 0:
-        raise ValueError(f"a limit of {min(numbers)} tokens must be 0 or more")
+        raise ValueError(f"max_new_tokens and min_new_tokens must be 0 or more, got {min(numbers)}")
     return numbers
 
 

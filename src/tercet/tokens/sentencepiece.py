@@ -142,7 +142,7 @@ def _parse(data: bytes) -> SentencePieceModel:
         elif number == 2:
             training = dict(_fields(_bytes(value)))
             if training.get(3, UNIGRAM) != UNIGRAM or training.get(24, 0):
-                raise ValueError("its model is not Unigram with the space before a word")
+                raise ValueError("its model type is not Unigram, or it puts spaces after words")
         elif number == 3:
             settings = dict(_fields(_bytes(value)))
             model.table = _bytes(settings.get(2, b""))

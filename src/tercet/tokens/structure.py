@@ -55,7 +55,7 @@ def check_structure(structure: Any) -> None:
             if isinstance(pattern, dict) and isinstance(regex := cast("dict[str, Any]", pattern).get("Regex"), str):
                 check_pattern(regex)
         if growth > MAX_GROWTH:
-            raise ValueError(f"its {name} may make {growth} characters of one; the maximum is {MAX_GROWTH}")
+            raise ValueError(f"its {name} may replace one character by {growth}; the maximum is {MAX_GROWTH}")
 
 
 def check_ids(ids: Sequence[Any]) -> None:
@@ -86,7 +86,7 @@ def check_table(table: bytes) -> None:
     texts = table[4 + size :]
     longest = max(map(len, texts.split(b"\0")), default=0)
     if longest > MAX_GROWTH:
-        raise ValueError(f"its table makes {longest} bytes of a character; the maximum is {MAX_GROWTH}")
+        raise ValueError(f"its table replaces a character by {longest} bytes; the maximum is {MAX_GROWTH}")
     if size % 4 or not 0 < size <= len(table) - 4 or not _is_utf8(texts):
         raise ValueError("its table of characters is truncated or invalid")
     units = np.frombuffer(table, "<u4", size // 4, offset=4).astype(np.int64)

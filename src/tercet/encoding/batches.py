@@ -1,7 +1,7 @@
 """Encoding of texts: truncated to the model's context, in batches of similar length.
 
-Each text is framed by bos and eos, as in training. Its result does not depend on the other texts of a batch, because
-padding is masked.
+Each text begins with bos and ends with eos, as in training. The result of a text does not depend on the other texts of
+its batch, because padding is masked.
 """
 
 from collections.abc import Callable, Sequence

@@ -234,7 +234,7 @@ def tag(
 def _text_logits(
     model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], batch_tokens: int
 ) -> tuple[list[Tensor], list[bool]]:
-    """Return the logits (L,) of each text, on the CPU, and True for each truncated text."""
+    """Return the logits (L,) of each text, on the CPU, and whether each text was truncated."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
 
     def logits(batch: HiddenBatch) -> list[Tensor]:

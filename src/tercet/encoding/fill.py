@@ -228,7 +228,7 @@ def _spell(
 
 
 def _group_by_pieces(text: MaskedText, number: int, words: Sequence[str]) -> dict[tuple[int, ...], str]:
-    """Return words by their pieces; of words with equal pieces, such as Cat and cat, the first."""
+    """Return words by their pieces. If several words have the same pieces, such as Cat and cat, the first is kept."""
     spellings = dict[tuple[int, ...], str]()
     for word in words:
         spellings.setdefault(text.pieces(number, word), word)

@@ -4,8 +4,8 @@
 
 A matrix product in float32 for each block of vectors selects the candidates, and their cosines are computed in float64.
 The error of a product of unit vectors in float32 is below D · 2⁻²³ in any order of summation (Higham, Accuracy and
-Stability of Numerical Algorithms, section 3.1), so no neighbor is missed. Equal vectors have equal scores, and are
-returned in their original order.
+Stability of Numerical Algorithms, section 3.1). The selection allows for this error, so no neighbor is missed. Equal
+vectors have equal scores, and are returned in their original order.
 """
 
 from dataclasses import dataclass

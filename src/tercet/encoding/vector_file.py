@@ -51,7 +51,7 @@ class VectorFile:
         """Return the `id` and the `text` of a vector, if the file contains them.
 
         Raises:
-            UserError: If the value is not valid text.
+            UserError: If the id or the text is not valid Unicode.
         """
         stored = {"id": self.ids, "text": self.texts}
         try:

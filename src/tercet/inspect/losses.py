@@ -1,6 +1,6 @@
-"""The loss of each token of one text.
+"""The loss of each token of one text: -ln p(token), in nats.
 
--ln p(token)      in nats; causal: row t predicts token t + 1; masked: row t predicts its masked token
+In a causal stack, row t predicts token t + 1. In a masked language model, a masked row predicts its original token.
 """
 
 from collections.abc import Sequence

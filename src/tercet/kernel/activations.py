@@ -41,7 +41,7 @@ def activate(x: Tensor, name: str) -> Tensor:
 
     Args:
         x: Tensor of any shape. The activation is computed in float32.
-        name: Name of the activation.
+        name: Name of the activation, one of `activation_numbers`.
     """
     return _differentiable(x, name)
 

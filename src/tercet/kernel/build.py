@@ -134,7 +134,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """Return the version of a kernel for this dtype, float32 or bfloat16.
 
     Raises:
-        NotImplementedError: If the kernels of this CPU do not multiply this dtype.
+        NotImplementedError: If the kernels of this process do not contain this version.
     """
     function = getattr(kernels(), f"{name}_{str(dtype).removeprefix('torch.')}", None)
     if function is None:

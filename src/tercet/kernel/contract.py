@@ -43,7 +43,7 @@ class Contract:
 
     Args:
         kernel: Name of the kernel for error messages.
-        arguments: Dtypes, axes and layout of each tensor, in the notation above.
+        arguments: Dtypes, axes and layout of each tensor, in the notation at the top of this module.
     """
 
     def __init__(self, kernel: str, **arguments: str) -> None:

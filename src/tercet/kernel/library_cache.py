@@ -87,7 +87,7 @@ def find_or_compile(levels: Sequence[Level]) -> tuple[Level, Path]:
 
 
 def read_code(path: Path) -> bytes:
-    """Return the bytes of a library without the hash that follows those compiled on this machine."""
+    """Return the bytes of a library, without the hash at the end of a library that was compiled on this machine."""
     content = path.read_bytes()
     end = _end_of_code(content)
     return content if end is None else content[:end]

@@ -237,7 +237,7 @@ class Attention(nn.Module):
         return self.out(heads.transpose(1, 2).flatten(-2))  # (Q, T, D)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """Call the function `attend`. A method, so that inspection tools can replace it by `attend_by_hand`."""
+        """Call the function `attend`. This is a method, so that `record` can replace it by `attend_by_hand`."""
         return attend(q, k, v, **options)
 
     def keys_values(

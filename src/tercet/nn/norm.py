@@ -1,4 +1,4 @@
-"""Norms, which keep the scale of the residual stream under control.
+"""Norms, which give hidden states a fixed scale.
 
 layer:      (x - mean) / sqrt(variance + eps) * weight + bias      Ba et al. (2016)
 layer_std:  (x - mean) / (deviation + eps) * weight + bias         Rush, "The Annotated Transformer" (2018)

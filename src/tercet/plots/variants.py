@@ -1,7 +1,8 @@
 """`comparison.png`: validation losses of variants against steps and time, with a band over seeds.
 
-If two keys vary, there is one panel per value of the first key, with the lines of the other panels in gray. Losses with
-different units never share an axis.
+If exactly two keys vary, there is one panel for each value of the key with fewer values, if these are at most four and
+there are more than three variants. The lines of the other panels are drawn in gray. Losses with different units never
+share an axis.
 """
 
 import math

@@ -180,7 +180,7 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
     file.seek(member.header_offset)
     signature, *lengths = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
     if signature != b"PK\3\4":
-        raise ValueError(f"{name} is not at its offset")
+        raise ValueError(f"the zip directory has a wrong offset for {name}")
     start = member.header_offset + LOCAL_HEADER.size + sum(lengths)
     file.seek(start)
     dtype, shape, fortran_order = read_array_header(file)

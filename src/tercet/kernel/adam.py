@@ -82,7 +82,7 @@ def adam_(
     _check("adam", steps, [SCALAR_SHAPE] * len(parameters))
     if len(settings) != len(parameters):
         raise ValueError(
-            f"adam: the number of settings must be that of parameters, {len(parameters)}; got {len(settings)}"
+            f"adam requires one tuple of settings per parameter: {len(settings)} for {len(parameters)} parameters"
         )
     tensors = _addresses([*parameters, *gradients, *means, *squares, *steps])
     floats = struct.pack(f"{5 * len(settings)}f", *chain.from_iterable(settings))
@@ -98,7 +98,7 @@ def adam_(
 def _check(kernel: str, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
     if len(tensors) != len(shapes):
         raise ValueError(
-            f"{kernel}: the number of tensors must be that of parameters, {len(shapes)}; got {len(tensors)}"
+            f"{kernel} requires one tensor of each kind per parameter: {len(tensors)} for {len(shapes)} parameters"
         )
     for x, shape in zip(tensors, shapes, strict=True):
         if not _is_possible(x, shape):
@@ -112,7 +112,7 @@ def _is_possible(x: Tensor, shape: torch.Size) -> bool:
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
     addresses = [x.data_ptr() for x in tensors]
     if 0 in addresses and any(x.numel() and not x.data_ptr() for x in tensors):
-        raise ValueError("a tensor has no storage")
+        raise ValueError("a tensor has elements but no memory; kernels require ordinary tensors")
     return addresses
 
 

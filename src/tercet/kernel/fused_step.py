@@ -236,7 +236,7 @@ class Program:
             )
         if 2 * n_angles > self.rotary_width:
             raise ValueError(
-                f"expected at most one angle per pair of a head of width {self.rotary_width}, got {n_angles} angles"
+                f"a head of width {self.rotary_width} cannot have more angles than pairs of elements: {n_angles} angles"
             )
         invalid_token = ctypes.c_int64(-1)
         kernels().fused_step(

@@ -72,7 +72,7 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
     train, validation = columns["train/nll"] or columns["train/loss"], columns["val/loss"]  # without label smoothing
     losses = [loss for _, loss in (*train, *validation) if 0 < loss < math.inf]
     if not losses:
-        raise NothingToDraw(f"{path} has no loss above 0 yet; train on, then plot again")
+        raise NothingToDraw(f"{path} has no loss above 0 yet; continue the training, then plot again")
     if train:
         _draw_line(axes, train, PALE, 0.8, f"training, each logged batch; last {train[-1][1]:.4g}")
     means = _mean_by_epoch(train, dict(columns["epoch"]))

@@ -40,7 +40,7 @@ def plot_schedule(metrics: Path, *, title: str) -> Figure:
     }
     groups = {kind: curves for kind, curves in groups.items() if curves}
     if "lr" not in groups:
-        raise NothingToDraw(f"{metrics} has no learning rate yet; train on, then plot again")
+        raise NothingToDraw(f"{metrics} has no learning rate yet; continue the training, then plot again")
     figure = new_figure(8, 4.5 * len(groups))
     for axes, (kind, curves) in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups.items(), strict=True):
         for number, (name, points) in enumerate(curves.items()):

@@ -36,6 +36,10 @@ N_PIECES, PIECE_BYTES = 8, 256
 def score_held_out(folders: Sequence[Path], *, device: str | torch.device = "cpu") -> list[HeldOutScores]:
     """Return the scores of the model in each folder, in their order; one model is in memory at a time.
 
+    Args:
+        folders: Model or run folders.
+        device: Device on which the models are scored.
+
     Raises:
         UserError: If a model cannot be scored, or its data is missing or has changed.
     """

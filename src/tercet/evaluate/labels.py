@@ -31,7 +31,7 @@ class LabelScores(ScoreSummary):
 
     Attributes:
         accuracy: Fraction of texts, or words, with the correct label.
-        f1: Macro F1: mean of the F1 of each label.
+        f1: Macro F1: mean of the F1 of each label that occurs or was predicted.
         majority: Fraction of the most frequent label, which is the accuracy of always predicting it.
         count: Number of texts, or words.
         labels: Labels in the order of `confusion`.

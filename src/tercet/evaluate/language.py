@@ -40,7 +40,8 @@ def score(
     Args:
         model: The model.
         ids: Token ids of the text.
-        n_bytes: UTF-8 bytes of the text of `ids[1:]`.
+        n_bytes: UTF-8 bytes of the text of the targets, which are `ids[1:]` without the first id of each document in
+            `document_starts`.
         special_ids: Ids without text; excluded from the bits per byte.
         stride: Distance of the model's windows in tokens; by default the context length. A smaller stride is slower,
             and each target outside the first window sees at least context - stride tokens.

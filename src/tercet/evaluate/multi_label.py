@@ -32,7 +32,7 @@ class MultiLabelScores(ScoreSummary):
     """Scores of a classifier with several labels per text.
 
     Attributes:
-        f1: Macro F1: mean of the F1 of each label.
+        f1: Macro F1: mean of the F1 of each label that occurs or was predicted.
         micro_f1: F1 of all labels together.
         exact_match: Fraction of texts with exactly their labels.
         constant_f1, constant_micro_f1, constant_exact_match: Scores of the constant prediction.
@@ -146,7 +146,7 @@ def score_multi_label(
         batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
-        ValueError: If the classifier of the model, or the labels of the examples, are not several labels per text.
+        ValueError: If the model has no classifier, or the model or the examples are not for several labels per text.
         UserError: If the model lacks a label of the examples, there are no texts, the tokenizer has no bos or eos, or
             an output of the model is not finite.
     """

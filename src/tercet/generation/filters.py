@@ -1,4 +1,4 @@
-"""Filters of next-token logits: pure functions (B, V) -> (B, V) that set excluded tokens to -inf.
+"""Filters of next-token logits: pure functions (B, V) -> (B, V) that scale logits, or set excluded tokens to -inf.
 
 They are applied in this order (see `sampling.distribution`), each to the renormalized result of the previous one:
 
@@ -80,7 +80,7 @@ def keep_top_p(logits: Logits, p: float) -> Logits:
 
 
 def nucleus_share(p: float) -> float:
-    """Return the total probability of all more likely tokens from which on top-p excludes a token."""
+    """Return the limit for top-p: a token is excluded if all more likely tokens have at least this probability."""
     # inf for p = 1, since a float32 sum may reach 1 before all tokens are added.
     return math.inf if p >= 1 else p * (1 - ROUNDING)
 
@@ -106,11 +106,11 @@ def keep_min_p(logits: Logits, p: float) -> Logits:
 
 
 def min_p_ratio(p: float) -> float:
-    """Return the natural log of probability / largest probability below which min-p excludes a token."""
+    """Return the limit for min-p: a token is excluded if ln(probability / largest probability) is below it."""
     return -math.inf if p <= 0 else math.log(p) - ROUNDING
 
 
 def keep_above_ratio(logits: Logits, log_ratio: float | PerRow) -> Logits:
-    """Keep the tokens for which the natural log of probability / largest probability is at least `log_ratio`."""
+    """Keep the tokens for which ln(probability / largest probability) is at least `log_ratio`."""
     ratio = logits - logits.amax(-1, keepdim=True)
     return logits.masked_fill(ratio < log_ratio, -math.inf)

@@ -20,7 +20,7 @@ class Row:
     Attributes:
         number: Index of the row in the batch.
         ids: Token ids so far, including the prompt.
-        left: Maximum number of tokens to generate; 0 if the row has ended.
+        left: Maximum number of tokens still to generate; 0 if the row has ended.
         generator: Random generator of the row, on the CPU.
         window: Start of the model's window in the last forward pass; -1 before the first.
     """

@@ -1,4 +1,4 @@
-"""Stop strings in a stream: text that may become a stop string is held back until this is certain.
+"""Stop strings in a stream: text that may be the beginning of a stop string is held back until this is decided.
 
 Text arrives in pieces that may end anywhere. The stop string that is *complete* first counts. If two end at the same
 character, the longer one counts. The result therefore does not depend on the boundaries of the pieces.

@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF settings (tokenizer.ggml.*): import, and export if llama.cpp then encodes all texts equally.
+"""Tokenizers in GGUF settings (tokenizer.ggml.*): import, and export if llama.cpp then gives all texts the same ids.
 
 model "gpt2"    byte-level BPE, as the kinds bpe and gpt2: tokens, merges, and `pre`, the name of the splitting rule
 model "llama"   sentencepiece's BPE: pieces with scores; the pair that forms the best piece is merged first

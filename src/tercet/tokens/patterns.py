@@ -1,8 +1,8 @@
 """Check that a tokenizer's regular expressions have a run time linear in the text.
 
-The library's engine backtracks if a match fails, so `(a+)+$` takes 2^n attempts for n letters and `a*b` a quadratic
-number. A client's text, or a single long line, could block forever. A pattern is accepted if each of its alternatives
-is one of these:
+The engine of the `tokenizers` library backtracks if a match fails, so `(a+)+$` takes 2^n attempts for n letters and
+`a*b` a quadratic number. A client's text, or a single long line, could block the program forever. A pattern is accepted
+if each of its alternatives is one of these:
 
     '(?:[sdmt]|ll|ve|re)      no repetition
      ?[^\\s\\p{L}]+[\\r\\n]*      a repetition, followed by nothing that can fail

@@ -1,7 +1,7 @@
-"""Checks of a tokenizer.json before the library reads it: ids, lengths, steps and patterns.
+"""Checks of a tokenizer.json before the `tokenizers` library reads it: ids, lengths, steps and patterns.
 
-The library does not check them itself. An id of 2^31 makes tables of that size, a pattern may never end, a normalizer
-may write a page for each letter, and unexpected values cause a panic, which is not an `Exception`.
+The library does not check them itself. An id of 2^31 makes tables of that size, matching a pattern may never end, a
+normalizer may write a page for each letter, and unexpected values cause a panic, which is not an `Exception`.
 """
 
 from base64 import b64decode

@@ -61,8 +61,8 @@ class Tokenizer:
     """Convert text to ids and back.
 
     Attributes:
-        kind: "characters", "words", "bpe", "unigram", "wordpiece", "fields", "kmers", "ids", "gpt2", or "file" for one
-            that was not trained by Tercet.
+        kind: "characters", "words", "bpe", "unigram", "wordpiece", "fields", "kmers", "ids", "gpt2", or "file" for a
+            tokenizer that was not trained by Tercet.
         vocab_size: Number of ids, including special ones.
         pad_id, bos_id, eos_id, mask_id, unk_id: Ids of the usual special tokens; None if the vocabulary has none.
         mask_token: Text of the mask for `encode_masked`; None if the vocabulary has none.
@@ -167,7 +167,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """Parse the output of `to_json`. Raises ValueError if `text` is something else."""
+        """Parse the content of a tokenizer.json. Raises ValueError if it is invalid or exceeds a limit."""
         check_structure(parse_json(text))
         with library_errors():
             return cls(tokenizers.Tokenizer.from_str(text))
@@ -246,7 +246,7 @@ class Tokenizer:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, with nothing added before or after.
+        """Return the ids of `text`, without special tokens before or after it.
 
         Raises:
             UserError: If a character is not in the vocabulary, or `text` is not valid Unicode.

@@ -35,7 +35,6 @@ RECIPES = {
     "animals": "animals",
     "multi30k": "multi30k-de-en",
 }
-IS_DRAWN = "!document.querySelector('[aria-busy=true]') && document.querySelector('.pane .facts:not(:empty)')"
 
 
 def run(runs: Path, name: str) -> Path:
@@ -85,8 +84,8 @@ def translate(path: Path, runs: Path, *, of: str, source: str) -> None:
 def explore(path: Path, runs: Path, *, of: str, size: tuple[int, int], theme: str = "light", **state: object) -> None:
     """Photograph the explorer in a state that its address can contain, such as `view` and `head`."""
     with served("explore", run(runs, of)) as address, tab(f"{address}#{urlencode(state)}", *size, theme) as page:
-        page.wait_for_function(IS_DRAWN)
-        page.wait_for_timeout(1000)  # the colors of a map arrive one frame later
+        page.locator(".pane .facts:not(:empty)").first.wait_for()
+        page.wait_for_timeout(3000)  # until all data has arrived and is drawn
         page.screenshot(path=path)
 
 

@@ -125,7 +125,7 @@ function toolbar(pane, state, change, { stack, layer, part, head, name, row }) {
       part === "mlp"
         ? edit("zero-mlp", "the MLP", `${name}.feedforward`, null, null)
         : edit("zero-head", `head ${head}`, `${name}.${part}_attention.heads`, "heads", head),
-      edit("zero-token", `the stream at row ${row}`, name, "positions", row),
+      edit("zero-token", `stream of row ${row}`, name, "positions", row),
     ),
     button("block-close", "close", { class: "close compact", onclick: () => change({ layer: null, part: null }) }),
   );

@@ -60,7 +60,7 @@ class Run(RunView):
         return self
 
     def quantize(self, narrow: WeightDtype) -> "Run":
-        """Quantize all linear layers to `narrow` in place and return this run; see `tercet.nn.quantize`."""
+        """Quantize all layers of type `tercet.nn.Linear` in place and return this run; see `tercet.nn.quantize`."""
         quantize(self.model, narrow)
         return self
 

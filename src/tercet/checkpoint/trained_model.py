@@ -156,7 +156,7 @@ class TrainedModel(ABC):
     def require(self, verb: Literal["evaluate"]) -> "TrainedModel": ...
 
     def require(self, verb: Verb) -> "TrainedModel":
-        """Return this object, with the type of models that support the command `verb`.
+        """Return this object, typed as the class of models that support the command `verb`, such as `Translator`.
 
         Raises:
             UserError: If it does not support `verb`; the message contains the kind of model and a supported command.

@@ -212,11 +212,11 @@ def cached_recipe_keys() -> dict[str, tuple[str, ...]]:
     import sys
 
     from tercet.storage import write_atomically
-    from tercet.training.recipe.keys import recipe_keys, spec_files
+    from tercet.training.recipe.keys import recipe_keys, spec_modules
     from tercet.training.recipe.recipe import RECIPES
 
     keys = recipe_keys()
-    modules = {"tercet.models.presets", *(name for spec in RECIPES.values() for name in spec_files(spec))}
+    modules = {"tercet.models.presets", *(name for spec in RECIPES.values() for name in spec_modules(spec))}
     files = [str(sys.modules[name].__file__) for name in sorted(modules)]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

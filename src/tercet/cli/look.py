@@ -212,7 +212,7 @@ def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]
         from tercet.checkpoint import load_model
 
         trained_model = load_model(folder)
-        return trained_model.tokenizer, trained_model.chat_template
+        return trained_model.tokenizer, trained_model.chat_template if is_chat else None
     return Tokenizer.load(path), read_chat_template(path.parent) if is_chat else None
 
 

@@ -241,7 +241,10 @@ class RoundSpace:
         self._graphs = StepGraphs(_modules(model, draft), speculative_round, mode=decode_mode())
 
     def fits(self, model: GraphModel, draft: GraphModel | None, *, rows: int, capacity: int, draft_tokens: int) -> bool:
-        """Return whether the tables are large enough and were made for these models and this number of draft tokens."""
+        """Return whether the state has enough rows and columns, and is for this setup.
+
+        The setup consists of the draft model, the number of draft tokens, and device and dtype of the model's weights.
+        """
         own_draft = None if self._draft is None else self._draft()
         is_same_setup = (
             own_draft is draft and (self._draft is None) == (draft is None) and draft_tokens == self.draft_tokens

@@ -65,7 +65,15 @@ def plot_neighbours(
 
 
 def embeddings(trained_model: TrainedModel, stack: str | None = None) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
-    """Return the tokenizer of a stack and the embeddings of its vocabulary, without rows that pad the vocabulary."""
+    """Return the tokenizer of a stack and the embeddings of its vocabulary, without rows that pad the vocabulary.
+
+    Args:
+        trained_model: The model.
+        stack: Stack of a translator: "encoder" or "decoder" (default: "decoder").
+
+    Raises:
+        UserError: If the model has no such stack.
+    """
     choose_stacks(trained_model, stack)
     part, tokenizer = trained_model.model.embedding, trained_model.tokenizer
     if isinstance(trained_model, Translator) and stack == "encoder":

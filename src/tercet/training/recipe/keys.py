@@ -30,13 +30,13 @@ def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
     return {key: tuple(choices_by_key[key]) for key in sorted(choices_by_key)}
 
 
-def spec_files(spec: type) -> set[str]:
+def spec_modules(spec: type) -> set[str]:
     """Return the names of the modules that define a spec and all specs within it."""
     modules = {spec.__module__}
     for hint in get_type_hints(spec).values():
         for member in union_members(hint):
             if dataclasses.is_dataclass(member) and isinstance(member, type):
-                modules |= spec_files(member)
+                modules |= spec_modules(member)
     return modules
 
 

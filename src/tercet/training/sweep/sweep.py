@@ -65,7 +65,7 @@ class Sweep:
         out: Folder of the sweep.
         runs: Runs to train and finished runs, with the seeds of a variant next to each other.
         requested: Requested settings, for `settings.json`.
-        notes: One line per recipe that gets other data: the settings that change with the data, and those that are kept.
+        notes: One line per recipe that gets other data: settings that change with it, and those that are kept.
     """
 
     out: Path

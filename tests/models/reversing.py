@@ -27,26 +27,26 @@ def sequences(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Te
     symbols = torch.randint(FIRST, V, (rows, LONGEST), generator=generator)
     columns = torch.arange(LONGEST)
     real = columns < lengths[:, None]
-    mirrored = (lengths[:, None] - 1 - columns).clamp(min=0)
-    return symbols * real, lengths, symbols.gather(1, mirrored) * real
+    mirror = (lengths[:, None] - 1 - columns).clamp(min=0)
+    return symbols * real, lengths, symbols.gather(1, mirror) * real
 
 
-def ended(symbols: Tensor, lengths: Tensor) -> Tensor:
+def append_end(symbols: Tensor, lengths: Tensor) -> Tensor:
     longer = F.pad(symbols, (0, 1), value=PAD)
     return longer.scatter(1, lengths[:, None], EOS)
 
 
 @torch.no_grad()
-def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
+def decode_greedily(model: EncoderDecoder, source: Tensor) -> Tensor:
     """Decode greedily; tokens after the end are padding."""
     begin = torch.full((len(source), 1), BOS)
     logits, cache = model.start(
         begin, torch.ones(len(source)).long(), source=source, source_token_mask=source != PAD, capacity=LONGEST + 1
     )
-    found = [logits.argmax(-1)]
+    ids = [logits.argmax(-1)]
     for _ in range(LONGEST):
-        found.append(model.step(found[-1], cache).argmax(-1))
-    tokens = torch.stack(found, dim=1)
+        ids.append(model.step(ids[-1], cache).argmax(-1))
+    tokens = torch.stack(ids, dim=1)
     over = (tokens == EOS).cumsum(1) - (tokens == EOS).long() > 0
     return tokens.masked_fill(over, PAD)
 
@@ -54,9 +54,9 @@ def reversed_by(model: EncoderDecoder, source: Tensor) -> Tensor:
 @torch.no_grad()
 def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
     """Return the cross-attention weights of each layer, (B, H, T, S)."""
-    with record(model, patterns=["*.cross_attention.weights"]) as seen:
+    with record(model, patterns=["*.cross_attention.weights"]) as tensors:
         model(source, target, source_token_mask=source != PAD)
-    return list(seen.values())
+    return list(tensors.values())
 
 
 def trained_model(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDecoder:
@@ -71,9 +71,9 @@ def trained_model(*, steps: int, rows: int, rate: float, seed: int) -> EncoderDe
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 50, 2 - 2 * n / steps))
     draw = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        symbols, lengths, mirrored = sequences(rows, draw)
-        source, labels = ended(symbols, lengths), ended(mirrored, lengths)
-        logits = model(source, F.pad(mirrored, (1, 0), value=BOS), source_token_mask=source != PAD)
+        symbols, lengths, reversed_symbols = sequences(rows, draw)
+        source, labels = append_end(symbols, lengths), append_end(reversed_symbols, lengths)
+        logits = model(source, F.pad(reversed_symbols, (1, 0), value=BOS), source_token_mask=source != PAD)
         optimizer.zero_grad()
         F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD).backward()
         optimizer.step()
@@ -85,17 +85,17 @@ def main() -> None:
     torch.set_num_threads(1)
     seed = int(sys.argv[1])
     model = trained_model(steps=800, rows=64, rate=3e-3, seed=seed)
-    symbols, lengths, mirrored = sequences(500, torch.Generator().manual_seed(seed + 1_000))
-    source, labels = ended(symbols, lengths), ended(mirrored, lengths)
-    exact = (reversed_by(model, source) == labels).all(1).float().mean().item()
+    symbols, lengths, reversed_symbols = sequences(500, torch.Generator().manual_seed(seed + 1_000))
+    source, labels = append_end(symbols, lengths), append_end(reversed_symbols, lengths)
+    exact = (decode_greedily(model, source) == labels).all(1).float().mean().item()
 
     columns = torch.arange(LONGEST)
     real = columns < lengths[:, None]  # the end token corresponds to no symbol
     place = lengths[:, None] - 1 - columns  # (B, T): source position of the target's next symbol
     mirrors = [
-        (seen[:, :LONGEST].argmax(-1) == place)[real].float().mean().item()
-        for weights in looks(model, source, F.pad(mirrored, (1, 0), value=BOS))
-        for seen in (weights.mean(1), *weights.unbind(1))
+        (head_weights[:, :LONGEST].argmax(-1) == place)[real].float().mean().item()
+        for weights in looks(model, source, F.pad(reversed_symbols, (1, 0), value=BOS))
+        for head_weights in (weights.mean(1), *weights.unbind(1))
     ]
     print(json.dumps({"exact": exact, "mirrored": max(mirrors)}))
 

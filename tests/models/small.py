@@ -27,8 +27,8 @@ STACK = StackSpec(d_model=24, n_layers=2, n_heads=4, d_ff=31)
 
 
 def model(*, spec: dict[str, Any] | None = None, **stack: Any) -> DecoderOnly:
-    made = DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=MAX_LEN, stack=replace(STACK, **stack), **(spec or {})))
-    return shaken(made).eval()
+    decoder = DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=MAX_LEN, stack=replace(STACK, **stack), **(spec or {})))
+    return shaken(decoder).eval()
 
 
 def translator(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderDecoder:
@@ -39,8 +39,8 @@ def translator(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderDe
 
 
 def encoder(*, spec: dict[str, Any] | None = None, **stack: Any) -> EncoderOnly:
-    made = EncoderOnlySpec(vocab_size=V, max_len=MAX_LEN, stack=replace(STACK, **stack), **(spec or {}))
-    return shaken(EncoderOnly(made)).eval()
+    encoder_spec = EncoderOnlySpec(vocab_size=V, max_len=MAX_LEN, stack=replace(STACK, **stack), **(spec or {}))
+    return shaken(EncoderOnly(encoder_spec)).eval()
 
 
 @torch.no_grad()
@@ -55,10 +55,10 @@ def shaken(model: Model) -> Model:
 def generate_greedily(decoder: DecoderOnly, prompt: Tensor, new: int) -> Tensor:
     lengths = torch.full((len(prompt),), prompt.shape[1])
     logits, cache = decoder.start(prompt, lengths, capacity=prompt.shape[1] + new)
-    chosen = [logits.argmax(-1)]
-    while len(chosen) < new:
-        chosen.append(decoder.step(chosen[-1], cache).argmax(-1))
-    return torch.stack(chosen, dim=1)
+    ids = [logits.argmax(-1)]
+    while len(ids) < new:
+        ids.append(decoder.step(ids[-1], cache).argmax(-1))
+    return torch.stack(ids, dim=1)
 
 
 def padded(sequences: list[Tensor], side: str, length: int) -> tuple[Tensor, Tensor]:

@@ -22,45 +22,47 @@ def scores(of: Any) -> Tensor:
     return of(TOKENS, TOKENS[:, :7]) if hasattr(of, "decoder") else of(TOKENS)
 
 
-def learn(build: Build, *, again: bool, dropout: float = 0.0) -> tuple[list[Tensor], int]:
+def learn(build: Build, *, recompute: bool, dropout: float = 0.0) -> tuple[list[Tensor], int]:
     """Return the gradients, and the bytes of activations that were saved for them."""
     torch.manual_seed(3)
-    made = build(dropout=Dropout(attention=dropout, activation=dropout)).train()
-    for stack in stacks_of(made):
-        stack.activation_checkpointing = again
-    kept = dict[int, int]()
+    network = build(dropout=Dropout(attention=dropout, activation=dropout)).train()
+    for stack in stacks_of(network):
+        stack.activation_checkpointing = recompute
+    storage_sizes = dict[int, int]()
 
     def keep(x: Tensor) -> Tensor:
-        kept[x.data_ptr()] = x.untyped_storage().nbytes()
+        storage_sizes[x.data_ptr()] = x.untyped_storage().nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         torch.manual_seed(4)  # seed for dropout
-        total = scores(made).square().mean()
+        total = scores(network).square().mean()
     total.backward()
-    return [p.grad for p in made.parameters() if p.grad is not None], sum(kept.values())
+    return [p.grad for p in network.parameters() if p.grad is not None], sum(storage_sizes.values())
 
 
 @pytest.mark.parametrize("build", [model, encoder, translator, partial(translator, position=RelativeBias())])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_bitwise_identical(build: Build, dropout: float) -> None:
-    (plain, kept), (again, kept_again) = (learn(build, again=x, dropout=dropout) for x in (False, True))
-    assert len(plain) == len(again) > 20
-    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
-    assert kept_again < 0.5 * kept
+    (plain, plain_bytes), (checkpointed, checkpointed_bytes) = (
+        learn(build, recompute=x, dropout=dropout) for x in (False, True)
+    )
+    assert len(plain) == len(checkpointed) > 20
+    assert all(torch.equal(a, b) for a, b in zip(plain, checkpointed, strict=True))
+    assert checkpointed_bytes < 0.5 * plain_bytes
 
 
 def test_blocks_run_twice_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[bool]()
-    made = model()
-    made.stack.activation_checkpointing = True
-    made.stack.blocks[0].register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
-    made.eval()
-    scores(made).sum().backward()
+    network = model()
+    network.stack.activation_checkpointing = True
+    network.stack.blocks[0].register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    network.eval()
+    scores(network).sum().backward()
     with torch.no_grad():
-        scores(made.train())
+        scores(network.train())
     assert len(calls) == 2
-    scores(made).sum().backward()
+    scores(network).sum().backward()
     assert len(calls) == 4
 
 
@@ -69,12 +71,12 @@ def test_blocks_run_twice_only_in_training(monkeypatch: pytest.MonkeyPatch) -> N
 def test_compiled_blocks_are_also_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no machine code
-    plain, _ = learn(model, again=False)
+    plain, _ = learn(model, recompute=False)
     torch.manual_seed(3)
-    made = model(dropout=Dropout()).train()
-    made.stack.activation_checkpointing = True
-    compile_in_place(made)
-    assert made._compiled_call_impl is made.stack._compiled_call_impl is None  # each block is compiled separately
-    scores(made).square().mean().backward()
-    for expected, p in zip(plain, made.parameters(), strict=True):
+    network = model(dropout=Dropout()).train()
+    network.stack.activation_checkpointing = True
+    compile_in_place(network)
+    assert network._compiled_call_impl is network.stack._compiled_call_impl is None  # each block is compiled separately
+    scores(network).square().mean().backward()
+    for expected, p in zip(plain, network.parameters(), strict=True):
         torch.testing.assert_close(p.grad, expected, atol=1e-5, rtol=1e-4)

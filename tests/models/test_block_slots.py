@@ -70,18 +70,18 @@ def test_option_is_saved_and_counted(slot: str) -> None:
 @pytest.mark.parametrize("family", ["decoder-only", "encoder-only"])
 @torch.no_grad()
 def test_parallel_sublayers_match_their_formula(placement: str, family: str) -> None:
-    made = (model if family == "decoder-only" else encoder)(placement=placement, parallel=True)
-    block = made.stack.blocks[0]
+    network = (model if family == "decoder-only" else encoder)(placement=placement, parallel=True)
+    block = network.stack.blocks[0]
     assert isinstance(block, Block)
-    x, causal = torch.randn(2, 5, 24), made.stack.causal
+    x, causal = torch.randn(2, 5, 24), network.stack.causal
     first, last = block.self_residual, block.feedforward_residual
     h = first.before(x)
-    attended = first.branch(block.self_attention(h, causal=causal))
-    expected = last.after(x + attended + last.branch(block.feedforward(h)))
+    attention = first.branch(block.self_attention(h, causal=causal))
+    expected = last.after(x + attention + last.branch(block.feedforward(h)))
     torch.testing.assert_close(block(x, causal=causal), expected)
     norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
-    shared = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
-    assert len(norms) == shared
+    n_norms = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
+    assert len(norms) == n_norms
 
 
 @torch.no_grad()
@@ -96,10 +96,10 @@ def test_decoder_with_cross_attention_runs_all_three_sublayers_in_parallel() -> 
 
 
 def test_each_layer_has_its_own_relative_position_table() -> None:
-    made = model(position=RelativeBias(n_buckets=8, max_distance=11, per_layer=True))
-    made(torch.randint(V, (1, 5))).square().sum().backward()
-    gradients = [table.weight.grad for table in made.stack.position.tables]
-    assert len(gradients) == made.spec.stack.n_layers
+    network = model(position=RelativeBias(n_buckets=8, max_distance=11, per_layer=True))
+    network(torch.randint(V, (1, 5))).square().sum().backward()
+    gradients = [table.weight.grad for table in network.stack.position.tables]
+    assert len(gradients) == network.spec.stack.n_layers
     assert all(gradient is not None and gradient.any() for gradient in gradients)
 
 
@@ -131,33 +131,33 @@ def test_layer_std_norm_matches_its_formula() -> None:
     ],
 )
 def test_each_kind_of_linear_layer_has_its_own_switch(bias: Biases, names: set[str]) -> None:
-    for made in (model(bias=bias, gated=True), encoder(bias=bias, gated=True), translator(bias=bias, gated=True)):
-        biased = {n.split(".")[-2] for n, _ in made.named_parameters() if n.endswith(".bias") and "residual" not in n}
-        assert biased - {"final_norm"} == names
+    for network in (model(bias=bias, gated=True), encoder(bias=bias, gated=True), translator(bias=bias, gated=True)):
+        parts = {n.split(".")[-2] for n, _ in network.named_parameters() if n.endswith(".bias") and "residual" not in n}
+        assert parts - {"final_norm"} == names
 
 
 def test_each_dropout_acts_in_its_own_place() -> None:
     distances = Dropout(
         embedding=0.1, attention=0.2, activation=0.3, residual=BranchDropout(attention=0.4, feedforward=0.5)
     )
-    for made in (model(dropout=distances), translator(dropout=distances), encoder(dropout=distances)):
-        for block in (part for part in made.modules() if isinstance(part, Block)):
+    for network in (model(dropout=distances), translator(dropout=distances), encoder(dropout=distances)):
+        for block in (part for part in network.modules() if isinstance(part, Block)):
             assert block.self_attention.dropout == 0.2
             assert block.feedforward.dropout == 0.3
             attentions = [block.self_residual] + ([block.cross_residual] if block.cross_residual else [])
-            assert [one.dropout.p for one in attentions] == [0.4] * len(attentions)
+            assert [attention.dropout.p for attention in attentions] == [0.4] * len(attentions)
             assert block.feedforward_residual.dropout.p == 0.5
 
 
 def test_activation_dropout_acts_before_the_down_projection() -> None:
     network, x = FeedForward(6, 4000, dropout=0.25), torch.randn(3, 6)
-    seen: list[torch.Tensor] = []
-    network.down.register_forward_pre_hook(lambda _part, given: seen.append(given[0]))
+    activations: list[torch.Tensor] = []
+    network.down.register_forward_pre_hook(lambda _part, inputs: activations.append(inputs[0]))
     plainly = network.eval()(x)
     network.train()(x)
-    dropped = seen[1] == 0
-    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
-    torch.testing.assert_close(seen[1][~dropped], seen[0][~dropped] / 0.75)
+    is_dropped = activations[1] == 0
+    assert is_dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
+    torch.testing.assert_close(activations[1][~is_dropped], activations[0][~is_dropped] / 0.75)
     torch.testing.assert_close(network.eval()(x), plainly)
 
 
@@ -173,8 +173,8 @@ def test_recipes_set_one_value_for_all_or_one_for_each() -> None:
     all_of_them = model_spec({"preset": "gpt2", "stack": {"bias": False, "dropout": {"residual": 0.2}}})
     assert all_of_them.stack.biases == Biases(qkv=False, out=False, feedforward=False)
     assert all_of_them.stack.dropout.branches == BranchDropout(attention=0.2, feedforward=0.2)
-    each = {"bias": {"qkv": True, "out": False, "feedforward": False}}
-    assert model_spec({"preset": "gpt2", "stack": each}).stack.biases == Biases(qkv=True, out=False, feedforward=False)
+    stack = {"bias": {"qkv": True, "out": False, "feedforward": False}}
+    assert model_spec({"preset": "gpt2", "stack": stack}).stack.biases == Biases(qkv=True, out=False, feedforward=False)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_inconsistent_options_are_rejected_by_key(stack: dict[str, Any], message
 
 def test_residual_uses_the_given_arguments() -> None:
     residual, x, h = Residual(lambda: nn.LayerNorm(6)), torch.randn(2, 3, 6), torch.randn(2, 3, 6)
-    torch.testing.assert_close(residual(x, lambda given: 2 * given, read=h), x + 2 * h)
+    torch.testing.assert_close(residual(x, lambda value: 2 * value, read=h), x + 2 * h)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+REJECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "stack.parallel": ({"parallel": True}, {}),
     "stack.final_norm": ({"final_norm": False}, {}),
     "stack.norm": ({"norm": "layer_std"}, {}),
@@ -207,11 +207,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("key", REFUSED)
+@pytest.mark.parametrize("key", REJECTED)
 def test_options_without_gpt2_equivalent_are_rejected_by_name(key: str) -> None:
     from tercet.checkpoint.foreign.gpt2 import to_gpt2
 
-    stack, spec = REFUSED[key]
+    stack, spec = REJECTED[key]
     with pytest.raises(UserError, match=f"{key} is .*, which GPT-2 of transformers does not support"):
         to_gpt2(model(**stack, spec=spec))
 

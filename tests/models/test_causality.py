@@ -12,12 +12,12 @@ def test_token_does_not_change_earlier_logits(point) -> None:
     decoder, tokens = model(**point), torch.randint(V, (2, MAX_LEN))
     for token_mask in (None, torch.ones_like(tokens, dtype=torch.bool)):
         before = decoder(tokens, token_mask=token_mask)
-        for changed in (1, 6, MAX_LEN - 1):
-            other = tokens.clone()
-            other[:, changed] = (other[:, changed] + 1) % V
-            after = decoder(other, token_mask=token_mask)
-            assert torch.equal(after[:, :changed], before[:, :changed])
-            assert (after[:, changed:] != before[:, changed:]).any(-1).all()
+        for index in (1, 6, MAX_LEN - 1):
+            changed_tokens = tokens.clone()
+            changed_tokens[:, index] = (changed_tokens[:, index] + 1) % V
+            after = decoder(changed_tokens, token_mask=token_mask)
+            assert torch.equal(after[:, :index], before[:, :index])
+            assert (after[:, index:] != before[:, index:]).any(-1).all()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ ALL_HEADS = {
     "classifier": Classifier(labels=("a", "b", "c"), pooling="pooler"),
 }
 LENGTHS = (MAX_LEN, 1, 5, 8)
-PLACED = [position for position in POSITIONS if not isinstance(position, NoPosition)]
+WITH_POSITIONS = [position for position in POSITIONS if not isinstance(position, NoPosition)]
 
 
 def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None) -> list[Tensor]:
@@ -39,7 +39,7 @@ def answers(model: EncoderOnly, tokens: Tensor, token_mask: Tensor | None = None
 
 
 @parametrize_pairs(
-    position=PLACED,
+    position=WITH_POSITIONS,
     placement=("pre", "post"),
     side=("left", "right", "scattered"),
     length=(MAX_LEN, MAX_LEN - 1),
@@ -51,7 +51,7 @@ def test_text_has_the_same_outputs_in_a_padded_batch(
 ) -> None:
     monkeypatch.setattr(attention, "attend", getattr(attention, form))
     model = encoder(spec=ALL_HEADS, position=position, placement=placement)
-    sequences = [torch.randint(V, (min(length, own),)) for own in LENGTHS]
+    sequences = [torch.randint(V, (min(length, text_length),)) for text_length in LENGTHS]
     tokens, token_mask = padded(sequences, side, length)
     batch = answers(model, tokens, token_mask)
     for row, sequence in enumerate(sequences):
@@ -60,7 +60,7 @@ def test_text_has_the_same_outputs_in_a_padded_batch(
             torch.testing.assert_close(mine, separate[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("position", WITH_POSITIONS, ids=lambda spec: spec.kind)
 @torch.no_grad()
 def test_packed_documents_are_independent(position) -> None:
     model = encoder(spec=ALL_HEADS, position=position)
@@ -75,32 +75,32 @@ def test_packed_documents_are_independent(position) -> None:
         assert not torch.allclose(
             leaking[:, start:stop], separate, atol=1e-3
         )  # shows that the comparison detects leaks
-    changed = tokens.clone()
-    changed[:, 7] = (changed[:, 7] + 1) % V
-    again = model.hidden(changed, token_mask=token_mask, documents=documents)
-    assert torch.equal(again[:, :6], packed[:, :6])
-    assert not torch.allclose(again[:, 6:12], packed[:, 6:12])
+    changed_tokens = tokens.clone()
+    changed_tokens[:, 7] = (changed_tokens[:, 7] + 1) % V
+    changed_hidden = model.hidden(changed_tokens, token_mask=token_mask, documents=documents)
+    assert torch.equal(changed_hidden[:, :6], packed[:, :6])
+    assert not torch.allclose(changed_hidden[:, 6:12], packed[:, 6:12])
 
 
 @torch.no_grad()
 def test_token_attends_to_both_sides() -> None:
     model, tokens = encoder(), torch.randint(V, (1, 9))
     for place in (0, 8):
-        changed = tokens.clone()
-        changed[0, place] = (changed[0, place] + 1) % V
-        moved = (model.hidden(changed) - model.hidden(tokens)).abs().amax(-1)[0]
-        assert (moved > 1e-4).all()
+        changed_tokens = tokens.clone()
+        changed_tokens[0, place] = (changed_tokens[0, place] + 1) % V
+        difference = (model.hidden(changed_tokens) - model.hidden(tokens)).abs().amax(-1)[0]
+        assert (difference > 1e-4).all()
 
 
-@pytest.mark.parametrize("position", PLACED, ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("position", WITH_POSITIONS, ids=lambda spec: spec.kind)
 def test_padding_has_no_gradient_and_padding_rows_are_finite(position) -> None:
     model = encoder(spec=ALL_HEADS | {"tie_embeddings": False}, position=position)
     pad, real = V - 1, torch.tensor([[True] * 5 + [False] * 4, [False] * 9, [False] * 2 + [True] * 7])
     tokens = torch.randint(V - 1, (3, 9)).masked_fill(~real, pad)
-    found = answers(model, tokens, real)
-    assert all(answer.isfinite().all() for answer in found)
+    outputs = answers(model, tokens, real)
+    assert all(answer.isfinite().all() for answer in outputs)
     rows = torch.tensor([0, 2])
-    total = sum((found[1][real].logsumexp(-1).sum(), *(answer[rows].square().sum() for answer in found[2:])))
+    total = sum((outputs[1][real].logsumexp(-1).sum(), *(answer[rows].square().sum() for answer in outputs[2:])))
     assert isinstance(total, Tensor)
     total.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -123,12 +123,14 @@ def test_default_segment_is_the_first() -> None:
 @torch.no_grad()
 def test_embedding_norm_comes_after_positions_and_segments() -> None:
     model = encoder(spec={"n_segments": 2, "embedding_norm": True})
-    seen: list[Tensor] = []
-    model.stack.embedding_norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
+    norm_inputs: list[Tensor] = []
+    model.stack.embedding_norm.register_forward_hook(lambda _module, inputs, _output: norm_inputs.append(inputs[0]))
     tokens = torch.randint(V, (2, 5))
     model.hidden(tokens)
     table = model.stack.position.table.weight  # pyright: ignore
-    torch.testing.assert_close(seen[0], model.embedding.weight[tokens] + table[:5] + model.segment_embedding.weight[0])
+    torch.testing.assert_close(
+        norm_inputs[0], model.embedding.weight[tokens] + table[:5] + model.segment_embedding.weight[0]
+    )
 
 
 @torch.no_grad()
@@ -164,7 +166,7 @@ def test_the_pooler_reads_the_first_real_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("call", "message"),
     [
         (lambda model, hidden: model.logits(hidden), "no masked_head: it cannot predict masked tokens"),
         (lambda model, hidden: model.mlm_transform(hidden), "no masked_head: it cannot predict masked tokens"),
@@ -173,9 +175,9 @@ def test_the_pooler_reads_the_first_real_token() -> None:
         (lambda model, hidden: model.classify(hidden), "no classifier: train it on labeled examples first"),
     ],
 )
-def test_missing_head_is_reported_with_a_remedy(ask, message: str) -> None:
+def test_missing_head_is_reported_with_a_remedy(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ask(encoder(spec={"masked_head": None}), torch.randn(2, 5, 24))
+        call(encoder(spec={"masked_head": None}), torch.randn(2, 5, 24))
 
 
 @pytest.mark.parametrize(

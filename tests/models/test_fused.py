@@ -37,15 +37,15 @@ def plain(*_: Any) -> None:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which each call of the fused layers appends its number of rows."""
-    made: list[int] = []
+    rows: list[int] = []
     run = FusedLayers.__call__
 
-    def counted(self: FusedLayers, x: Tensor, *more: Any) -> Tensor:
-        made.append(len(x))
-        return run(self, x, *more)
+    def call(self: FusedLayers, x: Tensor, *args: Any) -> Tensor:
+        rows.append(len(x))
+        return run(self, x, *args)
 
-    monkeypatch.setattr(FusedLayers, "__call__", counted)
-    return made
+    monkeypatch.setattr(FusedLayers, "__call__", call)
+    return rows
 
 
 CASES = pairwise(
@@ -64,9 +64,9 @@ CASES = pairwise(
 )
 
 
-def shape(**more: Any) -> StackSpec:
+def shape(**options: Any) -> StackSpec:
     sizes = {"d_model": 40, "n_layers": 2, "n_heads": 4, "d_head": 16, "d_ff": 51}
-    return StackSpec(**sizes | {"norm_bias": more.get("norm", "layer") != "rms"} | more)
+    return StackSpec(**sizes | {"norm_bias": options.get("norm", "layer") != "rms"} | options)
 
 
 def shaken(model: nn.Module) -> Any:
@@ -77,43 +77,45 @@ def shaken(model: nn.Module) -> Any:
     return model.eval()
 
 
-def gpt(**more: Any) -> DecoderOnly:
-    return shaken(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=N, stack=shape(**more)), seed=1))
+def gpt(**options: Any) -> DecoderOnly:
+    return shaken(DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=N, stack=shape(**options)), seed=1))
 
 
-def translator(**more: Any) -> EncoderDecoder:
-    both = shape(**more)
-    return shaken(EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=N, encoder=both, decoder=both), seed=1))
+def translator(**options: Any) -> EncoderDecoder:
+    stack_spec = shape(**options)
+    return shaken(
+        EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=N, encoder=stack_spec, decoder=stack_spec), seed=1)
+    )
 
 
 @torch.inference_mode()
-def written(model: DecoderOnly, tokens: Tensor) -> Tensor:
+def decoder_logits(model: DecoderOnly, tokens: Tensor) -> Tensor:
     """Return logits of prompts of different lengths, steps, a partly undone lookahead, and reordered rows."""
     times = len(tokens) // 3
     first, cache = model.start(tokens[:, :9], torch.tensor([5, 2, 9]).repeat(times), capacity=N)
-    found = [first, *(model.step(tokens[:, 9 + t], cache) for t in range(3))]
-    found += model.read_ahead(tokens[:, :5], cache).unbind(1)
+    logits = [first, *(model.step(tokens[:, 9 + t], cache) for t in range(3))]
+    logits += model.read_ahead(tokens[:, :5], cache).unbind(1)
     cache.advance(torch.tensor([3, 0, 5]).repeat(times))
     cache.reorder(torch.tensor([2, 0, 0]).repeat(times))
-    found += [model.step(tokens[:, t], cache) for t in range(3)]
-    return torch.stack(found)
+    logits += [model.step(tokens[:, t], cache) for t in range(3)]
+    return torch.stack(logits)
 
 
 @torch.inference_mode()
-def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
+def translator_logits(model: EncoderDecoder, tokens: Tensor) -> Tensor:
     """Return logits of beams that share padded sources and change places."""
     token_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
     first, cache = model.start(
         tokens[:2, :2], torch.tensor([2, 1]), source=tokens[:2, 2:11], source_token_mask=token_mask, capacity=N
     )
-    found = [first, model.step(tokens[:2, 3], cache)]
+    logits = [first, model.step(tokens[:2, 3], cache)]
     cache.expand_beams(3)
-    found.append(model.step(tokens[:2].flatten()[:6], cache)[:2])
+    logits.append(model.step(tokens[:2].flatten()[:6], cache)[:2])
     cache.reorder(torch.tensor([2, 2, 0, 4, 3, 5]))
-    found.append(model.step(tokens[:2].flatten()[6:12], cache)[3:5])
+    logits.append(model.step(tokens[:2].flatten()[6:12], cache)[3:5])
     cache.reorder(torch.tensor([3, 4, 5]))
-    found.append(model.step(tokens[:3, 0], cache)[1:])
-    return torch.stack(found)
+    logits.append(model.step(tokens[:3, 0], cache)[1:])
+    return torch.stack(logits)
 
 
 @pytest.mark.slow
@@ -121,24 +123,24 @@ def translated(model: EncoderDecoder, tokens: Tensor) -> Tensor:
 def test_fused_layers_match_layers_one_by_one(number: int) -> None:
     shape: dict[str, Any] = dict(CASES[number])
     narrow, times = shape.pop("narrow"), shape.pop("times")
-    make, writes = [(gpt, written), (translator, translated)][number % 2]
+    make, compute = [(gpt, decoder_logits), (translator, translator_logits)][number % 2]
     model, tokens = make(**shape), torch.randint(V, (3 * times, 12))
     if narrow is not None:
         quantize(model, narrow)
-    at_once = writes(model, tokens)
+    fused_logits = compute(model, tokens)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack, "fused_layers", plain)
-        one_by_one = writes(model, tokens)
-    size = max(1.0, float(one_by_one.abs().max()))
+        separate_logits = compute(model, tokens)
+    size = max(1.0, float(separate_logits.abs().max()))
     rounding = 2e-4 if narrow == "int8" else 3e-5  # separate small layers do not round their inputs to 16 bits
-    torch.testing.assert_close(at_once, one_by_one, atol=rounding * size, rtol=1e-4)
+    torch.testing.assert_close(fused_logits, separate_logits, atol=rounding * size, rtol=1e-4)
 
 
 def test_steps_and_lookahead_use_fused_layers(calls: list[int]) -> None:
-    written(gpt(), torch.randint(V, (3, 12)))
+    decoder_logits(gpt(), torch.randint(V, (3, 12)))
     assert calls == [3] * 7  # but not the prefill of prompts with nine tokens
     calls.clear()
-    translated(translator(), torch.randint(V, (3, 12)))
+    translator_logits(translator(), torch.randint(V, (3, 12)))
     assert calls == [2, 6, 6, 3]  # nor the first pass, which has to project the sources
 
 
@@ -154,16 +156,16 @@ def test_row_does_not_depend_on_other_rows_or_threads() -> None:
         return hidden
 
     try:
-        found = []
+        logits = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(last(tokens))
+            logits.append(last(tokens))
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
     for row in range(5):
-        assert torch.equal(last(tokens[row : row + 1]), found[0][row : row + 1])
+        assert torch.equal(last(tokens[row : row + 1]), logits[0][row : row + 1])
 
 
 def test_full_row_does_not_affect_the_others() -> None:
@@ -178,22 +180,22 @@ def test_full_row_does_not_affect_the_others() -> None:
 
 @pytest.mark.slow
 def test_unsupported_models_use_separate_layers(calls: list[int]) -> None:
-    written(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
-    written(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
-    written(gpt(d_head=12), torch.randint(V, (3, 12)))
-    other = gpt()
-    other.stack.blocks[1].feedforward.activation = torch.sin
-    written(other, torch.randint(V, (3, 12)))
-    other = gpt()
-    other.stack.blocks[1].feedforward = gpt(d_ff=80).stack.blocks[1].feedforward  # wider than in the spec
-    written(other, torch.randint(V, (3, 12)))
-    other = gpt()
-    other.stack.blocks[0].self_residual.before = nn.LayerNorm(1)
+    decoder_logits(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
+    decoder_logits(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
+    decoder_logits(gpt(d_head=12), torch.randint(V, (3, 12)))
+    model = gpt()
+    model.stack.blocks[1].feedforward.activation = torch.sin
+    decoder_logits(model, torch.randint(V, (3, 12)))
+    model = gpt()
+    model.stack.blocks[1].feedforward = gpt(d_ff=80).stack.blocks[1].feedforward  # wider than in the spec
+    decoder_logits(model, torch.randint(V, (3, 12)))
+    model = gpt()
+    model.stack.blocks[0].self_residual.before = nn.LayerNorm(1)
     with pytest.raises(RuntimeError, match="shape"):  # PyTorch's error, not wrong results
-        written(other, torch.randint(V, (3, 12)))
-    other = gpt()
-    other.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
-    written(other, torch.randint(V, (3, 12)))
+        decoder_logits(model, torch.randint(V, (3, 12)))
+    model = gpt()
+    model.stack.blocks[0].feedforward = nn.Sequential(nn.Linear(40, 40))
+    decoder_logits(model, torch.randint(V, (3, 12)))
     assert calls == []
 
 
@@ -203,7 +205,7 @@ def test_activation_without_a_kernel_uses_separate_layers(calls: list[int], monk
     model = gpt()
     for block in model.stack.blocks:
         block.feedforward.activation = torch.sin
-    written(model, torch.randint(V, (3, 12)))
+    decoder_logits(model, torch.randint(V, (3, 12)))
     assert calls == []
 
 
@@ -226,43 +228,43 @@ class Near(PositionScheme):
 @pytest.mark.parametrize("scheme", [Fast(), Near()], ids=["rotation", "bias"])
 def test_custom_position_scheme_is_used(scheme: PositionScheme) -> None:
     model, tokens = gpt(position=NoPosition()), torch.randint(V, (3, 12))
-    without = written(model, tokens)
+    without = decoder_logits(model, tokens)
     model.stack.position = scheme
     model = copy.deepcopy(model)  # a changed scheme requires a new model
-    at_once = written(model, tokens)
+    fused_logits = decoder_logits(model, tokens)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack, "fused_layers", plain)
-        torch.testing.assert_close(at_once, written(model, tokens), atol=3e-5, rtol=1e-4)
-    assert not torch.allclose(at_once, without, atol=1e-2)
+        torch.testing.assert_close(fused_logits, decoder_logits(model, tokens), atol=3e-5, rtol=1e-4)
+    assert not torch.allclose(fused_logits, without, atol=1e-2)
 
 
 def test_many_rows_match_few_rows(calls: list[int]) -> None:
     model, tokens = gpt(), torch.randint(V, (18, 12))
-    written(model, tokens)
+    decoder_logits(model, tokens)
     quantize(model, "int8")
-    written(model, tokens)
+    decoder_logits(model, tokens)
     assert calls == [18] * 14
 
 
 @pytest.mark.slow
 def test_fused_layers_are_not_used_with_gradients_training_or_listeners(calls: list[int]) -> None:
-    model, one = gpt(), torch.ones(1, dtype=torch.long)
+    model, length = gpt(), torch.ones(1, dtype=torch.long)
 
     def step(rows: int = 1) -> Tensor:
-        _, cache = model.start(torch.zeros(rows, 1, dtype=torch.long), one.expand(rows), capacity=4)
+        _, cache = model.start(torch.zeros(rows, 1, dtype=torch.long), length.expand(rows), capacity=4)
         return model.step(torch.zeros(rows, dtype=torch.long), cache)
 
     assert step().requires_grad
     assert calls == []
     with torch.no_grad():
-        with record(model) as seen:
+        with record(model) as tensors:
             step()
-        assert "stack.blocks.1.self_attention.weights" in seen
-        heard = list[Tensor]()
-        hook = model.stack.blocks[1].feedforward.register_forward_hook(lambda part, given, y: heard.append(y))
+        assert "stack.blocks.1.self_attention.weights" in tensors
+        outputs = list[Tensor]()
+        hook = model.stack.blocks[1].feedforward.register_forward_hook(lambda part, inputs, y: outputs.append(y))
         step()
         hook.remove()
-        assert len(heard) == 2
+        assert len(outputs) == 2
         model.train()
         step()
         model.eval()
@@ -276,42 +278,42 @@ def test_fused_layers_are_not_used_with_gradients_training_or_listeners(calls: l
 @pytest.mark.slow
 def test_changed_weights_and_parts_are_detected() -> None:
     model, tokens = gpt(), torch.randint(V, (3, 12))
-    before = written(model, tokens)
-    other = gpt(n_kv_heads=None)
-    assert not torch.equal(written(other, tokens), before)
-    copied = copy.deepcopy(model)
-    assert torch.equal(written(copied, tokens), before)
+    before = decoder_logits(model, tokens)
+    other_model = gpt(n_kv_heads=None)
+    assert not torch.equal(decoder_logits(other_model, tokens), before)
+    model_copy = copy.deepcopy(model)
+    assert torch.equal(decoder_logits(model_copy, tokens), before)
 
-    def same() -> None:
-        now = written(model, tokens)
+    def check() -> None:
+        logits = decoder_logits(model, tokens)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stack, "fused_layers", plain)
-            torch.testing.assert_close(now, written(model, tokens), atol=1e-4, rtol=1e-4)
-        assert not torch.allclose(now, before, atol=1e-3)
+            torch.testing.assert_close(logits, decoder_logits(model, tokens), atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(logits, before, atol=1e-3)
 
     with torch.no_grad():
         model.stack.blocks[0].feedforward.up.weight.mul_(-1)  # in place
-    same()
-    model.load_state_dict(other.state_dict(), assign=True)
-    same()
+    check()
+    model.load_state_dict(other_model.state_dict(), assign=True)
+    check()
     model.stack.blocks[1] = gpt().stack.blocks[0]
-    same()
+    check()
     model.stack.blocks[1].feedforward.activation = torch.nn.functional.relu
-    same()
+    check()
     del model.stack.blocks[0]
     model.stack.blocks.append(gpt().stack.blocks[1])
-    same()
+    check()
     quantize(model, "int8")
-    same()
+    check()
 
 
 @pytest.mark.slow
 def test_program_is_freed_with_its_model() -> None:
     model = gpt()
-    written(model, torch.randint(V, (3, 12)))
+    decoder_logits(model, torch.randint(V, (3, 12)))
     with torch.inference_mode():
         assert fused_layers(model.stack, torch.zeros(1, 1, 40), model.stack.new_cache(1, capacity=3)) is not None
-    gone = weakref.ref(model.stack)
+    stack_ref = weakref.ref(model.stack)
     del model
     gc.collect()
-    assert gone() is None
+    assert stack_ref() is None

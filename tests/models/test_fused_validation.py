@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_fused import N, V, gpt, plain, translator, written
+from test_fused import N, V, decoder_logits, gpt, plain, translator
 from torch import Tensor, nn
 
 from tercet.kernel.build import library
@@ -22,13 +22,13 @@ from tercet.nn.norm import RMSNorm
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 
-def square(**more: Any) -> DecoderOnly:
+def square(**options: Any) -> DecoderOnly:
     """Return a model whose matrices are all square, so that transposed ones have the same shape."""
-    return gpt(**{"d_model": 64, "d_head": 16, "d_ff": 64} | more)
+    return gpt(**{"d_model": 64, "d_head": 16, "d_ff": 64} | options)
 
 
 @torch.inference_mode()
-def continued(model: DecoderOnly, change: Callable[[DecoderOnly, Any], None]) -> list[Tensor]:
+def logits_after_change(model: DecoderOnly, change: Callable[[DecoderOnly, Any], None]) -> list[Tensor]:
     """Return the logits of one step before and two steps after the change."""
     torch.manual_seed(5)
     tokens = torch.randint(V, (3, 12))
@@ -123,15 +123,15 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_change_between_two_steps_is_detected(change: Callable[[DecoderOnly, Any], None]) -> None:
     model = square(n_kv_heads=None)
-    at_once = continued(copy.deepcopy(model), change)
+    fused_logits = logits_after_change(copy.deepcopy(model), change)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack, "fused_layers", plain)
-        one_by_one = continued(copy.deepcopy(model), change)
-        unchanged = continued(copy.deepcopy(model), lambda model, cache: None)
-    for found, expected in zip(at_once, one_by_one, strict=True):
+        separate_logits = logits_after_change(copy.deepcopy(model), change)
+        unchanged_logits = logits_after_change(copy.deepcopy(model), lambda model, cache: None)
+    for found, expected in zip(fused_logits, separate_logits, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
     if change is not cache_of_other_memory:
-        assert not torch.allclose(one_by_one[1], unchanged[1], atol=1e-2)
+        assert not torch.allclose(separate_logits[1], unchanged_logits[1], atol=1e-2)
 
 
 @needs_kernel
@@ -140,12 +140,12 @@ def test_change_that_disables_fusing_is_logged_in_one_line(
 ) -> None:
     monkeypatch.setattr(fused_module.log, "disabled", False)  # other tests in this process may have configured logging
     with caplog.at_level(logging.WARNING, "tercet"):
-        continued(square(n_kv_heads=None), activation_replaced)
-        continued(square(n_kv_heads=None), weights_in_fewer_bits)
+        logits_after_change(square(n_kv_heads=None), activation_replaced)
+        logits_after_change(square(n_kv_heads=None), weights_in_fewer_bits)
         assert len(caplog.records) == 1
         assert "layer by layer" in caplog.text
         assert "\n" not in caplog.records[0].getMessage()
-        continued(square(n_kv_heads=None), cache_of_other_memory)
+        logits_after_change(square(n_kv_heads=None), cache_of_other_memory)
     assert len(caplog.records) == 2
     assert "cache" in caplog.records[1].getMessage()
 
@@ -154,15 +154,15 @@ def test_change_that_disables_fusing_is_logged_in_one_line(
 @torch.inference_mode()
 def test_cache_of_other_layers_is_not_read() -> None:
     model, x = square(), torch.zeros(3, 1, 64)
-    fits = model.stack.new_cache(3, capacity=5)
-    assert fused_layers(model.stack, x, fits) is not None
+    cache = model.stack.new_cache(3, capacity=5)
+    assert fused_layers(model.stack, x, cache) is not None
     assert fused_layers(model.stack, x, model.stack.new_cache(2, capacity=5)) is None
     assert fused_layers(model.stack, x, square(n_layers=1).stack.new_cache(3, capacity=5)) is None
     assert fused_layers(model.stack, x, square(n_kv_heads=1).stack.new_cache(3, capacity=5)) is None
-    assert fused_layers(model.stack, torch.zeros(3, 1, 40), fits) is None
-    assert fused_layers(model.stack, x.double(), fits) is None
-    fits.capacity = 9  # more than is allocated
-    assert fused_layers(model.stack, x, fits) is None
+    assert fused_layers(model.stack, torch.zeros(3, 1, 40), cache) is None
+    assert fused_layers(model.stack, x.double(), cache) is None
+    cache.capacity = 9  # more than is allocated
+    assert fused_layers(model.stack, x, cache) is None
 
 
 @needs_kernel
@@ -188,13 +188,13 @@ def test_masks_and_rotations_of_other_sizes_are_rejected() -> None:
     for rotation in ((torch.zeros(2, 1, 16),) * 2, (torch.zeros(3, 1, 8),) * 2):
         with pytest.raises((ValueError, RuntimeError)):
             layers(torch.zeros(2, 1, 64), rotation, cache, None)
-    both = translator()
+    network = translator()
     source, target = torch.randint(V, (2, 9)), torch.randint(V, (2, 3))
-    _, cache = both.start(
+    _, cache = network.start(
         target, torch.tensor([3, 3]), source=source, source_token_mask=torch.ones(2, 9) > 0, capacity=N
     )
     with pytest.raises(ValueError, match="mask"):
-        both.decoder(torch.zeros(2, 1, 40), memory_token_mask=torch.ones(2, 4) > 0, cache=cache)
+        network.decoder(torch.zeros(2, 1, 40), memory_token_mask=torch.ones(2, 4) > 0, cache=cache)
 
 
 @needs_kernel
@@ -215,18 +215,18 @@ def test_memory_is_kept_alive_while_its_address_is_stored() -> None:
 def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
     tokens = torch.randint(V, (3, 12))
     for model in (gpt(activation=activation), gpt(activation=activation, gated=True)):
-        expected = written(model, tokens)  # fuses the layers, which stores memory addresses
+        expected = decoder_logits(model, tokens)  # fuses the layers, which stores memory addresses
         buffer = io.BytesIO()
         torch.save(model, buffer)
         buffer.seek(0)
         copies = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), torch.load(buffer, weights_only=False)]
-        for copied in copies:
-            assert torch.equal(written(copied, tokens), expected)
-            ours, theirs = (one.stack.blocks[0].feedforward.activation for one in (copied, model))
+        for model_copy in copies:
+            assert torch.equal(decoder_logits(model_copy, tokens), expected)
+            ours, theirs = (network.stack.blocks[0].feedforward.activation for network in (model_copy, model))
             assert ours is theirs  # otherwise no step would recognize the activation
 
 
 def test_translator_can_be_pickled() -> None:
     model = translator(activation="silu")
-    copied = pickle.loads(pickle.dumps(model))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), copied.parameters(), strict=True))
+    model_copy = pickle.loads(pickle.dumps(model))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), model_copy.parameters(), strict=True))

@@ -57,13 +57,13 @@ def test_merged_model_is_the_same(dtype: torch.dtype) -> None:
     add_lora(model, LoRA(rank=R, targets=("all",)))
     for layer in lora_layers(model).values():
         random_(layer)
-    adapted = model.eval()(ids)
+    expected = model.eval()(ids)
     merge_lora(model)
     assert {name: type(module) for name, module in model.named_modules()} == kinds
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert (model.unembedding.weight is model.embedding.weight) == tied
     bound = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.2, "atol": 0.5}
-    torch.testing.assert_close(model(ids), adapted, **bound)
+    torch.testing.assert_close(model(ids), expected, **bound)
 
 
 def test_merging_in_bfloat16_rounds_once() -> None:
@@ -80,10 +80,10 @@ def test_seed_determines_only_a() -> None:
         assert torch.equal(torch.get_rng_state(), state)  # the global generator is not used
         return [layer.lora_A for layer in lora_layers(model).values()]
 
-    one, same, other = matrices(1), matrices(1), matrices(2)
-    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    assert not torch.equal(one[0], one[1])
+    first, same_seed, other_seed = matrices(1), matrices(1), matrices(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, same_seed, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other_seed, strict=True))
+    assert not torch.equal(first[0], first[1])
 
 
 def test_dropout_acts_on_the_adapters_input_only_in_training() -> None:
@@ -122,5 +122,5 @@ def test_adapted_model_decodes_step_by_step() -> None:
         random_(layer)
     with torch.no_grad():
         first, cache = model.start(ids[:, :1], torch.tensor([1]), capacity=8)
-        stepped = torch.stack([first, model.step(ids[:, 1], cache), model.step(ids[:, 2], cache)], 1)
-        torch.testing.assert_close(stepped, model(ids), rtol=1e-4, atol=1e-4)
+        logits = torch.stack([first, model.step(ids[:, 1], cache), model.step(ids[:, 2], cache)], 1)
+        torch.testing.assert_close(logits, model(ids), rtol=1e-4, atol=1e-4)

@@ -49,12 +49,12 @@ def test_packed_documents_match_separate_documents(position) -> None:
 @torch.no_grad()
 def test_packed_documents_with_padding_anywhere(position) -> None:
     decoder = model(position=position)
-    one, two = torch.randint(V, (4,)), torch.randint(V, (5,))
+    first_text, second_text = torch.randint(V, (4,)), torch.randint(V, (5,))
     tokens, real = torch.randint(V, (1, MAX_LEN)), torch.zeros(1, MAX_LEN, dtype=torch.bool)
     documents = (torch.arange(MAX_LEN) >= 6).long()[None]
     first, second = torch.tensor([1, 2, 3, 5]), torch.tensor([8, 9, 10, 11, 12])  # each starts with padding
-    tokens[0, first], tokens[0, second] = one, two
+    tokens[0, first], tokens[0, second] = first_text, second_text
     real[0, first] = real[0, second] = True
     logits = decoder(tokens, token_mask=real, documents=documents)
-    torch.testing.assert_close(logits[0, first], decoder(one[None])[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(logits[0, second], decoder(two[None])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[0, first], decoder(first_text[None])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[0, second], decoder(second_text[None])[0], atol=1e-5, rtol=1e-5)

@@ -17,25 +17,25 @@ from tercet.models import PRESETS, DecoderOnlySpec, Dropout, EncoderDecoderSpec,
 from tercet.models.specs import Biases
 from tercet.nn.specs import Learned, Normal, Rotary, Sinusoidal, Xavier
 
-ALL = Biases(qkv=True, out=True, feedforward=True)
-NONE = Biases(qkv=False, out=False, feedforward=False)
+ALL_BIASES = Biases(qkv=True, out=True, feedforward=True)
+NO_BIASES = Biases(qkv=False, out=False, feedforward=False)
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}  # in transformers and here
 
 
 def numbers(stack: StackSpec) -> dict[str, Any]:
     """Return everything that defines a stack, including derived sizes."""
-    derived = ("kv_heads", "head_width", "inner_width", "biases", "has_final_norm")
+    properties = ("kv_heads", "head_width", "inner_width", "biases", "has_final_norm")
     fields = {name: value for name, value in vars(stack).items() if value is not None and name != "bias"}
     return {name: value for name, value in fields.items() if name not in ("n_kv_heads", "d_head", "d_ff")} | {
-        name: getattr(stack, name) for name in derived
+        name: getattr(stack, name) for name in properties
     }
 
 
-def plain_stack(d_model: int, n_layers: int, n_heads: int, d_ff: int, **more: Any) -> dict[str, Any]:
+def plain_stack(d_model: int, n_layers: int, n_heads: int, d_ff: int, **options: Any) -> dict[str, Any]:
     """Return the numbers of a stack without the additions of later papers."""
     sizes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "kv_heads": n_heads, "inner_width": d_ff}
     rest = {"head_width": d_model // n_heads, "norm": "layer", "norm_bias": True, "gated": False, "parallel": False}
-    return {**sizes, **rest, "qk_norm": False, "biases": ALL, "dropout": Dropout(), **more}
+    return {**sizes, **rest, "qk_norm": False, "biases": ALL_BIASES, "dropout": Dropout(), **options}
 
 
 def same_stack(stack: StackSpec, expected: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def test_llama_matches_its_reference() -> None:
             dropout=Dropout(attention=theirs.attention_dropout),
         ),
     )  # fmt: skip
-    assert biases == NONE
+    assert biases == NO_BIASES
     assert spec == DecoderOnlySpec(
         vocab_size=theirs.vocab_size, max_len=theirs.max_position_embeddings,
         tie_embeddings=theirs.tie_word_embeddings, init=Normal(std=theirs.initializer_range), stack=spec.stack,
@@ -131,7 +131,7 @@ def test_transformer_presets_match_the_paper(
     preset: str, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float
 ) -> None:
     """The paper defines no eps; PyTorch's is used."""
-    theirs = {name: one.default for name, one in inspect.signature(nn.Transformer).parameters.items()}
+    theirs = {name: parameter.default for name, parameter in inspect.signature(nn.Transformer).parameters.items()}
     expected = plain_stack(
         d_model, n_layers, n_heads, d_ff, norm_eps=theirs["layer_norm_eps"], activation="relu",
         placement="pre" if theirs["norm_first"] else "post", has_final_norm=False, position=Sinusoidal(),
@@ -160,7 +160,7 @@ def test_cramming_matches_the_paper() -> None:
         spec.stack,
         plain_stack(
             768, 16, 12, 3072 // 2, norm_eps=1e-12, norm_bias=False, activation="gelu", gated=True, placement="pre",
-            has_final_norm=True, biases=NONE, position=Sinusoidal(),
+            has_final_norm=True, biases=NO_BIASES, position=Sinusoidal(),
         ),
     )  # fmt: skip
     sizes = {"vocab_size": 32_768, "max_len": 128, "scale_embedding": True, "embedding_norm": True}
@@ -183,7 +183,7 @@ def test_modern_encoder_has_modernberts_parts() -> None:
 
 
 def test_every_preset_with_a_reference_is_tested() -> None:
-    held = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
-    held |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
-    held |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
-    assert set(PRESETS) - held == {"modern", "modern-translator"}, "presets without a paper"
+    presets_with_reference = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
+    presets_with_reference |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
+    presets_with_reference |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
+    assert set(PRESETS) - presets_with_reference == {"modern", "modern-translator"}, "presets without a paper"

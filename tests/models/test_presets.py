@@ -102,8 +102,8 @@ def test_gpt2_has_gpt2s_parameters_with_the_tied_ones_counted_once() -> None:
 )
 def test_the_transformers_have_the_papers_parameters(preset: str, vocab_size: int, parameters: int) -> None:
     with torch.device("meta"):
-        made = build(model_spec({"preset": preset, "vocab_size": vocab_size}))
-    assert sum(p.numel() for p in made.parameters()) == parameters
+        network = build(model_spec({"preset": preset, "vocab_size": vocab_size}))
+    assert sum(p.numel() for p in network.parameters()) == parameters
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_the_transformers_have_the_papers_parameters(preset: str, vocab_size: in
 )
 def test_encoders_have_the_papers_parameters(preset: str, parameters: int) -> None:
     with torch.device("meta"):
-        made = build(PRESETS[preset])
-    assert sum(p.numel() for p in made.parameters()) == parameters
+        network = build(PRESETS[preset])
+    assert sum(p.numel() for p in network.parameters()) == parameters
     if preset in ("cramming", "modern-encoder"):
-        assert not any("bias" in name for name, _ in made.named_parameters())
+        assert not any("bias" in name for name, _ in network.named_parameters())
 
 
 @pytest.mark.slow
@@ -141,13 +141,13 @@ def test_every_encoder_learns_from_its_first_step(preset: str) -> None:
             encoder(torch.randint(V, (4, 64))).logsumexp(-1).sum().backward()
             optimizer.step()
         heads = ("pooler.", "next_sentence.")
-        still = [
+        without_gradient = [
             name
             for name, p in encoder.named_parameters()
             if not name.startswith(heads) and (p.grad is None or not p.grad.any())
         ]
         # A key's bias shifts all scores of a query equally, so its gradient is zero except for rounding.
-        assert [name for name in still if "key.bias" not in name] == []
+        assert [name for name in without_gradient if "key.bias" not in name] == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -161,11 +161,11 @@ def test_presets_survive_a_file(preset: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_builds_on_the_meta_device(preset: str) -> None:
     with torch.device("meta"):
-        made = build(PRESETS[preset])
+        on_meta = build(PRESETS[preset])
     with FakeTensorMode():
         fake = build(PRESETS[preset])
-    assert all(parameter.is_meta for parameter in made.parameters())
-    shapes = [{name: p.shape for name, p in each.named_parameters()} for each in (made, fake)]
+    assert all(parameter.is_meta for parameter in on_meta.parameters())
+    shapes = [{name: p.shape for name, p in network.named_parameters()} for network in (on_meta, fake)]
     assert shapes[0] == shapes[1]
 
 
@@ -198,16 +198,16 @@ def test_padding_65_characters_to_64_makes_128_rows() -> None:
 
 def test_logits_are_capped_and_embeddings_scaled() -> None:
     hidden = 100 * torch.randn(2, 5, 24)
-    plain_, capped = model(), model(spec={"logit_softcap": 3.0})
-    capped.load_state_dict(plain_.state_dict())
-    torch.testing.assert_close(capped.logits(hidden), 3 * torch.tanh(plain_.logits(hidden) / 3))
-    scaled = model(spec={"scale_embedding": True, "tie_embeddings": False})
-    unscaled = model(spec={"tie_embeddings": False})
-    unscaled.load_state_dict(scaled.state_dict())
+    plain_model, capped_model = model(), model(spec={"logit_softcap": 3.0})
+    capped_model.load_state_dict(plain_model.state_dict())
+    torch.testing.assert_close(capped_model.logits(hidden), 3 * torch.tanh(plain_model.logits(hidden) / 3))
+    scaled_model = model(spec={"scale_embedding": True, "tie_embeddings": False})
+    unscaled_model = model(spec={"tie_embeddings": False})
+    unscaled_model.load_state_dict(scaled_model.state_dict())
     with torch.no_grad():
-        unscaled.embedding.weight.mul_(math.sqrt(24))
+        unscaled_model.embedding.weight.mul_(math.sqrt(24))
     tokens = torch.randint(V, (2, 5))
-    torch.testing.assert_close(scaled(tokens), unscaled(tokens))
+    torch.testing.assert_close(scaled_model(tokens), unscaled_model(tokens))
 
 
 @pytest.mark.parametrize("place", ["embedding", "attention", "residual"])
@@ -237,12 +237,12 @@ def test_invalid_sizes_are_rejected(make, message: str) -> None:
 @torch.no_grad()
 def test_half_precision_stays_near_full(preset: str) -> None:
     dtype = torch.float16 if list(PRESETS).index(preset) % 2 else torch.bfloat16
-    made = small(preset, vocab_size=V, init="normal")
+    network = small(preset, vocab_size=V, init="normal")
     tokens = torch.randint(V, (2, 32))
-    full = scores(made, tokens)
+    full = scores(network, tokens)
     with torch.autocast("cpu", dtype=dtype):
-        mixed = scores(made, tokens)
-    half = scores(made.to(dtype), tokens)
-    for logits in (mixed, half):
+        autocast_logits = scores(network, tokens)
+    half = scores(network.to(dtype), tokens)
+    for logits in (autocast_logits, half):
         assert logits.dtype == torch.float32
         assert torch.cosine_similarity(logits, full, dim=-1).min() > 0.995

@@ -77,10 +77,10 @@ class Theirs(nn.Module):
 
 def names(theirs: Theirs, values) -> dict[str, Tensor]:
     """Return, for each of our parameters, `values` of its counterpart: the parameter or its gradient."""
-    found = {"source_embedding.weight": values(theirs.embedding)}
+    tensors = {"source_embedding.weight": values(theirs.embedding)}
 
-    def put(name: str, part: nn.Module) -> None:
-        found.update({f"{name}.{kind}": values(parameter) for kind, parameter in part.named_parameters()})
+    def add(name: str, part: nn.Module) -> None:
+        tensors.update({f"{name}.{kind}": values(parameter) for kind, parameter in part.named_parameters()})
 
     for side in ("encoder", "decoder"):
         stack = getattr(theirs.transformer, side)
@@ -90,17 +90,17 @@ def names(theirs: Theirs, values) -> dict[str, Tensor]:
             for kind, attention in attentions.items():
                 for all_three, ending in ((attention.in_proj_weight, "weight"), (attention.in_proj_bias, "bias")):
                     if all_three is not None:
-                        for part, own in zip(("query", "key", "value"), values(all_three).chunk(3), strict=True):
-                            found[f"{block}.{kind}_attention.{part}.{ending}"] = own
-                put(f"{block}.{kind}_attention.out", attention.out_proj)
-            put(f"{block}.feedforward.up", layer.linear1)
-            put(f"{block}.feedforward.down", layer.linear2)
+                        for part, matrix in zip(("query", "key", "value"), values(all_three).chunk(3), strict=True):
+                            tensors[f"{block}.{kind}_attention.{part}.{ending}"] = matrix
+                add(f"{block}.{kind}_attention.out", attention.out_proj)
+            add(f"{block}.feedforward.up", layer.linear1)
+            add(f"{block}.feedforward.down", layer.linear2)
             place = "before" if layer.norm_first else "after"
             for number, branch in enumerate((*attentions, "feedforward"), start=1):
-                put(f"{block}.{branch}_residual.{place}", getattr(layer, f"norm{number}"))
+                add(f"{block}.{branch}_residual.{place}", getattr(layer, f"norm{number}"))
         if stack.norm is not None:
-            put(f"{side}.final_norm", stack.norm)
-    return found
+            add(f"{side}.final_norm", stack.norm)
+    return tensors
 
 
 @dataclass
@@ -132,11 +132,11 @@ def pair(number: int) -> Pair:
     theirs = Theirs(spec)
     for parameter in theirs.parameters():  # PyTorch's norms and biases start as the identity
         parameter.add_(torch.randn_like(parameter) * 0.1)
-    ours, found = EncoderDecoder(spec), names(theirs, lambda parameter: parameter)
+    ours, tensors = EncoderDecoder(spec), names(theirs, lambda parameter: parameter)
     parameters = dict(ours.named_parameters())
-    assert parameters.keys() == found.keys()
+    assert parameters.keys() == tensors.keys()
     for name, parameter in parameters.items():
-        parameter.copy_(found[name])
+        parameter.copy_(tensors[name])
     return Pair(ours, theirs)
 
 
@@ -144,15 +144,15 @@ def pair(number: int) -> Pair:
 @pytest.mark.parametrize("number", [*range(6), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(6, 20))])
 def test_logits_and_gradients_match_pytorch(number: int) -> None:
     torch.manual_seed(number)
-    both = pair(number)
+    models = pair(number)
     source, target = torch.randint(V, (3, 13)), torch.randint(V, (3, 11))
     real = torch.arange(13) < torch.tensor([13, 7, 1])[:, None]
-    ours, theirs = (model(source, target, source_token_mask=real) for model in (both.ours, both.theirs))
+    ours, theirs = (model(source, target, source_token_mask=real) for model in (models.ours, models.theirs))
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     for logits in (ours, theirs):
         F.cross_entropy(logits[:, :-1].flatten(0, 1), target[:, 1:].flatten()).backward()
-    expected = names(both.theirs, lambda parameter: parameter.grad)
-    for name, parameter in both.ours.named_parameters():
+    expected = names(models.theirs, lambda parameter: parameter.grad)
+    for name, parameter in models.ours.named_parameters():
         assert parameter.grad is not None, name
         # A bias on all keys has a gradient of zero except for rounding, so only its size can be compared.
         rounding = 1e-5 if name.endswith("key.bias") else 1e-7

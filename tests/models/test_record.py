@@ -26,17 +26,17 @@ def tokens(rows: int = B, length: int = T) -> Tensor:
     return torch.randint(V, (rows, length))
 
 
-def made(family: str, **variant: object) -> tuple[AnyModel, Callable[[], Tensor]]:
+def build_model(family: str, **variant: object) -> tuple[AnyModel, Callable[[], Tensor]]:
     """Return a model and a forward pass through it."""
     if family == "translator":
-        one, source, target = translator(**variant), tokens(B, S), tokens()
-        return one, lambda: one(source, target)
+        network, source, target = translator(**variant), tokens(B, S), tokens()
+        return network, lambda: network(source, target)
     two, text = model(**variant) if family == "gpt" else encoder(**variant, spec=HEAD), tokens()
     return two, lambda: two(text)
 
 
-def close(one: Tensor, other: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, atol=atol, rtol=0)
+def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, atol=atol, rtol=0)
 
 
 # Recording changes nothing.
@@ -52,14 +52,14 @@ VARIANTS = [
 @pytest.mark.parametrize("number", range(len(VARIANTS)))
 def test_recording_does_not_change_outputs(number: int) -> None:
     variant, family = VARIANTS[number], ("gpt", "bert", "translator")[number // 3 % 3]
-    one, passed = made(family, **variant)
-    before = passed()
-    with record(one) as seen:
-        within = passed()
-    close(within, before)
-    assert torch.equal(passed(), before)
-    assert torch.equal(seen["unembedding"], within)
-    assert set(seen) <= set(names(one))
+    network, forward = build_model(family, **variant)
+    before = forward()
+    with record(network) as tensors:
+        output = forward()
+    close(output, before)
+    assert torch.equal(forward(), before)
+    assert torch.equal(tensors["unembedding"], output)
+    assert set(tensors) <= set(names(network))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "modern", "transformer-decoder", "bert-tiny", "transformer-base"])
@@ -68,62 +68,62 @@ def test_parts_of_presets_can_be_recorded(name: str) -> None:
     stacks = ("encoder", "decoder") if isinstance(spec, EncoderDecoderSpec) else ("stack",)
     sizes = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 31, "n_kv_heads": None, "d_head": None}
     small = {stack: replace(getattr(spec, stack), **sizes) for stack in stacks}
-    one = shaken(build(replace(spec, vocab_size=V, max_len=MAX_LEN, **small))).eval()
-    given = (tokens(B, S), tokens()) if len(stacks) == 2 else (tokens(),)
-    before = one(*given)
-    with record(one):
-        close(one(*given), before)
+    network = shaken(build(replace(spec, vocab_size=V, max_len=MAX_LEN, **small))).eval()
+    inputs = (tokens(B, S), tokens()) if len(stacks) == 2 else (tokens(),)
+    before = network(*inputs)
+    with record(network):
+        close(network(*inputs), before)
 
 
 @pytest.mark.slow
 def test_recording_works_with_padding_and_documents() -> None:
     text, token_mask = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2]]).expand(B, -1)
-    for one in (model(position=ALiBi(), n_kv_heads=2), encoder(position=Rotary())):
+    for network in (model(position=ALiBi(), n_kv_heads=2), encoder(position=Rotary())):
         for how in ({"token_mask": token_mask}, {"documents": documents}):
-            before = one(text, **how)
-            with record(one) as seen:
-                close(one(text, **how), before)
-            mask = seen["stack.blocks.1.self_attention.mask"]
-            weights = seen["stack.blocks.1.self_attention.weights"]
+            before = network(text, **how)
+            with record(network) as tensors:
+                close(network(text, **how), before)
+            mask = tensors["stack.blocks.1.self_attention.mask"]
+            weights = tensors["stack.blocks.1.self_attention.weights"]
             assert (weights[~mask.expand_as(weights)] == 0).all()
-    both = translator(n_kv_heads=2)
+    seq2seq = translator(n_kv_heads=2)
     source, source_token_mask = padded([torch.arange(3), torch.arange(5), torch.arange(1)], "right", S)
-    before = both(source, text, source_token_mask=source_token_mask)
-    with record(both) as seen:
-        close(both(source, text, source_token_mask=source_token_mask), before)
-    across = seen["decoder.blocks.2.cross_attention.weights"]
-    assert across.shape == (B, 4, T, S)
-    assert (across.masked_select(~source_token_mask[:, None, None]) == 0).all()
+    before = seq2seq(source, text, source_token_mask=source_token_mask)
+    with record(seq2seq) as tensors:
+        close(seq2seq(source, text, source_token_mask=source_token_mask), before)
+    cross_weights = tensors["decoder.blocks.2.cross_attention.weights"]
+    assert cross_weights.shape == (B, 4, T, S)
+    assert (cross_weights.masked_select(~source_token_mask[:, None, None]) == 0).all()
 
 
 @pytest.mark.slow
 def test_recording_works_in_cached_decode_steps() -> None:
-    for one, source in ((model(position=Rotary(), n_kv_heads=2), None), (translator(), tokens(B, S))):
+    for network, source in ((model(position=Rotary(), n_kv_heads=2), None), (translator(), tokens(B, S))):
         text, lengths = tokens(B, 4), torch.tensor([4, 2, 3])
-        given = {} if source is None else {"source": source}
+        source_inputs = {} if source is None else {"source": source}
 
-        def steps(one: AnyModel, text: Tensor, lengths: Tensor, given: dict) -> list[Tensor]:
-            assert isinstance(one, DecoderOnly | EncoderDecoder)
-            logits, cache = one.start(text, lengths, **given, capacity=9)
-            return [logits, *(one.step(torch.tensor([3, 5, 7]), cache) for _ in range(2))]
+        def steps(network: AnyModel, text: Tensor, lengths: Tensor, source_inputs: dict) -> list[Tensor]:
+            assert isinstance(network, DecoderOnly | EncoderDecoder)
+            logits, cache = network.start(text, lengths, **source_inputs, capacity=9)
+            return [logits, *(network.step(torch.tensor([3, 5, 7]), cache) for _ in range(2))]
 
-        before = steps(one, text, lengths, given)
-        with record(one) as seen:
-            within = steps(one, text, lengths, given)
-        for was, became in zip(before, within, strict=True):
+        before = steps(network, text, lengths, source_inputs)
+        with record(network) as tensors:
+            recorded_logits = steps(network, text, lengths, source_inputs)
+        for was, became in zip(before, recorded_logits, strict=True):
             close(became, was)
         stack = "stack" if source is None else "decoder"
-        assert seen[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # of the last step
+        assert tensors[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # of the last step
 
 
 def test_recording_works_in_bfloat16() -> None:
-    one = model().bfloat16()
+    network = model().bfloat16()
     text = tokens()
-    before = one(text)
-    with record(one) as seen:
-        close(one(text), before, atol=0.1)
-    assert seen["stack.blocks.0.self_attention.weights"].dtype == torch.bfloat16
+    before = network(text)
+    with record(network) as tensors:
+        close(network(text), before, atol=0.1)
+    assert tensors["stack.blocks.0.self_attention.weights"].dtype == torch.bfloat16
 
 
 @pytest.mark.slow
@@ -131,18 +131,18 @@ def test_recording_works_in_bfloat16() -> None:
 @torch.no_grad()
 def test_compiled_blocks_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shape annotations cannot be compiled
-    one = model()
-    for block in one.stack.blocks:
+    network = model()
+    for block in network.stack.blocks:
         block.compile(backend="eager")
     text = tokens()
-    before, compiled = one(text), [block._compiled_call_impl for block in one.stack.blocks]
-    with record(one) as seen:
-        close(one(text), before)
-    assert "stack.blocks.1.self_attention.weights" in seen
-    with record(one, edits=[Edit(name="stack.blocks.0.feedforward")]):
-        assert (one(text) - before).abs().max() > 1e-3
-    assert [block._compiled_call_impl for block in one.stack.blocks] == compiled
-    close(one(text), before)
+    before, compiled = network(text), [block._compiled_call_impl for block in network.stack.blocks]
+    with record(network) as tensors:
+        close(network(text), before)
+    assert "stack.blocks.1.self_attention.weights" in tensors
+    with record(network, edits=[Edit(name="stack.blocks.0.feedforward")]):
+        assert (network(text) - before).abs().max() > 1e-3
+    assert [block._compiled_call_impl for block in network.stack.blocks] == compiled
+    close(network(text), before)
 
 
 # Recordings contain the actual values.
@@ -150,93 +150,93 @@ def test_compiled_blocks_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
 def test_recorded_tensors_satisfy_the_formulas(family: str) -> None:
-    one, passed = made(family, n_kv_heads=2, gated=True)
-    with record(one) as seen:
-        passed()
-    for name, part in one.named_modules():
+    network, forward = build_model(family, n_kv_heads=2, gated=True)
+    with record(network) as tensors:
+        forward()
+    for name, part in network.named_modules():
         if isinstance(part, Attention):
-            weights, v = seen[f"{name}.weights"], seen[f"{name}.v"].repeat_interleave(2, dim=1)
+            weights, v = tensors[f"{name}.weights"], tensors[f"{name}.v"].repeat_interleave(2, dim=1)
             close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-            mask = seen[f"{name}.mask"].expand_as(weights)
+            mask = tensors[f"{name}.mask"].expand_as(weights)
             assert (weights[~mask] == 0).all()
-            scores = seen[f"{name}.scores"].masked_fill(~mask, -torch.inf)
+            scores = tensors[f"{name}.scores"].masked_fill(~mask, -torch.inf)
             close(scores.softmax(-1), weights)
-            close(attention_scores(seen[f"{name}.q"], seen[f"{name}.k"]), seen[f"{name}.scores"])
-            close(weights @ v, seen[f"{name}.heads"])
-            whole = seen[f"{name}.heads"].transpose(1, 2).flatten(-2) @ part.out.weight.T + part.out.bias
-            close(whole, seen[name])
+            close(attention_scores(tensors[f"{name}.q"], tensors[f"{name}.k"]), tensors[f"{name}.scores"])
+            close(weights @ v, tensors[f"{name}.heads"])
+            whole = tensors[f"{name}.heads"].transpose(1, 2).flatten(-2) @ part.out.weight.T + part.out.bias
+            close(whole, tensors[name])
         if isinstance(part, FeedForward):
-            close(part.down(seen[f"{name}.activations"]), seen[name])
+            close(part.down(tensors[f"{name}.activations"]), tensors[name])
     if family == "translator":
-        assert seen["decoder.blocks.0.cross_attention.weights"].shape == (B, 4, T, S)
+        assert tensors["decoder.blocks.0.cross_attention.weights"].shape == (B, 4, T, S)
     stack = "decoder" if family == "translator" else "stack"
-    residual = seen[f"{stack}.blocks.1.feedforward_residual.dropout"]
+    residual = tensors[f"{stack}.blocks.1.feedforward_residual.dropout"]
     kind = "cross_residual" if family == "translator" else "self_residual"
-    close(seen[f"{stack}.blocks.1.{kind}"] + residual, seen[f"{stack}.blocks.1"])
+    close(tensors[f"{stack}.blocks.1.{kind}"] + residual, tensors[f"{stack}.blocks.1"])
 
 
 def test_recorded_weights_of_a_head_match_its_slice() -> None:
-    one, text = model(n_kv_heads=2), tokens()
-    with record(one) as seen:
-        one(text)
-    attention, h = one.stack.blocks[0].self_attention, seen["stack.blocks.0.self_residual.before"]
+    network, text = model(n_kv_heads=2), tokens()
+    with record(network) as tensors:
+        network(text)
+    attention, h = network.stack.blocks[0].self_attention, tensors["stack.blocks.0.self_residual.before"]
     for head in range(4):
-        own, shared = slice(6 * head, 6 * head + 6), slice(6 * (head // 2), 6 * (head // 2) + 6)
-        q = h @ attention.query.weight[own].T + attention.query.bias[own]
-        k = h @ attention.key.weight[shared].T + attention.key.bias[shared]
+        query_rows, kv_rows = slice(6 * head, 6 * head + 6), slice(6 * (head // 2), 6 * (head // 2) + 6)
+        q = h @ attention.query.weight[query_rows].T + attention.query.bias[query_rows]
+        k = h @ attention.key.weight[kv_rows].T + attention.key.bias[kv_rows]
         scores = (q @ k.mT / 6**0.5).masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -torch.inf)
-        close(scores.softmax(-1), seen["stack.blocks.0.self_attention.weights"][:, head])
+        close(scores.softmax(-1), tensors["stack.blocks.0.self_attention.weights"][:, head])
 
 
 def test_recorded_weights_in_training_are_those_before_dropout() -> None:
-    one, text = model(dropout=Dropout(attention=0.5)), tokens()
-    with record(one) as seen:
-        one(text)
-    still = seen["stack.blocks.0.self_attention.weights"]
-    with record(one.train()) as seen:
-        one(text)
-    close(seen["stack.blocks.0.self_attention.weights"], still)
+    network, text = model(dropout=Dropout(attention=0.5)), tokens()
+    with record(network) as tensors:
+        network(text)
+    eval_weights = tensors["stack.blocks.0.self_attention.weights"]
+    with record(network.train()) as tensors:
+        network(text)
+    close(tensors["stack.blocks.0.self_attention.weights"], eval_weights)
     assert not torch.allclose(
-        still @ seen["stack.blocks.0.self_attention.v"], seen["stack.blocks.0.self_attention.heads"]
+        eval_weights @ tensors["stack.blocks.0.self_attention.v"], tensors["stack.blocks.0.self_attention.heads"]
     )
 
 
 def test_later_pass_overwrites_and_only_selects() -> None:
-    one, text = model(), tokens()
-    with record(one, patterns=["*.weights", "stack.blocks.?"]) as seen:
-        one(text)
-        one(text[:2, :5])
-    assert len(seen) == 2 + 2
-    assert seen["stack.blocks.1"].shape == (2, 5, 24)
-    with record(one, patterns=["*.weights"]) as again:
-        one(text)
-    assert len(again) == 2
-    assert seen["stack.blocks.0.self_attention.weights"].shape == (2, 4, 5, 5)  # not those of the second run
+    network, text = model(), tokens()
+    with record(network, patterns=["*.weights", "stack.blocks.?"]) as tensors:
+        network(text)
+        network(text[:2, :5])
+    assert len(tensors) == 2 + 2
+    assert tensors["stack.blocks.1"].shape == (2, 5, 24)
+    with record(network, patterns=["*.weights"]) as weights:
+        network(text)
+    assert len(weights) == 2
+    assert tensors["stack.blocks.0.self_attention.weights"].shape == (2, 4, 5, 5)  # not those of the second run
 
 
 # Nothing is left behind.
 
 
-def traces(one: nn.Module) -> list[tuple[object, ...]]:
+def traces(network: nn.Module) -> list[tuple[object, ...]]:
     """Return each module's attributes and numbers of hooks."""
-    return [(sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks)) for part in one.modules()]
+    return [(sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks)) for part in network.modules()]
 
 
 @pytest.mark.slow
 def test_model_is_unchanged_after_recording_even_with_exceptions() -> None:
-    one = translator()
-    before = traces(one)
-    one(tokens(), tokens())
-    with pytest.raises(ZeroDivisionError), record(one):
-        one(tokens(B, 1 // 0), tokens())
-    assert traces(one) == before
-    beyond = Edit(name="encoder.blocks.0.self_attention.heads", heads=(4,))
-    with pytest.raises(ValueError, match="has no head 4; it has 4, 0 to 3"), record(one, edits=[beyond]):
-        one(tokens(), tokens())  # raises during a forward pass
-    assert traces(one) == before
-    with record(one):
-        one(tokens(), tokens())
-    assert traces(one) == before
+    network = translator()
+    before = traces(network)
+    network(tokens(), tokens())
+    with pytest.raises(ZeroDivisionError), record(network):
+        network(tokens(B, 1 // 0), tokens())
+    assert traces(network) == before
+    edit = Edit(name="encoder.blocks.0.self_attention.heads", heads=(4,))
+    with pytest.raises(ValueError, match="has no head 4; it has 4, 0 to 3"), record(network, edits=[edit]):
+        network(tokens(), tokens())  # raises during a forward pass
+    assert traces(network) == before
+    with record(network):
+        network(tokens(), tokens())
+    assert traces(network) == before
 
 
 class Mark:
@@ -245,10 +245,10 @@ class Mark:
 
 @pytest.mark.slow
 def test_no_graph_is_kept_alive() -> None:
-    one = model()
-    with record(one) as seen:
-        logits = one(tokens())
-    assert not any(tensor.requires_grad for tensor in seen.values())
+    network = model()
+    with record(network) as tensors:
+        logits = network(tokens())
+    assert not any(tensor.requires_grad for tensor in tensors.values())
     node, mark = logits.grad_fn, Mark()
     assert node is not None
     node.metadata["mark"] = mark
@@ -262,20 +262,20 @@ def test_no_graph_is_kept_alive() -> None:
 
 
 def test_recording_does_not_change_gradients() -> None:
-    one, text = model(), tokens()
-    one(text).logsumexp(-1).mean().backward()
-    before = [parameter.grad.clone() for parameter in one.parameters() if parameter.grad is not None]
-    one.zero_grad()
-    with record(one):
-        one(text).logsumexp(-1).mean().backward()
-    for was, parameter in zip(before, one.parameters(), strict=True):
+    network, text = model(), tokens()
+    network(text).logsumexp(-1).mean().backward()
+    before = [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
+    network.zero_grad()
+    with record(network):
+        network(text).logsumexp(-1).mean().backward()
+    for was, parameter in zip(before, network.parameters(), strict=True):
         assert parameter.grad is not None
         close(parameter.grad, was)
 
 
 @pytest.mark.slow
 def test_hundred_recordings_do_not_leak_memory() -> None:
-    one, text = model(), tokens()
+    network, text = model(), tokens()
 
     def alive() -> int:
         gc.collect()
@@ -283,14 +283,14 @@ def test_hundred_recordings_do_not_leak_memory() -> None:
 
     with torch.no_grad():
         for _ in range(9):
-            with record(one):
-                one(text)
-        tensors, peak = alive(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            with record(network):
+                network(text)
+        n_alive, peak = alive(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(100):
-            with record(one) as seen:
-                one(text)
-        del seen
-    assert alive() <= tensors
+            with record(network) as tensors:
+                network(text)
+        del tensors
+    assert alive() <= n_alive
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 5 * 1024  # KiB
 
 
@@ -300,73 +300,76 @@ def test_hundred_recordings_do_not_leak_memory() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
 def test_editing_a_head_to_zero_equals_zeroing_its_output_slice(family: str) -> None:
-    one, passed = made(family, n_kv_heads=2)
-    attentions = [(name, part) for name, part in one.named_modules() if isinstance(part, Attention)]
+    network, forward = build_model(family, n_kv_heads=2)
+    attentions = [(name, part) for name, part in network.named_modules() if isinstance(part, Attention)]
     for number, (name, part) in enumerate(attentions):
         head = number % 4
-        with record(one, edits=[Edit(name=f"{name}.heads", heads=(head,))]):
-            edited = passed()
-        kept = part.out.weight.detach().clone()
+        with record(network, edits=[Edit(name=f"{name}.heads", heads=(head,))]):
+            output = forward()
+        original = part.out.weight.detach().clone()
         with torch.no_grad():
             part.out.weight[:, 6 * head : 6 * head + 6] = 0
-        close(edited, passed())
-        assert not torch.allclose(edited, (restored(part, kept), passed())[1])
+        close(output, forward())
+        assert not torch.allclose(output, (restore(part, original), forward())[1])
 
 
-def restored(part: Attention, weight: Tensor) -> None:
+def restore(part: Attention, weight: Tensor) -> None:
     with torch.no_grad():
         part.out.weight.copy_(weight)
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "translator"])
 def test_patching_all_tensors_gives_the_logits_of_the_source_run(family: str) -> None:
-    one, first = made(family)
-    with record(one) as seen:
+    network, first = build_model(family)
+    with record(network) as tensors:
         expected = first()
-    others = tokens(B, S), tokens()
-    again = one(*others) if isinstance(one, EncoderDecoder) else one(others[1])
-    assert not torch.allclose(again, expected)
-    patches = [Edit(name=name, value=tensor) for name, tensor in seen.items() if tensor.dtype != torch.bool]
-    for some in (patches, [edit for edit in patches if edit.name.startswith(("stack.blocks", "decoder.blocks"))]):
-        with record(one, edits=some):
-            patched = one(*others) if isinstance(one, EncoderDecoder) else one(others[1])
-        close(patched, expected)
+    other_inputs = tokens(B, S), tokens()
+    other_logits = network(*other_inputs) if isinstance(network, EncoderDecoder) else network(other_inputs[1])
+    assert not torch.allclose(other_logits, expected)
+    patches = [Edit(name=name, value=tensor) for name, tensor in tensors.items() if tensor.dtype != torch.bool]
+    for edits in (patches, [edit for edit in patches if edit.name.startswith(("stack.blocks", "decoder.blocks"))]):
+        with record(network, edits=edits):
+            logits = network(*other_inputs) if isinstance(network, EncoderDecoder) else network(other_inputs[1])
+        close(logits, expected)
 
 
 def test_empty_edit_changes_nothing() -> None:
-    one, passed = made("gpt")
-    with record(one) as seen:
-        before = passed()
-    same = [Edit(name=name, value=tensor) for name, tensor in seen.items()]
-    none = [Edit(name="stack.blocks.0.self_attention.heads", heads=()), Edit(name="stack.blocks.1", positions=())]
-    for edits in (same, none):
-        with record(one, edits=edits):
-            assert torch.equal(passed(), before)
+    network, forward = build_model("gpt")
+    with record(network) as tensors:
+        before = forward()
+    same_values = [Edit(name=name, value=tensor) for name, tensor in tensors.items()]
+    empty_edits = [
+        Edit(name="stack.blocks.0.self_attention.heads", heads=()),
+        Edit(name="stack.blocks.1", positions=()),
+    ]
+    for edits in (same_values, empty_edits):
+        with record(network, edits=edits):
+            assert torch.equal(forward(), before)
 
 
 def test_editing_a_position_changes_only_positions_that_see_it() -> None:
-    one, text = model(), tokens()
-    before = one(text)
-    with record(one, edits=[Edit(name="stack.blocks.0", positions=(3,))]) as seen:
-        after = one(text)
-    assert (seen["stack.blocks.0"][:, 3] == 0).all()
-    assert (seen["stack.blocks.0"][:, 2] != 0).any()
+    network, text = model(), tokens()
+    before = network(text)
+    with record(network, edits=[Edit(name="stack.blocks.0", positions=(3,))]) as tensors:
+        after = network(text)
+    assert (tensors["stack.blocks.0"][:, 3] == 0).all()
+    assert (tensors["stack.blocks.0"][:, 2] != 0).any()
     close(after[:, :3], before[:, :3])
     assert (after[:, 3:] - before[:, 3:]).abs().amax((0, 2)).gt(1e-4).all()
     weights = "stack.blocks.1.self_attention.weights"
-    with record(one, edits=[Edit(name=weights, value=0.25, heads=(1, 2), positions=(5,))]) as seen:
-        one(text)
-    assert (seen[weights][:, 1:3, 5] == 0.25).all()
-    assert not (seen[weights][:, 0, 5] == 0.25).any()
-    assert not (seen[weights][:, 1, 4] == 0.25).any()
+    with record(network, edits=[Edit(name=weights, value=0.25, heads=(1, 2), positions=(5,))]) as tensors:
+        network(text)
+    assert (tensors[weights][:, 1:3, 5] == 0.25).all()
+    assert not (tensors[weights][:, 0, 5] == 0.25).any()
+    assert not (tensors[weights][:, 1, 4] == 0.25).any()
 
 
 def test_edits_of_one_tensor_apply_in_order() -> None:
-    one, text = model(), tokens()
+    network, text = model(), tokens()
     name = "stack.blocks.0.feedforward"
-    with record(one, edits=[Edit(name=name, value=2.0), Edit(name=name, value=3.0, positions=(1,))]) as seen:
-        one(text)
-    assert seen[name][:, :, 0].tolist() == [[2.0, 3.0] + [2.0] * 5] * B
+    with record(network, edits=[Edit(name=name, value=2.0), Edit(name=name, value=3.0, positions=(1,))]) as tensors:
+        network(text)
+    assert tensors[name][:, :, 0].tolist() == [[2.0, 3.0] + [2.0] * 5] * B
 
 
 @pytest.mark.parametrize(
@@ -385,16 +388,16 @@ def test_edits_of_one_tensor_apply_in_order() -> None:
     ],
 )
 def test_edit_has_a_description(edit: Edit, words: str) -> None:
-    one, text = model(position=Rotary(), n_kv_heads=2), tokens()
-    with pytest.raises(ValueError, match=words), record(one, edits=[edit]):
-        one(text)
+    network, text = model(position=Rotary(), n_kv_heads=2), tokens()
+    with pytest.raises(ValueError, match=words), record(network, edits=[edit]):
+        network(text)
 
 
 def test_nested_edit_recording_is_rejected_and_the_outer_one_continues() -> None:
-    one, text = model(), tokens()
-    before = one(text)
-    with record(one) as seen:
-        with pytest.raises(ValueError, match="already being recorded; end that recording first"), record(one):
+    network, text = model(), tokens()
+    before = network(text)
+    with record(network) as tensors:
+        with pytest.raises(ValueError, match="already being recorded; end that recording first"), record(network):
             pass
-        close(one(text), before)
-    assert "stack.blocks.1.self_attention.weights" in seen
+        close(network(text), before)
+    assert "stack.blocks.1.self_attention.weights" in tensors

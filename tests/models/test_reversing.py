@@ -14,6 +14,6 @@ def test_translator_learns_to_reverse_and_attends_along_the_antidiagonal(seed: i
     command = [sys.executable, Path(__file__).with_name("reversing.py"), str(seed)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-2000:]
-    found = json.loads(process.stdout)
-    assert found["exact"] == 1.0
-    assert found["mirrored"] >= 0.95
+    result = json.loads(process.stdout)
+    assert result["exact"] == 1.0
+    assert result["mirrored"] >= 0.95

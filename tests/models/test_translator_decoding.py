@@ -49,8 +49,8 @@ class Walk:
         tokens = torch.randint(V, (3, 5))
         self.tokens = [row[:length].tolist() for row, length in zip(tokens, LENGTHS, strict=True)]
         self.owner, self.n = [0, 1, 2], 1  # n rows share a source
-        given: dict[str, Any] = {"source": self.source, "source_token_mask": self.token_mask}
-        how = given if isinstance(model_, EncoderDecoder) else {}
+        source_inputs: dict[str, Any] = {"source": self.source, "source_token_mask": self.token_mask}
+        how = source_inputs if isinstance(model_, EncoderDecoder) else {}
         logits, self.cache = model_.start(tokens, LENGTHS, capacity=capacity, **how)
         self.check(logits)
 
@@ -125,7 +125,7 @@ def test_beams_match_separate_rows(position, family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_beams_of_random_searches_match_separate_rows(family: str) -> None:
-    made = FAMILIES[family](position=POSITIONS[0])
+    network = FAMILIES[family](position=POSITIONS[0])
 
     @settings(max_examples=10, deadline=None)
     @given(
@@ -134,7 +134,7 @@ def test_beams_of_random_searches_match_separate_rows(family: str) -> None:
     @torch.no_grad()
     def search(acts: list[str], seed: int) -> None:
         torch.manual_seed(seed)
-        walk = Walk(made)
+        walk = Walk(network)
         for act in [*acts, "step"]:
             getattr(walk, act)()
 
@@ -178,61 +178,61 @@ def test_reorder_also_moves_the_sources(rows: list[int]) -> None:
 
 @torch.no_grad()
 def test_source_is_read_once_and_state_is_not_stored_in_the_model() -> None:
-    made = translator()
-    walk = Walk(made)
+    network = translator()
+    walk = Walk(network)
     calls = []
-    made.encoder.register_forward_hook(lambda *_: calls.append(1))
-    for block in made.decoder.blocks:
+    network.encoder.register_forward_hook(lambda *_: calls.append(1))
+    for block in network.decoder.blocks:
         block.cross_attention.key.register_forward_hook(lambda *_: calls.append(1))
-    made.step(torch.randint(V, (3,)), walk.cache)
+    network.step(torch.randint(V, (3,)), walk.cache)
     assert not calls
-    assert not any(isinstance(value, StackCache) for module in made.modules() for value in vars(module).values())
+    assert not any(isinstance(value, StackCache) for module in network.modules() for value in vars(module).values())
 
 
 @pytest.mark.slow
 @torch.no_grad()
 def test_greedy_decoding_is_the_same_without_a_cache() -> None:
-    made, (source, token_mask) = translator(), sources("right")
+    network, (source, token_mask) = translator(), sources("right")
     target = torch.randint(V, (3, 1))
-    logits, cache = made.start(
+    logits, cache = network.start(
         target, torch.ones(3, dtype=torch.long), source=source, source_token_mask=token_mask, capacity=2
     )
     for _ in range(MAX_LEN - 1):
-        chosen = made(source, target, source_token_mask=token_mask)[:, -1].argmax(-1)
-        assert torch.equal(logits.argmax(-1), chosen)
+        next_ids = network(source, target, source_token_mask=token_mask)[:, -1].argmax(-1)
+        assert torch.equal(logits.argmax(-1), next_ids)
         cache.grow(min(cache.capacity + 1, MAX_LEN))
-        logits = made.step(chosen, cache)
-        target = torch.cat((target, chosen[:, None]), dim=1)
+        logits = network.step(next_ids, cache)
+        target = torch.cat((target, next_ids[:, None]), dim=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_steps_match_the_full_pass_in_half_precision(dtype: torch.dtype) -> None:
-    made, (source, token_mask) = translator(position=POSITIONS[2]).to(dtype), sources("left")
+    network, (source, token_mask) = translator(position=POSITIONS[2]).to(dtype), sources("left")
     target = torch.randint(V, (3, MAX_LEN))
-    full = made(source, target, source_token_mask=token_mask)
+    full = network(source, target, source_token_mask=token_mask)
     assert full.dtype == torch.float32
-    _, cache = made.start(
+    _, cache = network.start(
         target[:, :5], torch.full((3,), 5), source=source, source_token_mask=token_mask, capacity=MAX_LEN
     )
     assert cache.layers[0].self_kv.keys.dtype == dtype
     for t in range(5, MAX_LEN):
-        logits = made.step(target[:, t], cache)
+        logits = network.step(target[:, t], cache)
         assert (torch.cosine_similarity(logits, full[:, t], dim=-1) > 0.999).all()
 
 
 @torch.no_grad()
 def test_wrong_use_is_reported() -> None:
-    made, (source, token_mask), target = translator(), sources(), torch.randint(V, (3, 5))
+    network, (source, token_mask), target = translator(), sources(), torch.randint(V, (3, 5))
     start = {"source": source, "source_token_mask": token_mask, "capacity": 6}
     with pytest.raises(ValueError, match=r"capacity=4 must be at least the 5 target tokens and at most max_len=13"):
-        made.start(target, LENGTHS, **start | {"capacity": 4})
+        network.start(target, LENGTHS, **start | {"capacity": 4})
     with pytest.raises(ValueError, match=r"capacity=14 .* at most max_len=13"):
-        made.start(target, LENGTHS, **start | {"capacity": 14})
+        network.start(target, LENGTHS, **start | {"capacity": 14})
     with pytest.raises(ValueError, match=r"cross-attention requires `memory`"):
-        made.hidden(target, None)
-    _, cache = made.start(target, LENGTHS, **start)
+        network.hidden(target, None)
+    _, cache = network.start(target, LENGTHS, **start)
     cache.expand_beams(2)
     with pytest.raises(ValueError, match=r"must be a multiple of 2, the rows per source: 5"):
         cache.reorder(torch.arange(5))
@@ -245,6 +245,6 @@ def test_number_of_sources_must_match_prefixes(monkeypatch: pytest.MonkeyPatch) 
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # annotations are not checked outside of tests
-    made = translator()
+    network = translator()
     with pytest.raises(ValueError, match=r"2 sources for 4 prefixes.*call cache.expand_beams"):
-        made.start(torch.randint(V, (4, 1)), torch.ones(4).long(), source=torch.randint(V, (2, S)), capacity=6)
+        network.start(torch.randint(V, (4, 1)), torch.ones(4).long(), source=torch.randint(V, (2, S)), capacity=6)

@@ -27,11 +27,11 @@ OTHER_SPEC = {
 }
 
 
-def another(tokens: Tensor, at: int) -> Tensor:
+def with_other_token(tokens: Tensor, column: int) -> Tensor:
     """Return the tokens with another token in one column."""
-    other = tokens.clone()
-    other[:, at] = (other[:, at] + 1) % V
-    return other
+    changed_tokens = tokens.clone()
+    changed_tokens[:, column] = (changed_tokens[:, column] + 1) % V
+    return changed_tokens
 
 
 @torch.no_grad()
@@ -41,16 +41,16 @@ def check_sight(model: EncoderDecoder) -> None:
     for token_mask in (torch.ones(2, T, dtype=torch.bool), None):
         before = model.hidden(target, memory, token_mask=token_mask)
         for at in (1, T - 1):
-            after = model.hidden(another(target, at), memory, token_mask=token_mask)
+            after = model.hidden(with_other_token(target, at), memory, token_mask=token_mask)
             assert torch.equal(after[:, :at], before[:, :at])
             assert (after[:, at:] != before[:, at:]).any(-1).all()
     for at in (0, S - 1):  # each source token is seen by all the others, and by each target token
-        moved = model.encode(another(source, at))
-        assert (moved != memory).any(-1).all()
-        assert (model.hidden(target, moved) != before).any(-1).all()
-        only = memory.clone()
-        only[:, at] = moved[:, at]
-        assert (model.hidden(target, only) != before).any(-1).all()
+        changed_memory = model.encode(with_other_token(source, at))
+        assert (changed_memory != memory).any(-1).all()
+        assert (model.hidden(target, changed_memory) != before).any(-1).all()
+        mixed_memory = memory.clone()
+        mixed_memory[:, at] = changed_memory[:, at]
+        assert (model.hidden(target, mixed_memory) != before).any(-1).all()
 
 
 @torch.no_grad()
@@ -58,8 +58,8 @@ def test_mask_of_ones_equals_no_mask() -> None:
     model = translator()
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     real = torch.ones(2, S, dtype=torch.bool), torch.ones(2, T, dtype=torch.bool)
-    given = model(source, target, source_token_mask=real[0], target_token_mask=real[1])
-    torch.testing.assert_close(given, model(source, target), **CLOSE)
+    logits = model(source, target, source_token_mask=real[0], target_token_mask=real[1])
+    torch.testing.assert_close(logits, model(source, target), **CLOSE)
 
 
 @torch.no_grad()
@@ -86,9 +86,9 @@ def check_an_empty_source(model: EncoderDecoder) -> None:
     assert logits.isfinite().all()
     for row in (0, 2):
         torch.testing.assert_close(logits[row], model(source[row : row + 1], target[row : row + 1])[0], **CLOSE)
-    other = source.clone()
-    other[1] = torch.randint(V, (S,))
-    torch.testing.assert_close(model(other, target, source_token_mask=token_mask), logits, **CLOSE)
+    other_source = source.clone()
+    other_source[1] = torch.randint(V, (S,))
+    torch.testing.assert_close(model(other_source, target, source_token_mask=token_mask), logits, **CLOSE)
     first, cache = model.start(
         target[:, :3], torch.full((3,), 3), source=source, source_token_mask=token_mask, capacity=MAX_LEN
     )

@@ -74,26 +74,26 @@ def test_translator_may_have_two_vocabularies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "normed"), [("pre", True), ("sandwich", True), ("branch", True), ("post", False)]
+    ("placement", "has_norm"), [("pre", True), ("sandwich", True), ("branch", True), ("post", False)]
 )
 @torch.no_grad()
-def test_both_sides_end_with_a_norm_and_memory_is_normalized(placement, normed: bool) -> None:
+def test_both_sides_end_with_a_norm_and_memory_is_normalized(placement, has_norm: bool) -> None:
     side = replace(STACK, placement=placement)
     model = EncoderDecoder(EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, encoder=side, decoder=side))
     for side in (model.encoder, model.decoder):
-        assert isinstance(side.final_norm, torch.nn.LayerNorm if normed else torch.nn.Identity)
-    seen: list[torch.Tensor] = []
+        assert isinstance(side.final_norm, torch.nn.LayerNorm if has_norm else torch.nn.Identity)
+    memories: list[torch.Tensor] = []
     for block in model.decoder.blocks:
-        block.cross_attention.register_forward_pre_hook(lambda _part, given: seen.append(given[1]))
+        block.cross_attention.register_forward_pre_hook(lambda _part, inputs: memories.append(inputs[1]))
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     model(source, target)
     memory = model.encode(source)
-    assert len(seen) == 2
-    assert all(torch.equal(each, memory) for each in seen)
+    assert len(memories) == 2
+    assert all(torch.equal(value, memory) for value in memories)
     # A new norm gives mean 0 and variance 1; with post-norm the last sublayer already ends with one.
     torch.testing.assert_close(memory.mean(-1), torch.zeros(2, S), atol=1e-5, rtol=0)
     torch.testing.assert_close(memory.var(-1, unbiased=False), torch.ones(2, S), atol=0.05, rtol=0)
-    if normed:
+    if has_norm:
         model.encoder.final_norm.weight.mul_(2)
         assert torch.equal(model.encode(source), 2 * memory)
 
@@ -104,8 +104,8 @@ def test_no_two_matrices_share_or_equal_initial_weights(init) -> None:
     parameters = list(model.parameters())
     assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
     matrices = [p for p in parameters if p.ndim == 2]
-    for i, one in enumerate(matrices):
-        assert not any(one.shape == other.shape and torch.equal(one, other) for other in matrices[:i])
+    for i, matrix in enumerate(matrices):
+        assert not any(matrix.shape == previous.shape and torch.equal(matrix, previous) for previous in matrices[:i])
 
 
 @pytest.mark.parametrize("init", [Normal(), Xavier(), ZeroProjections()], ids=str)
@@ -113,9 +113,9 @@ def test_each_parameter_is_initialized_from_the_seed(init) -> None:
     spec = EncoderDecoderSpec(vocab_size=V, max_len=MAX_LEN, init=init, encoder=STACK, decoder=STACK)
     first = EncoderDecoder(spec, seed=5).state_dict()
     torch.rand(3)
-    second, other = EncoderDecoder(spec, seed=5).state_dict(), EncoderDecoder(spec, seed=6).state_dict()
+    second, other_seed = EncoderDecoder(spec, seed=5).state_dict(), EncoderDecoder(spec, seed=6).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+    assert not torch.equal(first["embedding.weight"], other_seed["embedding.weight"])
     assert all(tensor.isfinite().all() for tensor in first.values())
 
 

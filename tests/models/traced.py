@@ -59,11 +59,11 @@ def trace_encoder(position: Position) -> None:
         "pooler": True,
         "classifier": Classifier(labels=("a", "b"), pooling="pooler", dropout=0.0),
     }
-    made = encoder(spec=heads, position=position).train()
+    network = encoder(spec=heads, position=position).train()
 
     def step(tokens: Tensor, places: Tensor, token_mask: Tensor, documents: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = made.hidden(tokens, token_mask=token_mask, documents=documents)
-        return made.logits(hidden.flatten(0, 1)[places]), made.classify(hidden, token_mask)
+        hidden = network.hidden(tokens, token_mask=token_mask, documents=documents)
+        return network.logits(hidden.flatten(0, 1)[places]), network.classify(hidden, token_mask)
 
     counter = CompileCounter()
     compiled = torch.compile(step, fullgraph=True, backend=counter)
@@ -86,43 +86,43 @@ def sources() -> dict[str, Tensor]:
 def trace_translator(position: Position) -> None:
     """Rows become beams, change places and are dropped."""
     layer = replace(STACK, position=position, **LAYER)
-    made = translator(spec={"encoder": layer, "decoder": layer}).train()
+    network = translator(spec={"encoder": layer, "decoder": layer}).train()
     training = CompileCounter()
-    compiled = torch.compile(made, fullgraph=True, backend=training)
+    compiled = torch.compile(network, fullgraph=True, backend=training)
     for _ in range(3):
         compiled(target=torch.randint(V, (3, 11)), **sources()).sum().backward()
     assert training.frame_count == 1, f"{training.frame_count} graphs in training"
 
-    made.eval()
+    network.eval()
     with torch.no_grad():
-        given, tokens, lengths = sources(), torch.randint(V, (3, 11)), torch.tensor([5, 3, 1])
+        source_inputs, tokens, lengths = sources(), torch.randint(V, (3, 11)), torch.tensor([5, 3, 1])
         stepping = CompileCounter()
-        step = torch.compile(made.step, fullgraph=True, backend=stepping)
-        _, cache = made.start(tokens[:, :5], lengths, **given, capacity=MAX_LEN)
-        _, eager = made.start(tokens[:, :5], lengths, **given, capacity=MAX_LEN)
+        step = torch.compile(network.step, fullgraph=True, backend=stepping)
+        _, cache = network.start(tokens[:, :5], lengths, **source_inputs, capacity=MAX_LEN)
+        _, eager = network.start(tokens[:, :5], lengths, **source_inputs, capacity=MAX_LEN)
 
         def compare(times: int, rows: int) -> None:
             for _ in range(times):
                 new = torch.randint(V, (rows,))
-                torch.testing.assert_close(step(new, cache), made.step(new, eager))
+                torch.testing.assert_close(step(new, cache), network.step(new, eager))
 
         compare(3, rows=3)
         assert stepping.frame_count == 1, f"{stepping.frame_count} graphs for steps"
-        for each in (cache, eager):
-            each.expand_beams(2)
+        for stack_cache in (cache, eager):
+            stack_cache.expand_beams(2)
         compare(2, rows=6)
         assert stepping.frame_count == 2, f"{stepping.frame_count} graphs after expand_beams"
-        for each in (cache, eager):
-            each.reorder(torch.tensor([1, 1, 2, 3, 5, 4]))
+        for stack_cache in (cache, eager):
+            stack_cache.reorder(torch.tensor([1, 1, 2, 3, 5, 4]))
         compare(1, rows=6)
         assert stepping.frame_count == 2, f"{stepping.frame_count} graphs after reorder within groups"
-        for each in (cache, eager):
-            each.reorder(torch.tensor([4, 5, 1, 0]))  # fewer rows: one more graph at most, then none
+        for stack_cache in (cache, eager):
+            stack_cache.reorder(torch.tensor([4, 5, 1, 0]))  # fewer rows: one more graph at most, then none
         compare(2, rows=4)
         assert stepping.frame_count <= 3, f"{stepping.frame_count} graphs after dropping a group"
 
         reading = CompileCounter()
-        start = torch.compile(made.start, fullgraph=True, backend=reading)
+        start = torch.compile(network.start, fullgraph=True, backend=reading)
         for lengths in ([5, 3, 1], [1, 4, 2]):
             start(tokens[:, :5], torch.tensor(lengths), **sources(), capacity=MAX_LEN)
         assert reading.frame_count == 1, f"{reading.frame_count} graphs for sources and prefixes"

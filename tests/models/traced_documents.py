@@ -57,25 +57,25 @@ def compiled(function: Any = None, **_: Any) -> Any:
 
 def causal(documents: Tensor) -> tuple[Any, Any, Any]:
     stack = replace(STACK, d_model=64, n_layers=1, n_kv_heads=2, position=Rotary(), qk_norm=True)
-    made = DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
+    model = DecoderOnly(DecoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
     shape = ROWS, LENGTH
-    return made, causal_loss, CausalBatch(torch.randint(V, shape), torch.randint(V, shape), None, documents)
+    return model, causal_loss, CausalBatch(torch.randint(V, shape), torch.randint(V, shape), None, documents)
 
 
 def masked(documents: Tensor) -> tuple[Any, Any, Any]:
     stack = replace(STACK, d_model=64, n_layers=1, position=Learned())
-    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
+    model = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
     real = torch.arange(LENGTH) < torch.tensor([LENGTH, 170])[:, None]
     at = real.flatten().nonzero()[::5, 0]
     batch = MaskedBatch(torch.randint(V, (ROWS, LENGTH)), at, torch.randint(V, at.shape), real, documents)
-    return made, masked_loss, batch
+    return model, masked_loss, batch
 
 
-def learn(made: Any, loss: Any, batch: Any) -> list[Tensor]:
-    made.zero_grad()
-    found = loss(made, batch)
-    found.total.backward()
-    return [found.total.detach(), *(p.grad.clone() for p in made.parameters() if p.grad is not None)]
+def learn(model: Any, loss: Any, batch: Any) -> list[Tensor]:
+    model.zero_grad()
+    result = loss(model, batch)
+    result.total.backward()
+    return [result.total.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
 def check(name: str, expected: list[Tensor], found: list[Tensor]) -> None:
@@ -93,25 +93,25 @@ squares = partial(document_mask.__setattr__, "DEVICES", ("cpu",))
 document_mask.DTYPES = (torch.float32,)
 for layout in sys.argv[1:]:
     for case in (causal,) if layout == "few" else (causal, masked):
-        made, loss, batch = case(LAYOUTS[layout])
-        other = batch._replace(documents=LAYOUTS[layout].flip(0))
-        shaken(made).train()
+        model, loss, batch = case(LAYOUTS[layout])
+        other_batch = batch._replace(documents=LAYOUTS[layout].flip(0))
+        shaken(model).train()
         dense()
-        expected, then = learn(made, loss, batch), learn(made, loss, other)
+        expected, expected_other = learn(model, loss, batch), learn(model, loss, other_batch)
         squares()
         forms = {"one graph": compile_loss(loss), "not compiled": loss, "compiled in place": loss}
-        for form, of_form in forms.items() if layout == "many" and case is causal else [*forms.items()][:1]:
+        for form, form_loss in forms.items() if layout == "many" and case is causal else [*forms.items()][:1]:
             torch.compiler.reset()
             document_mask._compiled_attention.cache_clear()
             if form == "compiled in place":
-                compile_in_place(made)
-            check(f"{case.__name__}, {layout}, {form}", expected, learn(made, of_form, batch))
+                compile_in_place(model)
+            check(f"{case.__name__}, {layout}, {form}", expected, learn(model, form_loss, batch))
             graphs = counters["stats"]["unique_graphs"]
-            check(f"{case.__name__}, {layout}, {form}, again", then, learn(made, of_form, other))
+            check(f"{case.__name__}, {layout}, {form}, again", expected_other, learn(model, form_loss, other_batch))
             assert counters["stats"]["unique_graphs"] == graphs > 0, f"{form}: recompiled for other documents"
 assert 0 < largest < LENGTH * LENGTH, f"a tensor of {largest} numbers"
 if "many" in sys.argv:
     dense()
     torch.compiler.reset()
-    learn(made, compile_loss(loss), batch)
+    learn(model, compile_loss(loss), batch)
     assert largest >= LENGTH * LENGTH, "no dense mask was created"

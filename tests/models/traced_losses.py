@@ -31,8 +31,8 @@ from tercet.training.compute import compiling
 
 
 def ids(*shape: int, ignored: bool = False) -> Tensor:
-    drawn = torch.randint(0, V, shape)
-    return drawn.masked_fill(torch.rand(shape) < 0.2, IGNORE_INDEX) if ignored else drawn
+    token_ids = torch.randint(0, V, shape)
+    return token_ids.masked_fill(torch.rand(shape) < 0.2, IGNORE_INDEX) if ignored else token_ids
 
 
 def causal(*, documents: bool = False, padding: bool = False, rows: int = 3, length: int = 11) -> CausalBatch:
@@ -45,9 +45,9 @@ def masked() -> MaskedBatch:
     return MaskedBatch(ids(3, 11), torch.randint(0, 33, (7,)), ids(7, ignored=True), torch.ones(3, 11).bool())
 
 
-def pairs(rows: int = 3, read: int = 9, written: int = 7) -> PairBatch:
-    mask = torch.arange(read) < torch.tensor([read, 5, 4, 6, 7])[:rows, None]
-    return PairBatch(ids(rows, read), mask, ids(rows, written), ids(rows, written, ignored=True))
+def pairs(rows: int = 3, source_length: int = 9, target_length: int = 7) -> PairBatch:
+    mask = torch.arange(source_length) < torch.tensor([source_length, 5, 4, 6, 7])[:rows, None]
+    return PairBatch(ids(rows, source_length), mask, ids(rows, target_length), ids(rows, target_length, ignored=True))
 
 
 def labels(targets: Tensor) -> LabeledBatch:
@@ -86,20 +86,20 @@ CASES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def learn(made: AnyModel, loss: Any, batch: Any, smoothing: float) -> tuple[Tensor, ...]:
-    made.zero_grad()
+def learn(network: AnyModel, loss: Any, batch: Any, smoothing: float) -> tuple[Tensor, ...]:
+    network.zero_grad()
     torch.manual_seed(5)  # seed for dropout
-    found = loss(made, batch, smoothing=smoothing)
-    (0.37 * found.total).backward()
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in made.parameters()]
-    return found.total.detach(), found.plain, found.count, *gradients
+    result = loss(network, batch, smoothing=smoothing)
+    (0.37 * result.total).backward()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in network.parameters()]
+    return result.total.detach(), result.plain, result.count, *gradients
 
 
-def check(name: str, compiled: Any, made: AnyModel, loss: Any, batch: Any) -> None:
+def check(name: str, compiled: Any, network: AnyModel, loss: Any, batch: Any) -> None:
     smoothing = 0.0 if batch.targets.is_floating_point() else 0.1
-    expected = learn(made, loss, batch, smoothing)
+    expected = learn(network, loss, batch, smoothing)
     with use_form(FORM):
-        found = learn(made, compiled, batch, smoothing)
+        found = learn(network, compiled, batch, smoothing)
     assert len(expected) > 12
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
@@ -108,9 +108,9 @@ def check(name: str, compiled: Any, made: AnyModel, loss: Any, batch: Any) -> No
 def check_each() -> None:
     likelihood.MIN_CHUNK_ROWS, likelihood.CHUNK_ELEMENTS["cpu"] = 1, 11 * V  # three chunks
     for name in sys.argv[2:] or CASES:
-        loss, build, batch_of = CASES[name]
+        loss, build, make_batch = CASES[name]
         torch.compiler.reset()
-        check(name, compiling.compile_loss(loss), build(n_layers=1).train(), loss, batch_of())
+        check(name, compiling.compile_loss(loss), build(n_layers=1).train(), loss, make_batch())
 
 
 def check_all_shapes(name: str) -> None:
@@ -122,15 +122,17 @@ def check_all_shapes(name: str) -> None:
         (2, 9, 10),
         (4, MAX_LEN, 5),
     )  # from 16 tokens on, PyTorch uses other kernels on a CPU
-    made, compiled = build(n_layers=1).train(), compiling.compile_loss(loss, dynamic=True)
+    network, compiled = build(n_layers=1).train(), compiling.compile_loss(loss, dynamic=True)
     torch.compiler.reset()
     counters.clear()
-    for rows, length, written in shapes:
+    for rows, length, target_length in shapes:
         padded = name == "chat"
         batch = (
-            pairs(rows, length, written) if name == "translation" else causal(padding=padded, rows=rows, length=length)
+            pairs(rows, length, target_length)
+            if name == "translation"
+            else causal(padding=padded, rows=rows, length=length)
         )
-        check(name, compiled, made, loss, batch)
+        check(name, compiled, network, loss, batch)
     assert counters["stats"]["unique_graphs"] == 1, f"{name}: {counters['stats']['unique_graphs']} graphs"
 
 

@@ -55,15 +55,15 @@ def outputs_and_gradients(form, qkv, **how) -> list[Tensor]:
     return [out, *torch.autograd.grad((out * weights).sum(), qkv)]
 
 
-@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("kind", MASKS)
-def test_both_forms_agree_forward_and_backward(kind: str, groups: int, biased: bool) -> None:
+def test_both_forms_agree_forward_and_backward(kind: str, groups: int, with_bias: bool) -> None:
     qkv = tensors(groups, S)
-    how = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if biased else None}
+    how = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if with_bias else None}
     fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend_fused, attend_by_hand))
-    for one, other in zip(fused, by_hand, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    for found, expected in zip(fused, by_hand, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def source_mask(queries: int, keys: int) -> Tensor:
@@ -71,58 +71,58 @@ def source_mask(queries: int, keys: int) -> Tensor:
     return padding_mask(1, keys)
 
 
-@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("groups", [2, 1], ids=["GQA", "MQA"])
 @pytest.mark.parametrize("kind", ["padding", "random", "source", "causal flag"])
 def test_heads_folded_into_queries_agree_forward_and_backward(
-    kind: str, groups: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, groups: int, with_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On GPUs, heads are folded into queries if there is a mask or bias."""
     causal = kind == "causal flag"
     keys = T if causal else S
     qkv = tensors(groups, keys)
     mask = None if causal else {**MASKS, "source": source_mask}[kind](T, keys)
-    how = {"mask": mask, "bias": alibi(T, keys) if biased else None, "causal": causal}
+    how = {"mask": mask, "bias": alibi(T, keys) if with_bias else None, "causal": causal}
     by_hand = outputs_and_gradients(attend_by_hand, qkv, **how)
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
-    for one, other in zip(outputs_and_gradients(attend_fused, qkv, **how), by_hand, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    for found, expected in zip(outputs_and_gradients(attend_fused, qkv, **how), by_hand, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_folded_heads_use_the_cache_and_a_mask_of_one_row_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decode step on a GPU passes the cache itself to PyTorch's kernel, without a copy."""
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
-    asked = dict[str, Any]()
+    arguments = dict[str, Any]()
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        asked.update(how, q=q, k=k, v=v)
+        arguments.update(how, q=q, k=k, v=v)
         return torch.zeros_like(q)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
     q, k, v, mask = torch.randn(B, H, 1, K), torch.randn(B, 2, S, K), torch.randn(B, 2, S, K), padding_mask(1, S)
     attend_fused(q, k, v)
-    assert asked["q"] is q
-    assert asked["enable_gqa"]
-    asked.clear()
+    assert arguments["q"] is q
+    assert arguments["enable_gqa"]
+    arguments.clear()
     assert attend_fused(q, k, v, mask=mask).shape == q.shape
-    assert asked["k"] is k
-    assert asked["v"] is v
-    assert asked["attn_mask"] is mask
-    assert asked["q"].shape == (B, 2, H // 2, K)
-    assert not asked.get("enable_gqa")
+    assert arguments["k"] is k
+    assert arguments["v"] is v
+    assert arguments["attn_mask"] is mask
+    assert arguments["q"].shape == (B, 2, H // 2, K)
+    assert not arguments.get("enable_gqa")
     monkeypatch.undo()
     assert attention.FOLD_DEVICES == ("cuda",)
 
 
-@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
-def test_causal_flag_equals_the_causal_mask_in_both_forms(groups: int, biased: bool) -> None:
+def test_causal_flag_equals_the_causal_mask_in_both_forms(groups: int, with_bias: bool) -> None:
     qkv = tensors(groups, T)
-    bias = alibi(T, T) if biased else None
+    bias = alibi(T, T) if with_bias else None
     masked = outputs_and_gradients(attend_by_hand, qkv, mask=MASKS["causal"](T, T), bias=bias)
     for form in (attend_fused, attend_by_hand):
-        for one, other in zip(outputs_and_gradients(form, qkv, causal=True, bias=bias), masked, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+        for found, expected in zip(outputs_and_gradients(form, qkv, causal=True, bias=bias), masked, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
@@ -136,16 +136,16 @@ def test_both_forms_agree_in_bfloat16(kind: str, groups: int) -> None:
         torch.testing.assert_close(fused, by_hand, atol=4e-2, rtol=4e-2)
 
 
-@pytest.mark.parametrize("biased", [False, True], ids=["", "alibi"])
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "alibi"])
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
-def test_query_without_visible_keys_has_zero_output_and_gradient(form, biased: bool) -> None:
+def test_query_without_visible_keys_has_zero_output_and_gradient(form, with_bias: bool) -> None:
     qkv = tensors(2, S)
-    out, dq, dk, dv = outputs_and_gradients(form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if biased else None)
+    out, dq, dk, dv = outputs_and_gradients(form, qkv, mask=random_mask(T, S), bias=alibi(T, S) if with_bias else None)
     assert (out[0, :, 2] == 0).all()
     assert (dq[0, :, 2] == 0).all()
-    for each in (out, dq, dk, dv):
-        assert each.isfinite().all()
-        assert each.abs().sum() > 0
+    for tensor in (out, dq, dk, dv):
+        assert tensor.isfinite().all()
+        assert tensor.abs().sum() > 0
 
 
 @pytest.mark.parametrize("queries", [5, 130])  # compiled kernels accept 130 x 130 scores of 8 heads
@@ -162,8 +162,8 @@ def test_learned_bias_has_a_gradient_in_every_form(kind: str, queries: int) -> N
     ]
     assert gradients[0][3].abs().max() > 1e-3
     for form in gradients[1:]:
-        for one, other in zip(form, gradients[0], strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        for found, expected in zip(form, gradients[0], strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
@@ -199,15 +199,15 @@ def test_attend_falls_back_to_pytorch_without_a_kernel(monkeypatch: pytest.Monke
 
 def test_note_receives_each_step_and_its_result_is_used() -> None:
     q, k, v = tensors(2, T)
-    noted = dict[str, Tensor]()
+    tensors_by_name = dict[str, Tensor]()
 
     def note(name: str, tensor: Tensor) -> Tensor:
-        noted[name] = tensor
+        tensors_by_name[name] = tensor
         return 2 * tensor if name == "heads" else tensor
 
     out = attend_by_hand(q, k, v, causal=True, note=note)
-    assert list(noted) == ["q", "k", "v", "scores", "mask", "weights", "heads"]
-    assert torch.equal(noted["mask"][0, 0], torch.ones(T, T, dtype=torch.bool).tril())
+    assert list(tensors_by_name) == ["q", "k", "v", "scores", "mask", "weights", "heads"]
+    assert torch.equal(tensors_by_name["mask"][0, 0], torch.ones(T, T, dtype=torch.bool).tril())
     assert torch.equal(out, 2 * attend_by_hand(q, k, v, causal=True))
 
 
@@ -230,13 +230,13 @@ def test_weights_sum_to_one() -> None:
 @pytest.mark.parametrize("form", [attend_fused, attend_by_hand])
 def test_dropout_keeps_the_mean(form) -> None:
     q, k, v = tensors(2, S)
-    many = form(*(x.repeat(2000, 1, 1, 1) for x in (q, k, v)), dropout=0.3)
-    mean = many.unflatten(0, (2000, B)).mean(0)
+    outputs = form(*(x.repeat(2000, 1, 1, 1) for x in (q, k, v)), dropout=0.3)
+    mean = outputs.unflatten(0, (2000, B)).mean(0)
     torch.testing.assert_close(mean, form(q, k, v), atol=0.12, rtol=0)
     assert not torch.equal(form(q, k, v, dropout=0.3), form(q, k, v))
 
 
-def copied(ours: Attention, theirs: nn.MultiheadAttention) -> None:
+def copy_weights(ours: Attention, theirs: nn.MultiheadAttention) -> None:
     """Copy the weights of PyTorch's module, whose query, key and value are stacked in one matrix."""
     state = theirs.state_dict()
     parts = (ours.query, ours.key, ours.value)
@@ -256,26 +256,26 @@ def test_attention_matches_pytorch(cross: bool, masked: bool) -> None:
     theirs = nn.MultiheadAttention(24, 4, batch_first=True)
     nn.init.normal_(theirs.in_proj_bias)
     ours = Attention(24, 4, bias=True)
-    copied(ours, theirs)
+    copy_weights(ours, theirs)
     x, memory = torch.randn(B, T, 24), torch.randn(B, S, 24)
     source = memory if cross else x
     real = torch.ones(B, source.shape[1], dtype=torch.bool)
     real[1, -2:] = not masked
     expected, _ = theirs(x, source, source, key_padding_mask=~real)
-    given = ours(x, memory if cross else None, mask=real[:, None, None] if masked else None)
-    torch.testing.assert_close(given, expected, atol=1e-6, rtol=1e-5)
+    found = ours(x, memory if cross else None, mask=real[:, None, None] if masked else None)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_grouped_heads_equal_full_attention_with_repeated_heads() -> None:
-    grouped, full = Attention(24, 6, n_kv_heads=2), Attention(24, 6)
+    grouped_attention, full_attention = Attention(24, 6, n_kv_heads=2), Attention(24, 6)
     with torch.no_grad():
         for name in ("query", "out"):
-            getattr(full, name).weight.copy_(getattr(grouped, name).weight)
+            getattr(full_attention, name).weight.copy_(getattr(grouped_attention, name).weight)
         for name in ("key", "value"):
-            heads = getattr(grouped, name).weight.unflatten(0, (2, 4))
-            getattr(full, name).weight.copy_(heads.repeat_interleave(3, dim=0).flatten(0, 1))
+            heads = getattr(grouped_attention, name).weight.unflatten(0, (2, 4))
+            getattr(full_attention, name).weight.copy_(heads.repeat_interleave(3, dim=0).flatten(0, 1))
     x = torch.randn(B, T, 24)
-    torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(grouped_attention(x, causal=True), full_attention(x, causal=True), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [6, 2])
@@ -283,15 +283,17 @@ def test_grouped_heads_equal_full_attention_with_repeated_heads() -> None:
 def test_rows_with_a_shared_source_match_repeated_sources(n: int, groups: int) -> None:
     attention, mask = Attention(24, 6, n_kv_heads=groups), padding_mask(1, S)
     x, source = torch.randn(n * B, T, 24), torch.randn(B, S, 24)
-    shared = source.clone().requires_grad_(), x.clone().requires_grad_()
-    own = source.clone().requires_grad_(), x.clone().requires_grad_()
-    given = attention(shared[1], shared[0], mask=mask)
-    expected = attention(own[1], own[0].repeat_interleave(n, dim=0), mask=mask.repeat_interleave(n, dim=0))
-    torch.testing.assert_close(given, expected, atol=1e-6, rtol=1e-5)
-    for y in (given, expected):
+    shared_leaves = source.clone().requires_grad_(), x.clone().requires_grad_()
+    separate_leaves = source.clone().requires_grad_(), x.clone().requires_grad_()
+    found = attention(shared_leaves[1], shared_leaves[0], mask=mask)
+    expected = attention(
+        separate_leaves[1], separate_leaves[0].repeat_interleave(n, dim=0), mask=mask.repeat_interleave(n, dim=0)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    for y in (found, expected):
         (y * x).sum().backward()
-    for one, other in zip(shared, own, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
+    for shared_leaf, separate_leaf in zip(shared_leaves, separate_leaves, strict=True):
+        torch.testing.assert_close(shared_leaf.grad, separate_leaf.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_query_rows_must_be_a_multiple_of_the_sources() -> None:
@@ -319,8 +321,8 @@ def test_heads_may_be_wider_than_d_model_divided_by_n_heads() -> None:
 
 def test_qk_norm_makes_weights_independent_of_input_scale() -> None:
     x = torch.randn(B, T, 24)
-    for normed in (True, False):
-        attention = Attention(24, 4, qk_norm=normed)
+    for qk_norm in (True, False):
+        attention = Attention(24, 4, qk_norm=qk_norm)
         weights = [
             attention_weights(
                 attention_scores(
@@ -330,21 +332,21 @@ def test_qk_norm_makes_weights_independent_of_input_scale() -> None:
             )
             for s in (1.0, 9.0)
         ]
-        assert torch.allclose(*weights, atol=1e-4) is normed
+        assert torch.allclose(*weights, atol=1e-4) is qk_norm
 
 
 def test_qk_norm_is_an_rms_norm_of_each_head_with_an_epsilon_of_1e_6(monkeypatch: pytest.MonkeyPatch) -> None:
     attention, x = Attention(24, 4, qk_norm=True), 3e-3 * torch.randn(B, T, 24)
-    noted = list[Tensor]()
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, **options: noted.extend((q, k)) or q)
+    qk = list[Tensor]()
+    monkeypatch.setattr(attention, "attend", lambda q, k, v, **options: qk.extend((q, k)) or q)
     norms = (attention.query_norm, attention.key_norm)
     for norm in norms:
         nn.init.normal_(norm.weight)
     attention(x)
-    for given, linear, norm in zip(noted, (attention.query, attention.key), norms, strict=True):
+    for found, linear, norm in zip(qk, (attention.query, attention.key), norms, strict=True):
         heads = linear(x).unflatten(-1, (4, 6)).transpose(1, 2)
         expected = heads * (heads.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.weight
-        torch.testing.assert_close(given, expected)
+        torch.testing.assert_close(found, expected)
 
 
 def test_dropout_acts_in_training_only() -> None:

@@ -65,8 +65,8 @@ def test_block_matches_pytorchs_encoder_layer(placement) -> None:
     ours, theirs = pair(placement, cross=False)
     x, real = torch.randn(B, T, D), last_padded(T)
     expected = theirs(x, src_key_padding_mask=~real)
-    given = ours(x, mask=real[:, None, None].expand(B, 1, T, T))
-    torch.testing.assert_close(given[real], expected[real], atol=2e-5, rtol=1e-4)
+    found = ours(x, mask=real[:, None, None].expand(B, 1, T, T))
+    torch.testing.assert_close(found[real], expected[real], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
@@ -75,8 +75,8 @@ def test_block_with_cross_attention_matches_pytorchs_decoder_layer(placement) ->
     x, memory, real = torch.randn(B, T, D), torch.randn(B, M, D), last_padded(M)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     expected = theirs(x, memory, tgt_mask=future, memory_key_padding_mask=~real)
-    given = ours(x, causal=True, memory=memory, memory_mask=real[:, None, None])
-    torch.testing.assert_close(given, expected, atol=2e-5, rtol=1e-4)
+    found = ours(x, causal=True, memory=memory, memory_mask=real[:, None, None])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
@@ -105,8 +105,8 @@ def test_reorder_also_moves_the_cross_attention_cache() -> None:
     cache.advance(1)
     rows = torch.tensor([1, 0, 1])
     cache.reorder(rows)
-    given = layer(x[rows, 1:], mask=cache.mask(cache.positions(1)), memory=memory[rows], cache=cache.layers[0])
-    torch.testing.assert_close(given, layer(x, causal=True, memory=memory)[rows, 1:], atol=1e-5, rtol=1e-5)
+    output = layer(x[rows, 1:], mask=cache.mask(cache.positions(1)), memory=memory[rows], cache=cache.layers[0])
+    torch.testing.assert_close(output, layer(x, causal=True, memory=memory)[rows, 1:], atol=1e-5, rtol=1e-5)
 
 
 def test_cross_attention_without_memory_is_rejected() -> None:

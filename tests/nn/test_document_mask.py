@@ -24,14 +24,17 @@ def packed(length: int, rows: int = 3) -> Tensor:
 @pytest.mark.parametrize("length", [1, 5, 128, 256, 300])
 def test_block_mask_matches_the_dense_mask(length: int, causal: bool) -> None:
     documents = packed(length)
-    mask, same = document_blocks(documents, causal=causal), documents[:, None, :, None] == documents[:, None, None, :]
-    dense = same.tril() if causal else same
+    mask, same_document = (
+        document_blocks(documents, causal=causal),
+        documents[:, None, :, None] == documents[:, None, None, :],
+    )
+    dense = same_document.tril() if causal else same_document
     assert torch.equal(dense_mask(mask), dense)
     blocks = -(-length // 128)
     squares = F.pad(dense, (0, 128 * blocks - length) * 2).unflatten(3, (blocks, 128)).unflatten(2, (blocks, 128))
-    some, every = squares.any(5).any(3), squares.all(5).all(3)  # (B, 1, N, N)
-    assert torch.equal(mask.to_dense().bool(), some)
-    for name, squares_of_kind in (("", some & ~every), ("full_", every)):
+    any_visible, all_visible = squares.any(5).any(3), squares.all(5).all(3)  # (B, 1, N, N)
+    assert torch.equal(mask.to_dense().bool(), any_visible)
+    for name, squares_of_kind in (("", any_visible & ~all_visible), ("full_", all_visible)):
         assert torch.equal(getattr(mask, f"{name}kv_num_blocks"), squares_of_kind.sum(-1, dtype=torch.int32))
         assert torch.equal(getattr(mask, f"{name}q_num_blocks"), squares_of_kind.sum(-2, dtype=torch.int32))
 
@@ -39,15 +42,15 @@ def test_block_mask_matches_the_dense_mask(length: int, causal: bool) -> None:
 @each_causal
 def test_block_mask_is_complete_for_any_document_ids(causal: bool) -> None:
     documents = torch.randint(-3, 3, (2, 13)).repeat_interleave(23, dim=1)
-    listed = document_blocks(documents, causal=causal)
-    pairs = listed.to_dense().repeat_interleave(128, -1).repeat_interleave(128, -2)[..., :299, :299]
-    mask = dense_mask(listed)
+    blocks = document_blocks(documents, causal=causal)
+    pairs = blocks.to_dense().repeat_interleave(128, -1).repeat_interleave(128, -2)[..., :299, :299]
+    mask = dense_mask(blocks)
     assert 0 < mask.sum() < mask.numel()
     assert not (mask & ~pairs.bool()).any()
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("overrides", "expected"),
     [
         ({}, True),
         ({"dtype": torch.float16}, True),
@@ -59,9 +62,9 @@ def test_block_mask_is_complete_for_any_document_ids(causal: bool) -> None:
         ({"d_head": 8}, False),
     ],
 )
-def test_block_mask_is_used_only_where_the_kernel_supports_it(changed: dict, expected: bool) -> None:
+def test_block_mask_is_used_only_where_the_kernel_supports_it(overrides: dict, expected: bool) -> None:
     settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "has_bias": False}
-    assert supports_block_mask(**settings | changed) is expected
+    assert supports_block_mask(**settings | overrides) is expected
 
 
 class Largest(TorchDispatchMode):
@@ -69,8 +72,8 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, list | tuple) else [out]:
-            self.numbers = max(self.numbers, one.numel() if isinstance(one, Tensor) else 0)
+        for tensor in out if isinstance(out, list | tuple) else [out]:
+            self.numbers = max(self.numbers, tensor.numel() if isinstance(tensor, Tensor) else 0)
         return out
 
 
@@ -81,9 +84,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mask_of_stack(*, padded: bool = False, causal: bool = True, training: bool = True, **stack) -> object:
     spec = StackSpec(d_model=32, n_layers=1, n_heads=2, **{"position": NoPosition()} | stack)
-    made = Stack(spec, causal=causal, max_len=1024).train(training)
+    network = Stack(spec, causal=causal, max_len=1024).train(training)
     x, documents = torch.zeros(1, 1024, 32, dtype=torch.bfloat16), torch.arange(1024)[None] // 300
-    return made._mask(x, torch.arange(1024)[None] < 800 if padded else None, documents.clamp(max=2))
+    return network._mask(x, torch.arange(1024)[None] < 800 if padded else None, documents.clamp(max=2))
 
 
 @pytest.mark.slow  # because of PyTorch's import time

@@ -72,9 +72,9 @@ def test_every_parameter_is_initialized(scheme) -> None:
 def test_same_seed_gives_same_weights_for_any_global_generator_state(scheme) -> None:
     first = model(scheme, seed=5).state_dict()
     torch.rand(3)
-    second, other = model(scheme, seed=5).state_dict(), model(scheme, seed=6).state_dict()
+    second, other_seed = model(scheme, seed=5).state_dict(), model(scheme, seed=6).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+    assert not torch.equal(first["embedding.weight"], other_seed["embedding.weight"])
 
 
 def test_initialization_does_not_change_the_global_generator() -> None:
@@ -87,8 +87,8 @@ def test_initialization_does_not_change_the_global_generator() -> None:
 
 def test_no_two_matrices_are_equal() -> None:
     weights = [weight for _, weight in matrices(model(Normal())).values()]
-    for i, one in enumerate(weights):
-        assert not any(one.shape == other.shape and torch.equal(one, other) for other in weights[:i])
+    for i, matrix in enumerate(weights):
+        assert not any(matrix.shape == previous.shape and torch.equal(matrix, previous) for previous in weights[:i])
 
 
 @pytest.mark.parametrize("scheme", [Normal(), Xavier(), ZeroProjections()], ids=str)

@@ -43,12 +43,12 @@ def test_row_of_zeros_stays_zero() -> None:
 def test_product_matches_that_of_the_dequantized_weight(narrow: str, rows: int) -> None:
     layer, x = Linear(512, 700), torch.randn(rows, 512)
     layer.quantize(narrow)
-    meant = torch.nn.functional.linear(x.double(), layer.dequantize(torch.float64), layer.bias.double())
+    expected = torch.nn.functional.linear(x.double(), layer.dequantize(torch.float64), layer.bias.double())
     with torch.no_grad():
         atol = (
             1e-4 if narrow == "int8" and rows <= MAX_GEMV_ROWS else 1e-5
         )  # with few rows, the kernel rounds x to 16 bits
-        torch.testing.assert_close(layer(x).double(), meant, atol=atol, rtol=1e-5)
+        torch.testing.assert_close(layer(x).double(), expected, atol=atol, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -66,8 +66,8 @@ def test_quantized_model_has_nearly_the_same_outputs(narrow: str) -> None:
     whole, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
     assert whole.shape == (2, 53)
     assert cache.layers[0].self_kv.keys.dtype == torch.float32
-    stepped = model.step(tokens[:, 9], cache)
-    torch.testing.assert_close(stepped[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)
+    logits = model.step(tokens[:, 9], cache)
+    torch.testing.assert_close(logits[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)
 
 
 def test_quantized_model_can_be_copied_but_not_quantized_again() -> None:

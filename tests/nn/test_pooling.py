@@ -12,9 +12,9 @@ KINDS = ("mean", "first")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_does_not_change_vectors(kind, side: str) -> None:
     separate = torch.randn(1, 5, 7)
-    beside = torch.full((1, 6, 7), float("nan"))  # values at padding must not be read
+    padding = torch.full((1, 6, 7), float("nan"))  # values at padding must not be read
     token_mask = torch.tensor([[True] * 5 + [False] * 6])
-    hidden = torch.cat((separate, beside), 1)
+    hidden = torch.cat((separate, padding), 1)
     if side == "left":
         hidden, token_mask = hidden.roll(6, 1), token_mask.roll(6, 1)
     torch.testing.assert_close(pool(hidden, token_mask, kind), pool(separate, None, kind))

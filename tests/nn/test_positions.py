@@ -14,7 +14,7 @@ PLACES = {
     Learned(): "embed", Sinusoidal(): "embed", Rotary(): "rotation", ALiBi(): "bias", RelativeBias(): "bias",
     NoPosition(): None,
 }  # fmt: skip
-LEARNED = ("learned", "relative_bias")
+LEARNED_KINDS = ("learned", "relative_bias")
 
 
 @pytest.mark.parametrize("spec", PLACES, ids=lambda spec: spec.kind)
@@ -45,11 +45,11 @@ def test_rotary_scores_depend_on_the_distance_only(share: float) -> None:
     scheme = Rotary(share=share).build(d_model=24, d_head=12, n_heads=2, max_len=11)
     q, k = torch.randn(1, 2, 1, 12), torch.randn(1, 2, 1, 12)
 
-    def score(query_at: int, key_at: int) -> torch.Tensor:
-        at_query, at_key = (scheme.rotation(torch.tensor([[p]])) for p in (query_at, key_at))
-        assert at_query is not None
-        assert at_key is not None
-        return (rotate(q, at_query) * rotate(k, at_key)).sum(-1)
+    def score(query_position: int, key_position: int) -> torch.Tensor:
+        query_rotation, key_rotation = (scheme.rotation(torch.tensor([[p]])) for p in (query_position, key_position))
+        assert query_rotation is not None
+        assert key_rotation is not None
+        return (rotate(q, query_rotation) * rotate(k, key_rotation)).sum(-1)
 
     for shift in (1, 17, 500):
         torch.testing.assert_close(score(5 + shift, 2 + shift), score(5, 2), atol=1e-4, rtol=1e-4)
@@ -62,12 +62,12 @@ def test_rotary_rotates_pair_i_and_i_plus_half_by_its_own_angle() -> None:
     x = torch.randn(2, 4, 7, 6)
     rotation = scheme.rotation(torch.arange(7)[None])
     assert rotation is not None
-    turned = rotate(x, rotation)
+    result = rotate(x, rotation)
     for i in range(3):
         angles = torch.arange(7) * 100.0 ** (-2 * i / 6)
         pairs = torch.complex(x[..., i], x[..., i + 3]) * torch.polar(torch.ones(7), angles)
-        torch.testing.assert_close(turned[..., i], pairs.real, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(turned[..., i + 3], pairs.imag, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(result[..., i], pairs.real, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(result[..., i + 3], pairs.imag, atol=1e-5, rtol=1e-5)
 
 
 def test_partial_rotation_keeps_the_rest_of_the_head() -> None:
@@ -75,14 +75,14 @@ def test_partial_rotation_keeps_the_rest_of_the_head() -> None:
     x = torch.randn(2, 2, 7, 12)
     rotation = scheme.rotation(torch.arange(7)[None])
     assert rotation is not None
-    turned = rotate(x, rotation)
-    assert torch.equal(turned[..., 6:], x[..., 6:])
-    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
-    assert torch.equal(turned[:, :, 0], x[:, :, 0])  # position 0 is not rotated
-    assert not torch.allclose(turned[:, :, 1:, :6], x[:, :, 1:, :6], atol=1e-3)
+    result = rotate(x, rotation)
+    assert torch.equal(result[..., 6:], x[..., 6:])
+    torch.testing.assert_close(result.norm(dim=-1), x.norm(dim=-1))
+    assert torch.equal(result[:, :, 0], x[:, :, 0])  # position 0 is not rotated
+    assert not torch.allclose(result[:, :, 1:, :6], x[:, :, 1:, :6], atol=1e-3)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind not in LEARNED], ids=str)
+@pytest.mark.parametrize("spec", [spec for spec in PLACES if PLACES[spec] and spec.kind not in LEARNED_KINDS], ids=str)
 def test_half_precision_keeps_positions_above_256_exact(spec) -> None:
     def acts(scheme) -> list[torch.Tensor]:
         far = torch.tensor([[4001, 4003]])
@@ -134,10 +134,10 @@ def test_near_distances_have_separate_buckets_and_far_ones_logarithmic_buckets(
         share = math.log(max(distance, near) / near) / math.log(max_distance / near)
         expected = distance if distance < near else min(near + int(share * near + 1e-6), n_buckets - 1)
         assert int(scheme.buckets(torch.tensor([[[distance]]]))) == expected
-    both = relative_bias(n_buckets=2 * n_buckets, max_distance=max_distance, causal=False)
-    before, behind = (both.buckets(sign * torch.arange(1, 400)[None, None]) for sign in (1, -1))
-    assert torch.equal(before, scheme.buckets(torch.arange(1, 400)[None, None]))
-    assert torch.equal(behind, before + n_buckets)
+    bias = relative_bias(n_buckets=2 * n_buckets, max_distance=max_distance, causal=False)
+    positive, negative = (bias.buckets(sign * torch.arange(1, 400)[None, None]) for sign in (1, -1))
+    assert torch.equal(positive, scheme.buckets(torch.arange(1, 400)[None, None]))
+    assert torch.equal(negative, positive + n_buckets)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])

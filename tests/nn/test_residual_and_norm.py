@@ -31,8 +31,8 @@ def test_norms_are_separate_parts(placement) -> None:
 
 def test_dropout_applies_only_to_the_branch() -> None:
     residual, x = Residual(lambda: nn.LayerNorm(24), dropout=0.5), torch.randn(2, 5, 24)
-    added = residual(x, torch.ones_like) - x
-    assert set(added.detach().round().unique().tolist()) == {0.0, 2.0}
+    branch = residual(x, torch.ones_like) - x
+    assert set(branch.detach().round().unique().tolist()) == {0.0, 2.0}
     residual.eval()
     torch.testing.assert_close(residual(x, torch.ones_like), x + 1)
 

@@ -37,11 +37,11 @@ class Case(NamedTuple):
     tolerance: float
 
 
-class Own(Tensor):
+class CustomTensor(Tensor):
     """A third-party subclass of Tensor."""
 
 
-def mask_of(pick: random.Random, batch: int, queries: int, keys: int) -> Tensor | None:
+def draw_mask(pick: random.Random, batch: int, queries: int, keys: int) -> Tensor | None:
     shape = (pick.choice([1, batch]), 1, pick.choice([1, queries]), keys)
     return pick.choice([None, torch.rand(shape) < 0.7])
 
@@ -52,10 +52,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k.mT / q.shape[-1] ** 0.5
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril() if causal else mask
-    return weights_of(scores, visible) @ v
+    return attention_weights(scores, visible) @ v
 
 
-def weights_of(scores: Tensor, visible: Tensor | None) -> Tensor:
+def attention_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
     if visible is None:
         return scores.softmax(-1)
     return scores.masked_fill(~visible, -1e300).softmax(-1).masked_fill(~visible, 0.0)
@@ -88,18 +88,18 @@ def decode_attention(pick: random.Random) -> Case:
     def formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return attention(q.transpose(1, 2), k, v, mask).transpose(1, 2)
 
-    return Case([torch.randn(b, t, h, k), *tables, mask_of(pick, b, t, s)], formula, 1e-4)
+    return Case([torch.randn(b, t, h, k), *tables, draw_mask(pick, b, t, s)], formula, 1e-4)
 
 
 def top_tokens(pick: random.Random) -> Case:
     n, h, v = pick.randint(1, 3), pick.randint(1, 4), pick.randint(1, 50)
-    never = torch.tensor([pick.randrange(v) for _ in range(pick.randint(0, 2))], dtype=torch.long)
+    forbidden = torch.tensor([pick.randrange(v) for _ in range(pick.randint(0, 2))], dtype=torch.long)
 
     def formula(
-        scores: Tensor, totals: Tensor, count: int, never: Tensor, end: int, early: Tensor
+        scores: Tensor, totals: Tensor, count: int, forbidden: Tensor, end: int, early: Tensor
     ) -> tuple[Tensor, None, None]:
         sums = totals.double()[:, :, None] + scores.double().log_softmax(-1).view(*totals.shape, -1)
-        sums[:, :, [i for i in never.tolist() if 0 <= i < sums.shape[-1]]] = -torch.inf
+        sums[:, :, [i for i in forbidden.tolist() if 0 <= i < sums.shape[-1]]] = -torch.inf
         if 0 <= end < sums.shape[-1]:
             sums[early, :, end] = -torch.inf
         flat = F.pad(sums.flatten(1), (0, count), value=-torch.inf)
@@ -107,7 +107,7 @@ def top_tokens(pick: random.Random) -> Case:
 
     scores = torch.randn(n * h, v + pick.randint(0, 2))[:, :v]
     count, early = pick.randint(1, 9), torch.rand(n) < 0.5
-    return Case([scores, torch.randn(n, h), count, never, pick.randrange(v), early], formula, 1e-4)
+    return Case([scores, torch.randn(n, h), count, forbidden, pick.randrange(v), early], formula, 1e-4)
 
 
 def cross_entropy_(pick: random.Random) -> Case:
@@ -136,11 +136,11 @@ def cross_entropy_(pick: random.Random) -> Case:
 def masked_softmax(pick: random.Random) -> Case:
     b, h, t, s = pick.randint(1, 2), pick.randint(1, 3), pick.randint(1, 20), pick.randint(1, 40)
     causal = pick.random() < 0.4 and t <= s
-    mask, dtype = None if causal else mask_of(pick, b, t, s), pick.choice([torch.float32, bf16])
+    mask, dtype = None if causal else draw_mask(pick, b, t, s), pick.choice([torch.float32, bf16])
 
     def formula(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril() if causal else mask
-        return weights_of(scores.double(), visible)
+        return attention_weights(scores.double(), visible)
 
     return Case([torch.randn(b, h, t, s).to(dtype), mask, causal], formula, 0.02 if dtype == bf16 else 1e-4)
 
@@ -154,7 +154,7 @@ def masked_softmax_backward(pick: random.Random) -> Case:
         grad_output, weights = grad_output.double(), weights.double()
         return weights * (grad_output - (weights * grad_output).sum(-1, keepdim=True))
 
-    weights = weights_of(scores.float(), None).to(scores.dtype)
+    weights = attention_weights(scores.float(), None).to(scores.dtype)
     return Case([torch.randn_like(scores), weights, causal], formula, 2 * tolerance)
 
 
@@ -223,7 +223,7 @@ def flash_attention(pick: random.Random) -> Case:
         return attention(*arguments), None
 
     tolerance = 0.1 if dtype == bf16 else 1e-4
-    return Case([q, keys, values, None if causal else mask_of(pick, b, t, s), causal], formula, tolerance)
+    return Case([q, keys, values, None if causal else draw_mask(pick, b, t, s), causal], formula, tolerance)
 
 
 def flash_attention_backward(pick: random.Random) -> Case:
@@ -247,8 +247,8 @@ CASES = [
 def spoil(pick: random.Random, x: Any) -> tuple[Any, bool]:
     """Return a replacement for an argument, and whether its numbers and shape are unchanged."""
     if not isinstance(x, Tensor):
-        others = [None, True, -3, -1, 0, 1, 7, 2**40, 0.1, -1.0, 2.0, float("nan"), "gelu", "none", "sine", [True]]
-        return pick.choice(others), False
+        invalid = [None, True, -3, -1, 0, 1, 7, 2**40, 0.1, -1.0, 2.0, float("nan"), "gelu", "none", "sine", [True]]
+        return pick.choice(invalid), False
     form = pick.choice(
         ["size", "size", "axes", "dtype", "values", "gaps", "transposed", "meta", "class", "negative", "learns", "none"]
     )
@@ -273,13 +273,13 @@ def spoil(pick: random.Random, x: Any) -> tuple[Any, bool]:
     if form == "meta":
         return x.to("meta"), False
     if form == "class":
-        return x.as_subclass(Own), True
+        return x.as_subclass(CustomTensor), True
     if form == "learns" and x.is_floating_point():
         return x.detach().clone().requires_grad_(), True
     return None, False
 
 
-def tensors_of(answer: Any) -> list[Tensor | None]:
+def result_tensors(answer: Any) -> list[Tensor | None]:
     return list(answer) if isinstance(answer, tuple) else [answer]
 
 
@@ -294,7 +294,7 @@ def check(case: Case, name: str, *, right: bool, exact: bool) -> bool:
     plain = [x.detach().as_subclass(Tensor).clone() if isinstance(x, Tensor) else x for x in arguments]  # originals
     operator = getattr(ops, name)
     try:
-        answer = tensors_of(operator(*arguments))
+        answer = result_tensors(operator(*arguments))
     except REFUSALS:
         if right:
             raise
@@ -305,9 +305,9 @@ def check(case: Case, name: str, *, right: bool, exact: bool) -> bool:
     if all(not isinstance(x, Tensor) or type(x) is Tensor for x in arguments):
         fakes = [x.to("meta") if isinstance(x, Tensor) else x for x in arguments]
         with torch.no_grad():
-            assert shapes == [(x.shape, x.dtype) for x in tensors_of(operator(*fakes)) if x is not None]
+            assert shapes == [(x.shape, x.dtype) for x in result_tensors(operator(*fakes)) if x is not None]
     if exact:
-        expected = tensors_of(case.formula(*plain))
+        expected = result_tensors(case.formula(*plain))
         for x, y in zip(answer, expected, strict=True):
             if x is not None and y is not None:
                 torch.testing.assert_close(
@@ -326,8 +326,8 @@ def optimize(pick: random.Random, *, hurt: bool) -> bool:
     expected = torch.cat([x.double() for x in tensors["gradients"]]).norm()
     if hurt:
         name, place = pick.choice([*tensors]), pick.randrange(len(shapes))
-        other, _ = spoil(pick, tensors[name][place])
-        tensors[name][place] = pick.choice([other, tensors["parameters"][0]])
+        spoiled, _ = spoil(pick, tensors[name][place])
+        tensors[name][place] = pick.choice([spoiled, tensors["parameters"][0]])
     try:
         adam_(*tensors.values(), settings=[(0.1, 0.9, 0.99, 1e-8, 0.1)] * len(shapes))
         norm = gradient_norm(tensors["gradients"])
@@ -348,8 +348,8 @@ def run(case_number: int, seed: int, kinds: list[Callable[[random.Random], Case]
         return "adam_", not hurt, optimize(pick, hurt=hurt)
     case, exact = kinds[kind](pick), True
     for place in pick.sample(range(len(case.arguments)), pick.randint(1, 2) if hurt else 0):
-        case.arguments[place], same = spoil(pick, case.arguments[place])
-        exact = exact and same
+        case.arguments[place], is_equivalent = spoil(pick, case.arguments[place])
+        exact = exact and is_equivalent
     name = kinds[kind].__name__
     try:
         return name, not hurt, check(case, name, right=not hurt, exact=exact)
@@ -362,14 +362,14 @@ def main(cases: int, seed: int = 0, shard: str = "0/1") -> None:
     levels.COMPILE_TIMEOUT = 900.0  # sanitizers are slow
     assert library() is not None
     first, step = (int(word) for word in shard.split("/"))
-    answered, start = Counter[tuple[bool, bool]](), time.monotonic()
+    counts, start = Counter[tuple[bool, bool]](), time.monotonic()
     for number in range(first, cases, step):
         _, right, process = run(number, seed, CASES)
-        answered[right, process] += 1
+        counts[right, process] += 1
     seconds = time.monotonic() - start
     print(
-        f"{answered.total():,} cases of {len(CASES) + 1} operators, {answered.total() / seconds:,.0f} a second: "
-        f"{answered[True, True]:,} right, {answered[False, True]:,} other answers, {answered[False, False]:,} refusals"
+        f"{counts.total():,} cases of {len(CASES) + 1} operators, {counts.total() / seconds:,.0f} a second: "
+        f"{counts[True, True]:,} right, {counts[False, True]:,} other answers, {counts[False, False]:,} refusals"
     )
 
 

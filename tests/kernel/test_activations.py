@@ -15,10 +15,10 @@ from tercet.nn.feedforward import ACTIVATIONS
 
 pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason="no C++ compiler")]
 SMOOTH = ["gelu", "gelu_tanh", "silu"]
-in_both = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
-@in_both
+@both_dtypes
 @pytest.mark.parametrize("name", SMOOTH)
 @given(count=st.integers(1, 70), size=st.sampled_from([0.01, 1.0, 10.0]), seed=st.integers(0, 2**32))
 def test_activation_matches_the_formula_forward_and_backward(
@@ -60,9 +60,11 @@ def test_feed_forward_network_uses_it_where_supported(
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     assert "activate" in type(activation(x).grad_fn).__name__
     assert supports_activation(x.float())
-    for other in (x.float()[:4], x.mT, x[:2], x.double()):
-        assert not supports_activation(other)
-        torch.testing.assert_close(activation(other).double(), activation(other.double()), rtol=2**-7, atol=1e-3)
+    for unsupported in (x.float()[:4], x.mT, x[:2], x.double()):
+        assert not supports_activation(unsupported)
+        torch.testing.assert_close(
+            activation(unsupported).double(), activation(unsupported.double()), rtol=2**-7, atol=1e-3
+        )
 
 
 @pytest.mark.slow
@@ -76,9 +78,9 @@ def test_compiled_module_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) ->
 
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     torch.compiler.reset()
-    found = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=look)(x)
+    output = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=look)(x)
     assert graphs[0].print_readable(print_output=False).count("tercet.activate.default") == 1
-    assert torch.equal(found, ACTIVATIONS["gelu"](x))
+    assert torch.equal(output, ACTIVATIONS["gelu"](x))
 
 
 def test_none_activation_copies_the_input() -> None:

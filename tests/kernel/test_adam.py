@@ -51,65 +51,65 @@ def test_steps_match_pytorch(sizes: list[int], decay: float, size: float, scale:
 @given(sizes=SIZES, size=st.sampled_from([1e-8, 1.0, 1e10]), seed=st.integers(0, 2**32))
 def test_norm_is_that_of_all_tensors(sizes: list[int], size: float, seed: int) -> None:
     torch.manual_seed(seed)
-    given = numbers(sizes, size)
-    expected = torch.cat(given).double().norm()
-    torch.testing.assert_close(gradient_norm(given).double(), expected, rtol=1e-5, atol=0.0)
+    gradients = numbers(sizes, size)
+    expected = torch.cat(gradients).double().norm()
+    torch.testing.assert_close(gradient_norm(gradients).double(), expected, rtol=1e-5, atol=0.0)
 
 
 def test_threads_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = numbers([100_003, 5, 40_000])
+    gradients = numbers([100_003, 5, 40_000])
     results = list[tuple[float, list[Tensor]]]()
     for threads in (1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        ours = [x.clone() for x in given]
-        means, squares = ([torch.zeros_like(x) for x in given] for _ in range(2))
-        steps = [torch.zeros(()) for _ in given]
-        adam_(ours, given, means, squares, steps, settings=[(0.1, 0.9, 0.99, 1e-8, 0.1)] * len(ours))
-        results.append((float(gradient_norm(given)), ours))
+        ours = [x.clone() for x in gradients]
+        means, squares = ([torch.zeros_like(x) for x in gradients] for _ in range(2))
+        steps = [torch.zeros(()) for _ in gradients]
+        adam_(ours, gradients, means, squares, steps, settings=[(0.1, 0.9, 0.99, 1e-8, 0.1)] * len(ours))
+        results.append((float(gradient_norm(gradients)), ours))
     assert results[0][0] == results[1][0] == results[2][0]
-    for _, found in results[1:]:
-        assert all(torch.equal(x, y) for x, y in zip(found, results[0][1], strict=True))
+    for _, parameters in results[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(parameters, results[0][1], strict=True))
 
 
 def test_nan_and_infinity_appear_in_the_norm() -> None:
-    for bad in (torch.nan, torch.inf):
-        given = numbers([20, 30])
-        given[1][29] = bad
-        assert not gradient_norm(given).isfinite()
+    for value in (torch.nan, torch.inf):
+        gradients = numbers([20, 30])
+        gradients[1][29] = value
+        assert not gradient_norm(gradients).isfinite()
 
 
 def test_each_parameter_has_its_own_settings() -> None:
     ours = [torch.ones(3), torch.ones(5)]
-    none, means, squares = ([torch.zeros(3), torch.zeros(5)] for _ in range(3))
+    zeros, means, squares = ([torch.zeros(3), torch.zeros(5)] for _ in range(3))
     settings = [(0.1, 0.9, 0.99, 1e-8, 0.0), (0.5, 0.9, 0.99, 1e-8, 0.2)]
-    adam_(ours, none, means, squares, [torch.zeros(()) for _ in ours], settings=settings)
+    adam_(ours, zeros, means, squares, [torch.zeros(()) for _ in ours], settings=settings)
     assert torch.equal(ours[0], torch.ones(3))  # no gradient, no decay
     torch.testing.assert_close(ours[1], torch.full((5,), 1 - 0.5 * 0.2))
 
 
 def test_autograd_detects_in_place_changes_of_parameters() -> None:
     p = torch.nn.Parameter(torch.ones(4))
-    kept = (p * p).sum()  # autograd saves p for the square
+    loss = (p * p).sum()  # autograd saves p for the square
     mean, square = torch.zeros(4), torch.zeros(4)
     adam_([p], [torch.ones(4)], [mean], [square], [torch.zeros(())], settings=[(0.1, 0.9, 0.99, 1e-8, 0.0)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        kept.backward()
+        loss.backward()
 
 
 def test_supported_parameters_use_the_kernel() -> None:
     def learnt(*tensors: Tensor) -> list[Tensor]:
-        found = [x.requires_grad_() for x in tensors]
-        for p in found:
+        parameters = [x.requires_grad_() for x in tensors]
+        for p in parameters:
             p.grad = torch.zeros_like(p)
-        return found
+        return parameters
 
     large = torch.zeros(MIN_WORK)
     assert supports_gradients(learnt(large, torch.zeros(3, 4)))
     assert supports_gradients(learnt(torch.nn.Parameter(large)))
     assert not supports_gradients([])
     assert not supports_gradients(learnt(torch.zeros(3, 4)))
-    for other in (torch.zeros(4, 3).mT, torch.zeros(4, dtype=torch.float64), torch.zeros(4, device="meta")):
-        assert not supports_gradients(learnt(large, other))
+    for unsupported in (torch.zeros(4, 3).mT, torch.zeros(4, dtype=torch.float64), torch.zeros(4, device="meta")):
+        assert not supports_gradients(learnt(large, unsupported))
     lying = learnt(large, torch.zeros(4, 3))
     lying[1].grad = torch.zeros(3, 4).mT
     assert not supports_gradients(lying)

@@ -43,7 +43,7 @@ def test_constant_is_marked_as_in_torch() -> None:
     assert vars(ours) == vars(theirs) != {}
 
 
-class Interrupted:
+class InterruptedBuild:
     """A tensor whose `data_ptr` raises KeyboardInterrupt, as if the user had pressed Ctrl-C."""
 
     def data_ptr(self) -> int:
@@ -55,6 +55,6 @@ def test_ctrl_c_during_argument_conversion_is_raised() -> None:
     if kernels is None:
         pytest.skip("no compiled kernels")
     with pytest.raises(KeyboardInterrupt):
-        kernels.linear_float32(Interrupted(), *[None] * 8)
+        kernels.linear_float32(InterruptedBuild(), *[None] * 8)
     with pytest.raises(ctypes.ArgumentError):
         kernels.linear_float32("no tensor", *[None] * 8)

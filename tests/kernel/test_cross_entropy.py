@@ -48,29 +48,29 @@ def test_kernel_matches_cross_entropy_written_out(
     torch.manual_seed(seed)
     whole = (torch.randn(n, v + gaps) * size).to(dtype)
     targets = torch.randint(v, (n,)).masked_fill(torch.rand(n) < 0.3, -100)
-    kept, scores = whole.clone(), whole[:, :v]
+    original, scores = whole.clone(), whole[:, :v]
     expected = written_out(scores, targets, smoothing=smoothing, softcap=softcap)
     how = {"smoothing": smoothing, "softcap": softcap}
 
     totals, plains = cross_entropy_(scores, targets, **how, needs_grad=False)
-    assert torch.equal(whole, kept)  # without a requested gradient, none is written
-    again = cross_entropy_(scores, targets, **how, needs_grad=True)
-    assert torch.equal(torch.stack(again), torch.stack((totals, plains)))
+    assert torch.equal(whole, original)  # without a requested gradient, none is written
+    losses = cross_entropy_(scores, targets, **how, needs_grad=True)
+    assert torch.equal(torch.stack(losses), torch.stack((totals, plains)))
     torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(scores.double(), expected[2], rtol=rounding, atol=2e-6)
-    assert torch.equal(whole[:, v:], kept[:, v:])  # nothing is written outside the vocabulary
+    assert torch.equal(whole[:, v:], original[:, v:])  # nothing is written outside the vocabulary
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [3, 11])
-def test_non_finite_scores_stay_in_their_row(broken: float, place: int) -> None:
+def test_non_finite_scores_stay_in_their_row(value: float, place: int) -> None:
     scores, targets = torch.randn(3, 12), torch.tensor([1, 2, 3])
-    scores[1, place] = broken
+    scores[1, place] = value
     totals, plains = cross_entropy_(scores, targets, smoothing=0.0, softcap=None, needs_grad=True)
-    for found in (totals, plains, scores.sum(1)):
-        assert found.isfinite().tolist() == [True, False, True]
+    for row_values in (totals, plains, scores.sum(1)):
+        assert row_values.isfinite().tolist() == [True, False, True]
 
 
 def test_bfloat16_gradient_is_rounded_to_nearest() -> None:
@@ -84,25 +84,25 @@ def test_bfloat16_gradient_is_rounded_to_nearest() -> None:
 def test_threads_share_the_rows() -> None:
     torch.manual_seed(0)
     scores, targets = torch.randn(300, 1_000), torch.randint(1_000, (300,))
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             gradient = scores.clone()
-            found.append(torch.stack(cross_entropy_(gradient, targets, smoothing=0.1, softcap=None, needs_grad=True)))
-            found.append(gradient)
+            results.append(torch.stack(cross_entropy_(gradient, targets, smoothing=0.1, softcap=None, needs_grad=True)))
+            results.append(gradient)
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, found[i % 2]) for i, one in enumerate(found))
+    assert all(torch.equal(result, results[i % 2]) for i, result in enumerate(results))
 
 
 def test_supported_logits() -> None:
     rows = MIN_WORK // 1_024
-    fit = torch.zeros(rows, 1_024)
-    assert supports_logits(fit)
-    assert supports_logits(fit.bfloat16())
-    assert not supports_logits(fit[1:])  # too few rows to be worth compiling
-    assert not supports_logits(fit.half())
+    logits = torch.zeros(rows, 1_024)
+    assert supports_logits(logits)
+    assert supports_logits(logits.bfloat16())
+    assert not supports_logits(logits[1:])  # too few rows to be worth compiling
+    assert not supports_logits(logits.half())
     assert not supports_logits(torch.zeros(1_024, rows).T)
-    assert not supports_logits(fit.requires_grad_())
+    assert not supports_logits(logits.requires_grad_())

@@ -22,7 +22,7 @@ def masks(b: int, t: int, s: int) -> list[Tensor | None]:
 @given(
     b=st.integers(1, 3),
     groups=st.integers(1, 3),
-    each=st.integers(1, 3),
+    queries_per_head=st.integers(1, 3),
     t=st.integers(1, 8),
     s=st.integers(1, 41),
     width=st.sampled_from([8, 16, 24, 32, 40, 72]),
@@ -31,17 +31,17 @@ def masks(b: int, t: int, s: int) -> list[Tensor | None]:
     seed=st.integers(0, 2**32),
 )
 def test_decode_attention_matches_the_formula(
-    b: int, groups: int, each: int, t: int, s: int, width: int, mask: int, size: float, seed: int
+    b: int, groups: int, queries_per_head: int, t: int, s: int, width: int, mask: int, size: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    q = size * torch.randn(b, t, groups * each, width).transpose(1, 2)
+    q = size * torch.randn(b, t, groups * queries_per_head, width).transpose(1, 2)
     k, v = torch.randn(b, groups, s, width), torch.randn(b, s, groups, width).transpose(1, 2)
-    allowed = masks(b, t, s)[mask]
+    visible = masks(b, t, s)[mask]
     assert supports_decode_attention(q, k, v)
-    expected = attend_by_hand(q.double(), k.double(), v.double(), mask=allowed)
+    expected = attend_by_hand(q.double(), k.double(), v.double(), mask=visible)
     # Large queries give large scores, and a relative error in a score is an absolute error in the exponent.
     torch.testing.assert_close(
-        decode_attention(q, k, v, allowed).double(), expected, atol=2e-5 * max(1.0, size), rtol=1e-5
+        decode_attention(q, k, v, visible).double(), expected, atol=2e-5 * max(1.0, size), rtol=1e-5
     )
 
 
@@ -49,9 +49,9 @@ def test_masked_keys_are_not_read_and_fully_masked_queries_get_zeros() -> None:
     q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
     k[:, :, 5:], v[:, :, 5:] = math.nan, math.inf
     mask = torch.arange(9).expand(2, 1, 1, 9) < torch.tensor([5, 0])[:, None, None, None]
-    found = decode_attention(q, k, v, mask)
-    torch.testing.assert_close(found[0], attend_by_hand(q[:1], k[:1, :, :5], v[:1, :, :5])[0], atol=1e-6, rtol=1e-5)
-    assert torch.equal(found[1], torch.zeros(4, 1, 16))
+    output = decode_attention(q, k, v, mask)
+    torch.testing.assert_close(output[0], attend_by_hand(q[:1], k[:1, :, :5], v[:1, :, :5])[0], atol=1e-6, rtol=1e-5)
+    assert torch.equal(output[1], torch.zeros(4, 1, 16))
 
 
 def test_non_finite_inputs_are_not_hidden() -> None:

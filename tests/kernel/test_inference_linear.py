@@ -40,23 +40,23 @@ def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | Non
     rows=st.integers(1, 70),
     k=st.integers(1, 67),
     n=st.integers(1, 43),
-    biased=st.booleans(),
+    with_bias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-@example(kind="int8", rows=1, k=67, n=43, biased=False, seed=0)
-@example(kind="int8", rows=16, k=67, n=43, biased=False, seed=0)
-def test_product_matches_pytorch(kind: str, rows: int, k: int, n: int, biased: bool, seed: int) -> None:
+@example(kind="int8", rows=1, k=67, n=43, with_bias=False, seed=0)
+@example(kind="int8", rows=16, k=67, n=43, with_bias=False, seed=0)
+def test_product_matches_pytorch(kind: str, rows: int, k: int, n: int, with_bias: bool, seed: int) -> None:
     torch.manual_seed(seed)
     x, (weight, scale) = torch.randn(rows, k), weights(kind, n, k)
-    bias = torch.randn(n) if biased else None
+    bias = torch.randn(n) if with_bias else None
     exact = x.double() @ weight.double().T
     exact = exact if scale is None else exact * scale.double()
     exact = exact if bias is None else exact + bias.double()
-    found = inference_linear(x, weight, scale, bias)
+    output = inference_linear(x, weight, scale, bias)
     if scale is not None and rows <= MAX_GEMV_ROWS:
-        assert bool(((found - exact).abs() <= most_rounding(x, weight, scale) + 1e-6 * exact.abs() + 1e-6).all())
+        assert bool(((output - exact).abs() <= most_rounding(x, weight, scale) + 1e-6 * exact.abs() + 1e-6).all())
     else:
-        torch.testing.assert_close(found.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
+        torch.testing.assert_close(output.double(), exact, atol=2e-6 * float(exact.abs().max() + 1), rtol=1e-5)
 
 
 def most_rounding(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -79,9 +79,9 @@ def test_x_in_16_bits_keeps_the_range_of_each_piece(rows: int, k: int) -> None:
     weight[1] = -127
     weight[2, 1024:] = -128
     exact = (x.double() @ weight.double().T) * scale.double()
-    found = inference_linear(x, weight, scale, None)
+    output = inference_linear(x, weight, scale, None)
     rounding = most_rounding(x, weight, scale)
-    assert bool(((found - exact).abs() <= rounding + 1e-6 * (x.abs() @ weight.abs().float().T) * scale).all())
+    assert bool(((output - exact).abs() <= rounding + 1e-6 * (x.abs() @ weight.abs().float().T) * scale).all())
     top = torch.full((rows, k), 3e4)
     torch.testing.assert_close(
         inference_linear(top, weight, scale, None).double(),
@@ -98,10 +98,10 @@ def test_x_in_16_bits_handles_zeros_nan_and_infinity() -> None:
     x[1] = 1e-38  # too small to differ from zero
     x[2, 7], x[3, 39] = float("nan"), float("inf")
     x[4] = 3e38 / 40
-    found = inference_linear(x, weight, scale, torch.ones(9))
-    assert bool((found[:2] == 1).all())
-    assert bool(found[2:4].isnan().all())
-    torch.testing.assert_close(found[4], torch.full((9,), 3e38), rtol=1e-4, atol=0)
+    output = inference_linear(x, weight, scale, torch.ones(9))
+    assert bool((output[:2] == 1).all())
+    assert bool(output[2:4].isnan().all())
+    torch.testing.assert_close(output[4], torch.full((9,), 3e38), rtol=1e-4, atol=0)
 
 
 @needs_kernel
@@ -121,15 +121,15 @@ def test_any_shape_of_rows_and_any_number_of_threads_match(rows: int) -> None:
     x, (weight, _) = torch.randn(2, rows, 1, 401), weights("fp32", 701, 401)
     threads = torch.get_num_threads()
     try:
-        found = []
+        outputs = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(inference_linear(x, weight, None, None))
+            outputs.append(inference_linear(x, weight, None, None))
     finally:
         torch.set_num_threads(threads)
-    assert found[0].shape == (2, rows, 1, 701)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert outputs[0].shape == (2, rows, 1, 701)
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
     strided = torch.randn(401, 5).T
     torch.testing.assert_close(inference_linear(strided, weight, None, None), strided @ weight.T, atol=1e-4, rtol=1e-4)
 
@@ -201,13 +201,13 @@ def test_results_are_the_same_without_a_compiler(tmp_path: Path, monkeypatch: py
     unoptimized.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX") or "c++"} "$@" -O0\n')
     unoptimized.chmod(0o755)
     monkeypatch.setenv("CXX", str(unoptimized))
-    there = look(tmp_path, COMPILING)
-    kept = [path for path in (tmp_path / "kernels").iterdir() if path.suffix != ".lock"]
-    assert [path.suffix for path in kept] == [".so"]  # no intermediate files remain
-    made = kept[0].stat().st_mtime_ns
-    assert look(tmp_path) == there
-    assert kept[0].stat().st_mtime_ns == made  # compiled once
-    broken = look(tmp_path / "b", f"{COMPILING}\ntercet: no compiled kernels, using PyTorch: ", CXX="false")
-    assert (there[0], broken[0]) == ("True", "False")
-    for found, plain in zip(there[1:], broken[1:], strict=True):
-        assert float(plain) == pytest.approx(float(found), abs=1e-4)
+    with_compiler = look(tmp_path, COMPILING)
+    libraries = [path for path in (tmp_path / "kernels").iterdir() if path.suffix != ".lock"]
+    assert [path.suffix for path in libraries] == [".so"]  # no intermediate files remain
+    compile_time = libraries[0].stat().st_mtime_ns
+    assert look(tmp_path) == with_compiler
+    assert libraries[0].stat().st_mtime_ns == compile_time  # compiled once
+    without_compiler = look(tmp_path / "b", f"{COMPILING}\ntercet: no compiled kernels, using PyTorch: ", CXX="false")
+    assert (with_compiler[0], without_compiler[0]) == ("True", "False")
+    for kernel, pytorch in zip(with_compiler[1:], without_compiler[1:], strict=True):
+        assert float(pytorch) == pytest.approx(float(kernel), abs=1e-4)

@@ -9,7 +9,9 @@ import pytest
 from tercet.kernel.build import library
 from tercet.kernel.levels import LEVELS, Level, cpu_instructions, levels_of, missing_instructions
 
-RUNNABLE = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
+RUNNABLE = [
+    candidate for candidate in levels_of(os.uname().machine) if not missing_instructions(candidate, cpu_instructions())
+]
 
 # The shapes are chosen so that the last vectors of a row, the last rows of a tile and prefetched weights reach
 # the end of the mapping.

@@ -28,7 +28,7 @@ from tercet.training.run_folder.arithmetic import describe_arithmetic
 
 Compiler = Callable[[str], Path]
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler")
-BY_NAME = {level.name: level for level in LEVELS}
+LEVEL_BY_NAME = {level.name: level for level in LEVELS}
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("TERCET_KERNEL", raising=False)
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr(build, "cpu_instructions", lambda: BY_NAME["x86-64-v4"].needs)
+    monkeypatch.setattr(build, "cpu_instructions", lambda: LEVEL_BY_NAME["x86-64-v4"].needs)
     (tmp_path / "prebuilt").mkdir()
     return tmp_path
 
@@ -67,7 +67,7 @@ def choose() -> KernelChoice:
     return choose_kernels.__wrapped__()
 
 
-def copied() -> str:
+def copy_arithmetic() -> str:
     """Return the command of a compiler that outputs the kernels of this process."""
     return f'cp "{kernels()._name}" "$last"'
 
@@ -86,19 +86,19 @@ def copied() -> str:
     ],
 )
 def test_highest_fully_supported_level_is_chosen(machine: str, lacks: tuple[str, ...], level: str) -> None:
-    cpu = {*BY_NAME["x86-64-v4-amx"].needs, "amx_int8", "sse"} - set(lacks)
+    cpu = {*LEVEL_BY_NAME["x86-64-v4-amx"].needs, "amx_int8", "sse"} - set(lacks)
     assert best_level(machine, cpu).name == level
     assert best_level("aarch64", {"fp", "asimd"}).name == "armv8-a"
     assert best_level("aarch64", ()).name == "native"
 
 
-@pytest.mark.parametrize("permitted", [True, False])
-def test_amx_requires_permission_of_the_process(permitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    amx = BY_NAME["x86-64-v4-amx"].needs
+@pytest.mark.parametrize("has_permission", [True, False])
+def test_amx_requires_permission_of_the_process(has_permission: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    amx = LEVEL_BY_NAME["x86-64-v4-amx"].needs
     monkeypatch.setattr(levels, "_cpu_line", lambda *_: " ".join(sorted(amx)))
-    monkeypatch.setattr(levels, "_permit_tiles", lambda: permitted)
-    assert cpu_instructions() == (amx if permitted else amx - {"amx_tile", "amx_bf16"})
-    assert best_level("x86_64", cpu_instructions()).name == ("x86-64-v4-amx" if permitted else "x86-64-v4-bf16")
+    monkeypatch.setattr(levels, "_permit_tiles", lambda: has_permission)
+    assert cpu_instructions() == (amx if has_permission else amx - {"amx_tile", "amx_bf16"})
+    assert best_level("x86_64", cpu_instructions()).name == ("x86-64-v4-amx" if has_permission else "x86-64-v4-bf16")
 
 
 def test_higher_levels_include_lower_levels() -> None:
@@ -114,7 +114,7 @@ def test_levels_can_be_listed_without_pytorch() -> None:
 def test_kernels_of_the_wheel_are_used_without_compiling(
     machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiler(copied())
+    compiler(copy_arithmetic())
     shutil.copy(kernels()._name, machine / "prebuilt" / "x86-64-v4.so")
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "prebuilt")
@@ -129,7 +129,7 @@ def test_kernels_of_the_wheel_are_used_without_compiling(
 @pytest.mark.parametrize("content", [b"", b"no library"])
 def test_kernels_that_cannot_be_loaded_are_compiled(machine: Path, compiler: Compiler, content: bytes) -> None:
     (machine / "prebuilt" / "x86-64-v4.so").write_bytes(content)
-    compiler(copied())
+    compiler(copy_arithmetic())
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
     assert "the kernels of the installed package cannot be loaded" in choice.reason
@@ -139,13 +139,13 @@ def test_kernels_that_cannot_be_loaded_are_compiled(machine: Path, compiler: Com
 def test_missing_kernels_are_compiled_once_with_the_flags_of_the_level(
     machine: Path, compiler: Compiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiler(copied())
+    compiler(copy_arithmetic())
     choice = choose()
     assert (choice.level, choice.origin) == ("x86-64-v4", "compiled")
     assert capsys.readouterr().err == "tercet: compiling the CPU kernels once, which takes about 15 s\n"
-    compiled, linked = calls(machine)
-    assert "-march=x86-64-v4 -c " in compiled
-    assert linked.startswith("-shared ")
+    compile_call, link_call = calls(machine)
+    assert "-march=x86-64-v4 -c " in compile_call
+    assert link_call.startswith("-shared ")
     assert choose().origin == "compiled"
     assert len(calls(machine)) == 2
     assert capsys.readouterr().err == ""
@@ -156,7 +156,7 @@ def test_cpu_without_a_level_gets_native_kernels(
     machine: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "cpu_instructions", lambda: frozenset({"sse2"}))
-    compiler(copied())
+    compiler(copy_arithmetic())
     choice = choose()
     assert (choice.level, choice.origin) == ("native", "compiled")
     assert choice.reason == "this CPU does not support any level"
@@ -165,7 +165,7 @@ def test_cpu_without_a_level_gets_native_kernels(
 
 @needs_kernels
 def test_compiler_older_than_the_level_compiles_for_the_native_cpu(machine: Path, compiler: Compiler) -> None:
-    compiler(f'case "$*" in *x86-64-v4*) echo "error: bad value" >&2; exit 1;; esac\n{copied()}')
+    compiler(f'case "$*" in *x86-64-v4*) echo "error: bad value" >&2; exit 1;; esac\n{copy_arithmetic()}')
     for _ in range(2):
         choice = choose()
         assert (choice.level, choice.origin) == ("native", "compiled")
@@ -175,7 +175,7 @@ def test_compiler_older_than_the_level_compiles_for_the_native_cpu(machine: Path
 
 @needs_kernels
 def test_unwritable_cache_disables_kernels(machine: Path, compiler: Compiler) -> None:
-    compiler(copied())
+    compiler(copy_arithmetic())
     (machine / "cache").mkdir(exist_ok=True)
     (machine / "cache" / "kernels").write_text("in the way")
     assert choose().origin == "none"
@@ -187,14 +187,14 @@ def test_failing_compiler_is_called_once(
     script = compiler('echo "kernels.cpp:1: error: no \033[31mheader" >&2; exit 1')
     choice = choose()
     why = f"{script} failed with exit code 1: kernels.cpp:1: error: no \\x1b[31mheader"
-    announced, told = capsys.readouterr().err.splitlines()
-    assert announced == "tercet: compiling the CPU kernels once, which takes about 15 s"
-    assert told == f"tercet: no compiled kernels, using PyTorch: {why}"
+    notice, warning = capsys.readouterr().err.splitlines()
+    assert notice == "tercet: compiling the CPU kernels once, which takes about 15 s"
+    assert warning == f"tercet: no compiled kernels, using PyTorch: {why}"
     assert (choice.level, choice.origin, choice.library) == ("none", "none", None)
     before = len(calls(machine))
-    again = choose()
-    assert why in again.reason
-    assert "retried after a day, or when " in again.reason
+    second_choice = choose()
+    assert why in second_choice.reason
+    assert "retried after a day, or when " in second_choice.reason
     assert (len(calls(machine)), capsys.readouterr().err) == (before, "")
     # Other compilers, a day's time or a removed file are reasons to try again.
     os.utime(script, ns=(1, 1))
@@ -271,7 +271,7 @@ def test_unsupported_level_is_rejected(machine: Path, name: str, words: str, mon
 @needs_kernels
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "native"])
 def test_level_can_be_selected(machine: Path, compiler: Compiler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler(copied())
+    compiler(copy_arithmetic())
     monkeypatch.setenv("TERCET_KERNEL", name)
     choice = choose()
     assert (choice.level, choice.origin) == (name, "compiled")
@@ -287,17 +287,17 @@ def test_selected_level_has_no_substitute(machine: Path, compiler: Compiler, mon
 
 @needs_kernels
 def test_arithmetic_is_identified_by_level_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noted() -> str:
+    def recorded_id() -> str:
         return describe_arithmetic(accelerator="cpu", precision="fp32", matmul="highest", compiled=False)["kernels"]
 
-    here = noted()
-    assert here == build_id()
-    assert here.startswith(f"{choose_kernels().level}-")
-    other = KernelChoice("x86-64-v1", "prebuilt", "", kernels())
-    monkeypatch.setattr(build, "choose_kernels", lambda: other)
-    assert noted() not in (here, "none")
+    current_id = recorded_id()
+    assert current_id == build_id()
+    assert current_id.startswith(f"{choose_kernels().level}-")
+    other_choice = KernelChoice("x86-64-v1", "prebuilt", "", kernels())
+    monkeypatch.setattr(build, "choose_kernels", lambda: other_choice)
+    assert recorded_id() not in (current_id, "none")
     monkeypatch.setattr(build, "choose_kernels", lambda: KernelChoice("none", "none", ""))
-    assert noted() == "none"
+    assert recorded_id() == "none"
 
 
 @pytest.mark.exhaustive  # test_variants.py compares the kernels of one level with plain loops
@@ -305,7 +305,9 @@ def test_arithmetic_is_identified_by_level_and_code(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("level", LEVELS[1:], ids=lambda level: level.name)
 def test_kernels_pass_their_tests_at_each_level(level: Level) -> None:
     """Run with other levels; the remaining tests use the highest level of this CPU."""
-    runnable = [one for one in levels_of(os.uname().machine) if not missing_instructions(one, cpu_instructions())]
+    runnable = [
+        level_ for level_ in levels_of(os.uname().machine) if not missing_instructions(level_, cpu_instructions())
+    ]
     if level not in runnable[1:]:
         pytest.skip("not supported by this CPU, or its default")
     arithmetic = "formula or written_out or pytorch or full_sort or softmax or does_not_depend_on or threads or bitwise"

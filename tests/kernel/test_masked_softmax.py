@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.threads, pytest.mark.skipif(library() is None, reason=
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _by_the_kernel() -> Iterator[None]:
+def _use_kernel() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tercet.kernel.masked_softmax.MIN_WORK", 1)
         yield
@@ -70,12 +70,12 @@ def test_kernel_matches_the_softmax_of_visible_scores(
     assert (found.dtype, found.shape) == (dtype, scores.shape)
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 9])
-def test_non_finite_scores_reach_only_rows_that_see_them(broken: float, place: int) -> None:
+def test_non_finite_scores_reach_only_rows_that_see_them(value: float, place: int) -> None:
     scores = torch.randn(1, 1, 10, 10)
-    scores[0, 0, 9, place] = broken
-    scores[0, 0, 3, 7] = broken  # masked, since it is a later position
+    scores[0, 0, 9, place] = value
+    scores[0, 0, 3, 7] = value  # masked, since it is a later position
     weights = masked_softmax(scores, mask=None, causal=True)
     assert weights.sum(-1).isfinite().flatten().tolist() == [True] * 9 + [False]
 
@@ -88,14 +88,14 @@ def test_attention_is_the_same_with_and_without_the_kernel(
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 11, 8, requires_grad=True) for _ in range(3))
     mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
-    found: list[tuple[Tensor, ...]] = []
-    for worth in (1, 10**9):
-        monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", worth)
+    results: list[tuple[Tensor, ...]] = []
+    for min_work in (1, 10**9):
+        monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", min_work)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = attend(q, k, v, mask=mask, causal=sees == "causal")
         slopes = torch.autograd.grad(out.float().square().sum(), (q, k, v))
-        found.append((out.detach(), *slopes))
-    for mine, plain in zip(*found, strict=True):
+        results.append((out.detach(), *slopes))
+    for mine, plain in zip(*results, strict=True):
         assert float((mine.float() - plain.float()).norm() / plain.float().norm()) < (0.01 if autocast else 1e-5)
 
 

@@ -25,17 +25,17 @@ def heads(n: int, tokens: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(2, n, tokens, 16).to(dtype)
 
 
-def seen(*shape: int) -> Tensor:
+def a_mask(*shape: int) -> Tensor:
     return torch.rand(shape) < 0.7
 
 
 PRODUCTS = bf16 if multiplies_bfloat16() else torch.float32  # dtype of the products
 OPERATORS: dict[str, tuple[Any, ...]] = {
     "inference_linear": (torch.randn(2, 5, 24), torch.randn(7, 24), torch.rand(7), torch.randn(7)),
-    "decode_attention": (heads(3, 4).contiguous(), heads(2, 9), heads(2, 9), seen(2, 1, 3, 9)),
+    "decode_attention": (heads(3, 4).contiguous(), heads(2, 9), heads(2, 9), a_mask(2, 1, 3, 9)),
     "top_tokens": (torch.randn(6, 20), torch.randn(2, 3), 4, torch.tensor([5]), 1, torch.tensor([True, False])),
     "cross_entropy_": (torch.randn(4, 20), torch.tensor([0, 19, -100, 3]), 0.1, 15.0, True),
-    "masked_softmax": (heads(4, 16), seen(2, 1, 16, 16), False),
+    "masked_softmax": (heads(4, 16), a_mask(2, 1, 16, 16), False),
     "masked_softmax_backward": (heads(4, 16), heads(4, 16), True),
     "activate": (torch.randn(3, 5, 7).to(bf16), "gelu"),
     "activate_backward": (torch.randn(3, 5, 7).to(bf16), torch.randn(3, 5, 7).to(bf16), "silu"),
@@ -43,7 +43,7 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
     "linear_backward": (
         torch.randn(40, 48).to(PRODUCTS), torch.randn(40, 32).to(PRODUCTS), torch.randn(48, 32), (True, False, True),
     ),
-    "flash_attention": (heads(4, 9, PRODUCTS), heads(2, 9, PRODUCTS), heads(2, 9, PRODUCTS), seen(2, 1, 9, 9), False),
+    "flash_attention": (heads(4, 9, PRODUCTS), heads(2, 9, PRODUCTS), heads(2, 9, PRODUCTS), a_mask(2, 1, 9, 9), False),
     "flash_attention_backward": (
         heads(4, 9, PRODUCTS), heads(4, 9, PRODUCTS), heads(2, 9, PRODUCTS), heads(2, 9, PRODUCTS),
         heads(4, 9, PRODUCTS), torch.randn(2, 4, 9), None, True,
@@ -52,12 +52,12 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
 
 
 def test_all_operators_are_tested() -> None:
-    registered = {
+    registered_operators = {
         name.removeprefix("tercet::").split(".")[0]
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("tercet::")
     }
-    assert registered == OPERATORS.keys()
+    assert registered_operators == OPERATORS.keys()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -73,7 +73,7 @@ FORMS = st.sampled_from(
 )
 
 
-class Own(Tensor):
+class CustomTensor(Tensor):
     """A third-party subclass of Tensor."""
 
 
@@ -82,8 +82,8 @@ def tensors(draw: Any, shape: tuple[int, ...], *, dtype: torch.dtype | None = No
     """Draw a tensor of about this shape, with any layout, kind and device."""
     if draw(st.integers(0, 4)) == 0:  # change an axis, or add or remove one
         axis = draw(st.integers(0, max(0, len(shape) - 1)))
-        other = draw(st.sampled_from([(), (draw(SIZES),), (1, draw(SIZES))]))
-        shape = (*shape[:axis], *other, *shape[axis + 1 :])
+        axes = draw(st.sampled_from([(), (draw(SIZES),), (1, draw(SIZES))]))
+        shape = (*shape[:axis], *axes, *shape[axis + 1 :])
     dtype = draw(DTYPES) if dtype is None or draw(st.integers(0, 9)) == 0 else dtype
     x = torch.randn(shape).to(dtype)
     form = draw(FORMS)
@@ -96,7 +96,7 @@ def tensors(draw: Any, shape: tuple[int, ...], *, dtype: torch.dtype | None = No
     if form == "meta":
         return x.to("meta")
     if form == "class":
-        return x.as_subclass(Own)
+        return x.as_subclass(CustomTensor)
     if form == "negative" and dtype == torch.float32:
         return torch._neg_view(x)
     return x.requires_grad_() if form == "learns" and x.is_floating_point() else x
@@ -144,8 +144,8 @@ def test_any_linear_layer_matches_pytorch_or_raises(
             "training_linear.MIN_WORK",
         ):
             patch.setattr(f"tercet.kernel.{module}", 1)
-        widened = weight.float() if weight.dtype in (bf16, torch.int8) else weight  # done by the kernel
-        expected = outcome(lambda: F.linear(x, widened, bias))
+        float_weight = weight.float() if weight.dtype in (bf16, torch.int8) else weight  # done by the kernel
+        expected = outcome(lambda: F.linear(x, float_weight, bias))
         if raw:
             found = outcome(lambda: ops.inference_linear(x, weight, None, bias))
         else:
@@ -174,8 +174,8 @@ def test_any_attention_matches_the_formula_or_raises(
         "bhts": (b, h, t, s),
         "wrong": (b, 1, 2, 5),
     }
-    shown = None if mask is None else data.draw(tensors(shapes[mask], dtype=torch.bool))
-    causal = causal and shown is None and t == s
+    drawn_mask = None if mask is None else data.draw(tensors(shapes[mask], dtype=torch.bool))
+    causal = causal and drawn_mask is None and t == s
 
     def formula() -> Tensor:
         n = q.shape[1]
@@ -184,7 +184,7 @@ def test_any_attention_matches_the_formula_or_raises(
             for x in (keys, values)
         ]
         scores = q.double() @ groups[0].mT / q.shape[-1] ** 0.5
-        visible = torch.ones(t, s, dtype=torch.bool).tril() if causal else shown
+        visible = torch.ones(t, s, dtype=torch.bool).tril() if causal else drawn_mask
         if visible is None:
             return scores.softmax(-1) @ groups[1]
         weights = scores.masked_fill(~visible, -1e300).softmax(-1).masked_fill(~visible, 0.0)
@@ -193,11 +193,11 @@ def test_any_attention_matches_the_formula_or_raises(
     with pytest.MonkeyPatch.context() as patch:
         for module in ("flash_attention.MIN_WORK", "masked_softmax.MIN_WORK"):
             patch.setattr(f"tercet.kernel.{module}", 1)
-        found = outcome(lambda: api.attention(q, keys, values, mask=shown, causal=causal))
+        result = outcome(lambda: api.attention(q, keys, values, mask=drawn_mask, causal=causal))
         if (
-            found is not None and q.dtype == keys.dtype == values.dtype
+            result is not None and q.dtype == keys.dtype == values.dtype
         ):  # for mixed dtypes the fallback returns that of the values
-            agree(found, outcome(formula), atol=0.1 if dtype == bf16 else 1e-3)
+            agree(result, outcome(formula), atol=0.1 if dtype == bf16 else 1e-3)
 
 
 VALUES = st.one_of(
@@ -216,9 +216,9 @@ def test_any_operator_with_other_arguments_returns_or_raises(data: Any, name: st
         old = OPERATORS[name][place]
         new = tensors(tuple(old.shape), dtype=old.dtype) if isinstance(old, Tensor) else VALUES
         arguments[place] = data.draw(new | VALUES if data.draw(st.integers(0, 9)) == 0 else new)
-    found = outcome(lambda: getattr(ops, name)(*arguments))
-    if not isinstance(found, Exception):
-        for x in found if isinstance(found, tuple) else (found,):
+    result = outcome(lambda: getattr(ops, name)(*arguments))
+    if not isinstance(result, Exception):
+        for x in result if isinstance(result, tuple) else (result,):
             if x.device.type == "cpu":
                 assert x.numel() == x.contiguous().detach().flatten().shape[0]
 

@@ -20,26 +20,26 @@ K = 3
     t=st.integers(1, 7),
     s=st.integers(1, 7),
     sees=st.sampled_from(["all", "what came before", "a mask"]),
-    biased=st.booleans(),
+    with_bias=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 2**32),
 )
 def test_short_attention_is_bitwise_identical_to_the_formula(
-    groups: int, t: int, s: int, sees: str, biased: bool, dtype: torch.dtype, seed: int
+    groups: int, t: int, s: int, sees: str, with_bias: bool, dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
     causal = sees == "what came before"
     t = s if causal else t
     q, k, v = (torch.randn(2, n, count, K, dtype=dtype) for n, count in ((6, t), (groups, s), (groups, s)))
     mask = torch.rand(2, 1, t, s) < 0.6 if sees == "a mask" else None
-    bias = torch.randn(1, 6, t, s) if biased else None
+    bias = torch.randn(1, 6, t, s) if with_bias else None
     qkv = [x.requires_grad_() for x in (q, k, v)]
     ours = short_attention(*qkv, mask=mask, bias=bias, causal=causal, dropout=0.0)
     expected = attend_by_hand(*qkv, mask=mask, bias=bias, causal=causal)
     assert torch.equal(ours, expected)
     grad_output = torch.randn_like(ours)
-    for one, other in zip(*(torch.autograd.grad(y, qkv, grad_output) for y in (ours, expected)), strict=True):
-        assert torch.equal(one, other)
+    for gradient, reference in zip(*(torch.autograd.grad(y, qkv, grad_output) for y in (ours, expected)), strict=True):
+        assert torch.equal(gradient, reference)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_onednn_raises_the_limit_of_keys() -> None:
 def test_dropout_keeps_the_mean() -> None:
     q, k, v = (torch.randn(2, 6, 5, K) for _ in range(3))
     options = {"mask": None, "bias": None, "causal": False}
-    many = short_attention(*(x.repeat(2000, 1, 1, 1) for x in (q, k, v)), **options, dropout=0.3)
-    mean = many.unflatten(0, (2000, 2)).mean(0)
+    outputs = short_attention(*(x.repeat(2000, 1, 1, 1) for x in (q, k, v)), **options, dropout=0.3)
+    mean = outputs.unflatten(0, (2000, 2)).mean(0)
     torch.testing.assert_close(mean, attend_by_hand(q, k, v), atol=0.12, rtol=0)
 
 

@@ -45,21 +45,21 @@ def test_best_tokens_match_a_full_sort(n: int, h: int, v: int, count: int, level
     sums = (logprobs + totals[..., None]).flatten(1)
     expected = torch.cat((sums, torch.full((n, count), -math.inf)), dim=1).topk(count).values
     torch.testing.assert_close(values.double(), expected, atol=1e-5, rtol=1e-6)
-    there = values > -math.inf
+    is_candidate = values > -math.inf
     torch.testing.assert_close(
-        sums.gather(1, parents * v + tokens)[there], values.double()[there], atol=1e-5, rtol=1e-6
+        sums.gather(1, parents * v + tokens)[is_candidate], values.double()[is_candidate], atol=1e-5, rtol=1e-6
     )
     for row in range(n):
         found = [(-values[row, i].item(), parents[row, i].item(), tokens[row, i].item()) for i in range(count)]
-        found = [one for one in found if one[0] < math.inf]
+        found = [candidate for candidate in found if candidate[0] < math.inf]
         assert found == sorted(set(found))  # no duplicates, and ties are ordered by the lowest index
 
 
 @pytest.mark.parametrize("place", [0, 70, 199])
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_non_finite_scores_are_not_hidden_and_stay_in_their_sentence(place: int, broken: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_scores_are_not_hidden_and_stay_in_their_sentence(place: int, value: float) -> None:
     scores = torch.rand(6, 200)
-    scores[3, place] = broken
+    scores[3, place] = value
     values, _, _ = top_tokens(
         scores, torch.zeros(3, 2), 4, forbidden=torch.tensor([5]), eos_id=0, is_early=torch.zeros(3, dtype=torch.bool)
     )
@@ -69,19 +69,24 @@ def test_non_finite_scores_are_not_hidden_and_stay_in_their_sentence(place: int,
 def test_sentence_does_not_depend_on_other_sentences_or_threads() -> None:
     scores, totals, threads = torch.randn(40, 3001), torch.randn(8, 5), torch.get_num_threads()
 
-    def found(first: int, last: int) -> list[Any]:
-        nothing = torch.zeros(0, dtype=torch.long), torch.zeros(last - first, dtype=torch.bool)
-        made = top_tokens(
-            scores[5 * first : 5 * last], totals[first:last], 10, forbidden=nothing[0], eos_id=0, is_early=nothing[1]
+    def best(first: int, last: int) -> list[Any]:
+        no_constraints = torch.zeros(0, dtype=torch.long), torch.zeros(last - first, dtype=torch.bool)
+        tensors = top_tokens(
+            scores[5 * first : 5 * last],
+            totals[first:last],
+            10,
+            forbidden=no_constraints[0],
+            eos_id=0,
+            is_early=no_constraints[1],
         )
-        return [tensor.tolist() for tensor in made]
+        return [tensor.tolist() for tensor in tensors]
 
-    whole = found(0, 8)
-    assert found(3, 4) == [part[3:4] for part in whole]
+    whole = best(0, 8)
+    assert best(3, 4) == [part[3:4] for part in whole]
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            assert found(0, 8) == whole
+            assert best(0, 8) == whole
     finally:
         torch.set_num_threads(threads)
 
@@ -107,16 +112,18 @@ def test_beam_search_is_the_same_without_the_kernel(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "top_tokens", lambda *given, **more: used.append(1) or top_tokens(*given, **more))
     for beam in (Beam(size=1), Beam(size=4, n_best=4)):
         used.clear()
-        with_it = beam_search(model, prompts, beam, **how)
+        with_kernel = beam_search(model, prompts, beam, **how)
         assert used
         with monkeypatch.context() as patch:
             patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
-            without = beam_search(model, prompts, beam, **how)
-        assert [[one.ids for one in found] for found in with_it] == [[one.ids for one in found] for found in without]
-        for one, other in zip(chain(*with_it), chain(*without), strict=True):
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+            without_kernel = beam_search(model, prompts, beam, **how)
+        assert [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in with_kernel] == [
+            [hypothesis.ids for hypothesis in hypotheses] for hypotheses in without_kernel
+        ]
+        for hypothesis, reference in zip(chain(*with_kernel), chain(*without_kernel), strict=True):
+            np.testing.assert_allclose(hypothesis.logprobs, reference.logprobs, atol=2e-5)
         with torch.no_grad():
-            broken = DecoderOnly(spec, seed=3)
-            broken.stack.final_norm.weight.fill_(math.nan)
+            broken_model = DecoderOnly(spec, seed=3)
+            broken_model.stack.final_norm.weight.fill_(math.nan)
         with pytest.raises(UserError, match="not numbers"):
-            beam_search(broken, prompts, beam, **how)
+            beam_search(broken_model, prompts, beam, **how)

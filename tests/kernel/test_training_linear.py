@@ -15,36 +15,36 @@ from tercet.nn import Linear
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no compiled kernels")
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
-in_both = pytest.mark.parametrize(
+both_dtypes = pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)], ids=["float32", "bfloat16"]
 )
 ERROR = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 sixteens = st.integers(1, 14).map(lambda n: 16 * n)
 
 
-def apart(found: Tensor, exact: Tensor) -> float:
+def relative_error(actual: Tensor, exact: Tensor) -> float:
     exact = exact.detach()
-    return float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-6))
+    return float((actual.detach().double() - exact).norm() / exact.norm().clamp(min=1e-6))
 
 
-def some(
+def linear_tensors(
     rows: int, wide: int, long: int, bias: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return numbers and weights that the dtype represents exactly, and a bias that bfloat16 does not."""
     x, weight = torch.randn(rows, wide), torch.randn(long, wide)
-    given = [x.to(dtype), weight.to(dtype).float(), torch.randn(long) if bias else None]
-    x, weight, b = (None if one is None else one.requires_grad_() for one in given)
+    tensors = [x.to(dtype), weight.to(dtype).float(), torch.randn(long) if bias else None]
+    x, weight, b = (None if tensor is None else tensor.requires_grad_() for tensor in tensors)
     assert x is not None
     assert weight is not None
     return x, weight, b
 
 
 def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    return [None if one is None else one.detach().double().requires_grad_() for one in tensors]
+    return [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
 @pytest.mark.slow
-@in_both
+@both_dtypes
 @settings(max_examples=40)
 @given(
     rows=st.one_of(st.integers(1, 130), st.sampled_from([1024, 1025, 2100])),
@@ -57,60 +57,66 @@ def test_linear_matches_the_formula_forward_and_backward(
     rows: int, wide: int, long: int, bias: bool, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
-    ours = some(rows, wide, long, bias, dtype)
+    ours = linear_tensors(rows, wide, long, bias, dtype)
     x, weight, b = doubles(ours)
     assert x is not None
     assert weight is not None
     expected, found = F.linear(x, weight, b), training_linear(*ours)
     assert (found.dtype, found.shape) == (dtype, (rows, long))
-    assert apart(found, expected) < ERROR[dtype]
+    assert relative_error(found, expected) < ERROR[dtype]
     slopes = torch.randn(rows, long).to(dtype)
-    exact = torch.autograd.grad(expected, [one for one in (x, weight, b) if one is not None], slopes.double())
-    given = torch.autograd.grad(found, [one for one in ours if one is not None], slopes)
-    assert [one.dtype for one in given] == [dtype, torch.float32, torch.float32][: len(given)]
-    assert [one.shape for one in given] == [one.shape for one in exact]
-    assert apart(given[0], exact[0]) < ERROR[dtype]
-    for one, other in zip(given[1:], exact[1:], strict=True):  # gradients are as exact as float32 sums
-        assert apart(one, other) < 1e-5
+    exact = torch.autograd.grad(expected, [tensor for tensor in (x, weight, b) if tensor is not None], slopes.double())
+    gradients = torch.autograd.grad(found, [tensor for tensor in ours if tensor is not None], slopes)
+    assert [tensor.dtype for tensor in gradients] == [dtype, torch.float32, torch.float32][: len(gradients)]
+    assert [tensor.shape for tensor in gradients] == [tensor.shape for tensor in exact]
+    assert relative_error(gradients[0], exact[0]) < ERROR[dtype]
+    for tensor, reference in zip(gradients[1:], exact[1:], strict=True):  # gradients are as exact as float32 sums
+        assert relative_error(tensor, reference) < 1e-5
 
 
-@given(wanted=st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def test_frozen_tensors_have_no_gradient_and_others_do(wanted: tuple[bool, bool, bool]) -> None:
+@given(learns=st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_frozen_tensors_have_no_gradient_and_others_do(learns: tuple[bool, bool, bool]) -> None:
     torch.manual_seed(0)
-    every = some(40, 32, 48, bias=True)
+    tensors = linear_tensors(40, 32, 48, bias=True)
     slopes = torch.randn(40, 48)
-    all_slopes = torch.autograd.grad(training_linear(*every), [one for one in every if one is not None], slopes)
-    few = [
-        one.detach().requires_grad_(expected) for one, expected in zip(every, wanted, strict=True) if one is not None
+    all_slopes = torch.autograd.grad(
+        training_linear(*tensors), [tensor for tensor in tensors if tensor is not None], slopes
+    )
+    inputs = [
+        tensor.detach().requires_grad_(expected)
+        for tensor, expected in zip(tensors, learns, strict=True)
+        if tensor is not None
     ]
-    y = training_linear(few[0], few[1], few[2])
-    assert y.requires_grad == any(wanted)
+    y = training_linear(inputs[0], inputs[1], inputs[2])
+    assert y.requires_grad == any(learns)
     if y.requires_grad:
         y.backward(slopes)
-    for one, expected, exact in zip(few, wanted, all_slopes, strict=True):
-        assert (one.grad is not None) == expected
-        assert one.grad is None or torch.equal(one.grad, exact)
+    for tensor, expected, exact in zip(inputs, learns, all_slopes, strict=True):
+        assert (tensor.grad is not None) == expected
+        assert tensor.grad is None or torch.equal(tensor.grad, exact)
 
 
 @pytest.mark.parametrize("learns", [True, False])
 def test_frozen_weight_does_not_save_its_input(learns: bool) -> None:
     """PyTorch's layer does not either. Otherwise adapters would need as much memory as full training."""
-    x, weight, _ = some(64, 32, 48, bias=False)
+    x, weight, _ = linear_tensors(64, 32, 48, bias=False)
     weight.requires_grad_(learns)
-    kept = list[Tensor]()
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
+    saved_tensors = list[Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved_tensors.append(tensor) or tensor, lambda tensor: tensor
+    ):
         training_linear(x, weight, None)
-    assert any(one.shape == x.shape for one in kept) == learns
+    assert any(tensor.shape == x.shape for tensor in saved_tensors) == learns
 
 
-@in_both
+@both_dtypes
 @settings(max_examples=20)
 @given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))
 def test_weights_with_any_number_of_rows_are_zero_padded(
     rows: int, wide: int, long: int, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
-    x, weight, _ = some(rows, wide, long, bias=False, dtype=dtype)
+    x, weight, _ = linear_tensors(rows, wide, long, bias=False, dtype=dtype)
     x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -long % 16))
     found = linear_forward(x, weight, None)
     assert torch.equal(found, training_linear(x, whole, None))
@@ -122,32 +128,34 @@ def test_weights_with_any_number_of_rows_are_zero_padded(
     assert not supports_training_linear(x, weight) or long % 16 == 0
 
 
-@in_both
+@both_dtypes
 def test_threads_do_not_change_results(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    ours = some(1500, 96, 208, bias=True, dtype=dtype)
-    found: list[tuple[Tensor, ...]] = []
+    ours = linear_tensors(1500, 96, 208, bias=True, dtype=dtype)
+    results: list[tuple[Tensor, ...]] = []
     before = torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         y = training_linear(*ours)
-        found.append((y, *torch.autograd.grad(y, [one for one in ours if one is not None], torch.ones_like(y))))
+        results.append(
+            (y, *torch.autograd.grad(y, [tensor for tensor in ours if tensor is not None], torch.ones_like(y)))
+        )
     torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    assert all(torch.equal(a, b) for result in results[1:] for a, b in zip(results[0], result, strict=True))
 
 
 def test_leading_axes_and_gaps_between_rows_do_not_change_results() -> None:
     torch.manual_seed(0)
-    x, weight, bias = some(48, 32, 64, bias=True)
+    x, weight, bias = linear_tensors(48, 32, 64, bias=True)
     flat = training_linear(x, weight, bias)
     deep = training_linear(x.view(4, 3, 4, 32), weight, bias)
-    across = training_linear(x.mT.contiguous().mT, weight, bias)
+    y = training_linear(x.mT.contiguous().mT, weight, bias)
     assert torch.equal(deep.flatten(0, 2), flat)
-    assert torch.equal(across, flat)
+    assert torch.equal(y, flat)
     slopes = torch.randn(48, 64)
     exact = torch.autograd.grad(flat, weight, slopes)[0]
     assert torch.equal(torch.autograd.grad(deep, weight, slopes.view_as(deep))[0], exact)
-    assert torch.equal(torch.autograd.grad(across, weight, slopes.mT.contiguous().mT)[0], exact)
+    assert torch.equal(torch.autograd.grad(y, weight, slopes.mT.contiguous().mT)[0], exact)
 
 
 @needs_bfloat16
@@ -160,12 +168,12 @@ def test_layer_uses_it_in_mixed_precision(bias: bool, monkeypatch: pytest.Monkey
     layer.float()
     assert "tercet" not in type(layer(x).grad_fn).__name__
     with torch.autocast("cpu", torch.bfloat16):
-        found = layer(x)
-        assert "tercet" in type(found.grad_fn).__name__
-        assert apart(found, exact) < 0.01
-        for other in (x[:, :4, :16], x[:1, :15]):  # unsupported widths, and too few rows
-            narrow = Linear(other.shape[-1], 48 if other.shape[-1] == 32 else 40)
-            assert "tercet" not in type(narrow(other).grad_fn).__name__
+        y = layer(x)
+        assert "tercet" in type(y.grad_fn).__name__
+        assert relative_error(y, exact) < 0.01
+        for unsupported in (x[:, :4, :16], x[:1, :15]):  # unsupported widths, and too few rows
+            narrow = Linear(unsupported.shape[-1], 48 if unsupported.shape[-1] == 32 else 40)
+            assert "tercet" not in type(narrow(unsupported).grad_fn).__name__
         assert layer.double()(x.double()).dtype == torch.float64  # unchanged in mixed precision
         assert not supports_training_linear(x, layer.float().weight.bfloat16())
         assert not supports_training_linear(x, layer.weight.mT.contiguous().mT)
@@ -181,11 +189,11 @@ def test_layer_uses_it_in_float32_for_enough_work(
     torch.manual_seed(0)
     monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 1)
     layer, x = Linear(32, 48), torch.randn(2, 20, 32)
-    for least, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
-        use_from(linear=least)
-        found = layer(x)
-        assert ("tercet" in type(found.grad_fn).__name__) == takes
-        assert apart(found, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
+    for min_work, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
+        use_from(linear=min_work)
+        y = layer(x)
+        assert ("tercet" in type(y.grad_fn).__name__) == takes
+        assert relative_error(y, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
     use_from(linear=0)
     assert not supports_training_linear(x[:1, :15], layer.weight)  # too few rows
     assert not supports_training_linear(x.double(), layer.weight)
@@ -202,29 +210,29 @@ def test_compiled_module_has_it_in_one_graph_with_the_same_result(
     torch.manual_seed(0)
     torch.compiler.reset()
     x, weight, bias = (
-        one.detach().requires_grad_(learn)
-        for one, learn in zip(some(40, 32, 48, bias=True), learns, strict=True)
-        if one is not None
+        tensor.detach().requires_grad_(learn)
+        for tensor, learn in zip(linear_tensors(40, 32, 48, bias=True), learns, strict=True)
+        if tensor is not None
     )
     ours = x, weight, bias
-    met: list[str] = []
+    graphs: list[str] = []
 
     def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
-        met.append(graph.print_readable(print_output=False))
+        graphs.append(graph.print_readable(print_output=False))
         return graph
 
     found = torch.compile(training_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
     expected = training_linear(*ours)
     assert torch.equal(found, expected)
     slopes = torch.randn(found.shape)
-    given = [one for one in ours if one.requires_grad]
-    gradients = (torch.autograd.grad(y, given, slopes) for y in (found, expected))
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    assert met[0].count("tercet.linear.default") == 1
+    leaves = [tensor for tensor in ours if tensor.requires_grad]
+    gradients = (torch.autograd.grad(y, leaves, slopes) for y in (found, expected))
+    assert all(torch.equal(tensor, reference) for tensor, reference in zip(*gradients, strict=True))
+    assert graphs[0].count("tercet.linear.default") == 1
 
 
 def test_gradient_operator_passes_opcheck_with_frozen_inputs() -> None:
-    x, weight, _ = some(40, 32, 48, bias=True)
+    x, weight, _ = linear_tensors(40, 32, 48, bias=True)
     for expected in ((True, True, True), (False, True, False), (True, False, False)):
         arguments = torch.randn(40, 48), x.detach(), weight.detach(), expected
         torch.library.opcheck(linear_backward, arguments, test_utils=("test_schema", "test_faketensor"))

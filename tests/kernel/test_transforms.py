@@ -32,14 +32,14 @@ needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU 
 
 
 @pytest.fixture(autouse=True)
-def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_work(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (activations, training_linear, flash_attention, masked_softmax):
         monkeypatch.setattr(module, "MIN_WORK", 1)
 
 
 def frozen_linear() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
-    made = Linear(512, 1024).requires_grad_(False)
-    return made, lambda x: F.linear(x, made.weight, made.bias), torch.randn(4, 512)
+    layer = Linear(512, 1024).requires_grad_(False)
+    return layer, lambda x: F.linear(x, layer.weight, layer.bias), torch.randn(4, 512)
 
 
 def decoding() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
@@ -56,11 +56,11 @@ def short() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Ten
     )
 
 
-def bent() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+def curved() -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
     return ACTIVATIONS["gelu"], F.gelu, torch.randn(4, 64).bfloat16()
 
 
-KINDS = {made.__name__: made for made in (frozen_linear, decoding, short, bent)}
+KINDS = {make.__name__: make for make in (frozen_linear, decoding, short, curved)}
 
 
 @pytest.fixture(params=KINDS)
@@ -68,7 +68,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[Callable[[Tensor], Tensor], Ca
     return KINDS[request.param]()
 
 
-def same(found: Tensor, expected: Tensor) -> None:
+def assert_same(found: Tensor, expected: Tensor) -> None:
     atol = 0.02 if expected.dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(found, expected, atol=atol, rtol=1e-2 if atol > 1e-3 else 1e-5)
 
@@ -76,9 +76,9 @@ def same(found: Tensor, expected: Tensor) -> None:
 def test_fake_tensors_have_shapes_and_no_memory(kind: Any) -> None:
     ours, plain, x = kind
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        found = ours(mode.from_tensor(x))
-    assert isinstance(found, FakeTensor)
-    assert found.shape == plain(x).shape
+        output = ours(mode.from_tensor(x))
+    assert isinstance(output, FakeTensor)
+    assert output.shape == plain(x).shape
 
 
 def test_model_of_fake_tensors_returns_fake_tensors() -> None:
@@ -90,8 +90,8 @@ def test_model_of_fake_tensors_returns_fake_tensors() -> None:
 def test_make_fx_traces_the_computation(kind: Any, tracing: str) -> None:
     ours, plain, x = kind
     graph = make_fx(ours, tracing_mode=tracing, _allow_non_fake_inputs=True)(x)
-    other = torch.randn(x.shape).to(x.dtype)
-    same(graph(other), plain(other))
+    other_x = torch.randn(x.shape).to(x.dtype)
+    assert_same(graph(other_x), plain(other_x))
 
 
 def test_traced_function_works_for_other_inputs(kind: Any) -> None:
@@ -99,85 +99,85 @@ def test_traced_function_works_for_other_inputs(kind: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about every read of a shape
         traced = torch.jit.trace(ours, x, check_trace=False)
-    other = torch.randn(x.shape).to(x.dtype)
-    same(traced(other), plain(other))
+    other_x = torch.randn(x.shape).to(x.dtype)
+    assert_same(traced(other_x), plain(other_x))
 
 
 def test_vmap_matches_pytorch(kind: Any) -> None:
     ours, plain, x = kind
-    many = torch.stack([x, 2 * x, -x])
-    same(torch.vmap(ours)(many), torch.stack([plain(one) for one in many]))
-    same(torch.vmap(torch.vmap(ours))(many[None])[0], torch.stack([plain(one) for one in many]))
+    xs = torch.stack([x, 2 * x, -x])
+    assert_same(torch.vmap(ours)(xs), torch.stack([plain(x_) for x_ in xs]))
+    assert_same(torch.vmap(torch.vmap(ours))(xs[None])[0], torch.stack([plain(x_) for x_ in xs]))
 
 
 def test_jvp_and_forward_mode_match_pytorch(kind: Any) -> None:
     ours, plain, x = kind
     tangent = torch.randn_like(x)
     expected = torch.func.jvp(plain, (x,), (tangent,))
-    for found, wanted in zip(torch.func.jvp(ours, (x,), (tangent,)), expected, strict=True):
-        same(found, wanted)
+    for found, reference in zip(torch.func.jvp(ours, (x,), (tangent,)), expected, strict=True):
+        assert_same(found, reference)
     with forward_ad.dual_level():
         found = forward_ad.unpack_dual(ours(forward_ad.make_dual(x, tangent)))
-        same(found.primal, expected[0])
+        assert_same(found.primal, expected[0])
         assert found.tangent is not None
-        same(found.tangent, expected[1])
+        assert_same(found.tangent, expected[1])
 
 
 def test_grad_and_jacobians_match_pytorch(kind: Any) -> None:
     ours, plain, x = kind
     found, expected = (torch.func.grad(lambda x, f=f: f(x).float().square().sum())(x) for f in (ours, plain))
-    same(found, expected)
+    assert_same(found, expected)
     found, expected = (torch.func.jacrev(lambda x, f=f: f(x).float().sum(-1))(x) for f in (ours, plain))
-    same(found, expected)
+    assert_same(found, expected)
 
 
 def test_escaped_wrapper_is_not_read() -> None:
-    made, kept = Linear(512, 1024).requires_grad_(False), list[Tensor]()
-    torch.vmap(lambda x: kept.append(x) or x)(torch.randn(3, 4, 512))
+    layer, wrappers = Linear(512, 1024).requires_grad_(False), list[Tensor]()
+    torch.vmap(lambda x: wrappers.append(x) or x)(torch.randn(3, 4, 512))
     with pytest.raises(Exception, match=r".+"):  # PyTorch's own error, whatever its message
-        made(kept[0]).sum().item()
+        layer(wrappers[0]).sum().item()
 
 
 def test_dispatch_mode_sees_pytorchs_operations(kind: Any) -> None:
     ours, plain, x = kind
-    seen: list[str] = []
+    names: list[str] = []
 
     class Logging(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(str(func))
+            names.append(str(func))
             return func(*args, **(kwargs or {}))
 
     with Logging():
-        same(ours(x), plain(x))
-    assert seen
-    assert not any("tercet" in name for name in seen)
+        assert_same(ours(x), plain(x))
+    assert names
+    assert not any("tercet" in name for name in names)
 
 
 def test_copy_on_the_meta_device_has_shapes() -> None:
-    made = copy.deepcopy(Linear(512, 1024)).to("meta")
-    assert made(torch.zeros(4, 512, device="meta")).shape == (4, 1024)
+    layer = copy.deepcopy(Linear(512, 1024)).to("meta")
+    assert layer(torch.zeros(4, 512, device="meta")).shape == (4, 1024)
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("what", ["linear", "attention", "activation", "softmax"])
-def test_second_derivative_is_rejected_by_name(what: str) -> None:
+@pytest.mark.parametrize("operator", ["linear", "attention", "activation", "softmax"])
+def test_second_derivative_is_rejected_by_name(operator: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 16, 64, requires_grad=True)
-    made = Linear(64, 64)
+    layer = Linear(64, 64)
 
     def ours() -> Tensor:
-        if what == "linear":
-            return made(x)
-        if what == "activation":
+        if operator == "linear":
+            return layer(x)
+        if operator == "activation":
             return ACTIVATIONS["gelu"](x.bfloat16())
         q = x.view(2, 16, 4, 16).transpose(1, 2)
-        if what == "softmax":
+        if operator == "softmax":
             return masked_softmax.masked_softmax(q @ q.mT, mask=None, causal=True)
         return attend(q, q, q)
 
-    with torch.autocast("cpu", torch.bfloat16, enabled=what != "softmax"):
+    with torch.autocast("cpu", torch.bfloat16, enabled=operator != "softmax"):
         y = ours()
-    assert "tercet" in type(y.grad_fn).__name__ or what != "softmax"
+    assert "tercet" in type(y.grad_fn).__name__ or operator != "softmax"
     # Next to a term that has a second derivative, so that a missing part would not be noticed.
     loss = y.float().square().sum() + x.pow(3).sum()
     (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
@@ -187,14 +187,14 @@ def test_second_derivative_is_rejected_by_name(what: str) -> None:
 
 @needs_bfloat16
 def test_first_derivative_with_create_graph_is_the_same() -> None:
-    made, x = Linear(64, 64), torch.randn(40, 64, requires_grad=True)
+    layer, x = Linear(64, 64), torch.randn(40, 64, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        y = made(x).float().square().sum()
+        y = layer(x).float().square().sum()
     gradients = [
-        torch.autograd.grad(y, (x, *made.parameters()), retain_graph=True, create_graph=c) for c in (False, True)
+        torch.autograd.grad(y, (x, *layer.parameters()), retain_graph=True, create_graph=c) for c in (False, True)
     ]
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    assert all(one.requires_grad for one in gradients[1])
+    assert all(torch.equal(gradient, reference) for gradient, reference in zip(*gradients, strict=True))
+    assert all(gradient.requires_grad for gradient in gradients[1])
 
 
 def test_second_derivative_of_the_likelihood_is_rejected_by_name() -> None:
@@ -220,5 +220,5 @@ def test_raw_operator_under_vmap_runs_one_by_one() -> None:
     x, weight = torch.randn(3, 4, 64), torch.randn(32, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the slow fallback
-        found = torch.vmap(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None))(x)
-    same(found, x @ weight.T)
+        output = torch.vmap(lambda x: torch.ops.tercet.inference_linear(x, weight, None, None))(x)
+    assert_same(output, x @ weight.T)

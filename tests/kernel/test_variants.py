@@ -53,9 +53,9 @@ def test_variant_matches_plain_loops_and_detects_planted_faults(name: str, tmp_p
     count = 17 if "amx" in name else 15  # two more kernels multiply bfloat16
     assert (process.returncode, process.stdout) == (0, f"600 cases of {count} kernels\n"), process.stderr
     for fault, words in FAULTS.get(name, {"overread": ""}).items():
-        found = run_driver(variant, program, cases=0, plant=fault)
-        assert found.returncode != 0
-        assert words in found.stderr
+        driver_run = run_driver(variant, program, cases=0, plant=fault)
+        assert driver_run.returncode != 0
+        assert words in driver_run.stderr
 
 
 HIGHEST, *LOWER = (level.flags for level in levels_of("x86_64"))
@@ -107,19 +107,19 @@ def test_fuzz_detects_a_wrong_result_and_names_the_case(monkeypatch: pytest.Monk
         return case._replace(formula=lambda *arguments: case.formula(*arguments) + 0.1)
 
     monkeypatch.setattr(fuzz, "CASES", [inference_linear])
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError) as error:
         fuzz.main(2)
-    assert found.value.__notes__ == ["inference_linear, case 0 of seed 0"]
+    assert error.value.__notes__ == ["inference_linear, case 0 of seed 0"]
 
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
 def test_case_does_not_depend_on_earlier_cases() -> None:
     def arguments(number: int) -> list[Any]:
-        kept: list[Any] = []
+        recorded_arguments: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fuzz, "check", lambda case, name, **_: kept.extend(case.arguments) or True)
+            patch.setattr(fuzz, "check", lambda case, name, **_: recorded_arguments.extend(case.arguments) or True)
             fuzz.run(number, 3, fuzz.CASES)
-        return kept
+        return recorded_arguments
 
     first = arguments(20)
     arguments(7)

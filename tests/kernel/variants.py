@@ -19,11 +19,11 @@ from pathlib import Path
 
 from tercet.kernel.levels import CPP, FLAGS
 
-HERE = Path(__file__).parent
+KERNEL_TESTS = Path(__file__).parent
 V3, NO_AVX = ("-march=x86-64-v3",), ("-march=x86-64", "-Wno-psabi")
 # Headers that emulate AVX-512 and AMX, to run the sources of the highest levels on any CPU.
-SOFTWARE = (*V3, "-Wno-psabi", "-include", str(HERE / "cpp" / "avx512.h"))
-SOFTWARE_AMX = (*SOFTWARE[:-1], str(HERE / "cpp" / "amx.h"))
+SOFTWARE = (*V3, "-Wno-psabi", "-include", str(KERNEL_TESTS / "cpp" / "avx512.h"))
+SOFTWARE_AMX = (*SOFTWARE[:-1], str(KERNEL_TESTS / "cpp" / "amx.h"))
 # Without recovery, the first finding ends the process. -O1 keeps its line number.
 ADDRESS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-O1", "-g", "-fsanitize=thread")
@@ -55,13 +55,13 @@ class Variant:
 def archer() -> str:
     """Return the path of archer, an OpenMP tool that reports barriers to ThreadSanitizer; part of clang."""
     clang = shutil.which("clang++")
-    found = None if clang is None else next(Path(clang).resolve().parents[1].glob("lib/libarcher.so"), None)
-    return str(found or "")
+    library_path = None if clang is None else next(Path(clang).resolve().parents[1].glob("lib/libarcher.so"), None)
+    return str(library_path or "")
 
 
 # ThreadSanitizer does not recognize libgomp's barriers and reports false races. clang's libomp reports its barriers
 # through archer. libomp itself is not instrumented and must be ignored.
-OF_THREADS = {"OMP_TOOL_LIBRARIES": archer(), "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"}
+THREAD_SANITIZER = {"OMP_TOOL_LIBRARIES": archer(), "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"}
 VARIANTS = {
     "gcc, x86-64-v3": Variant("g++", V3),
     "gcc, x86-64-v3, -ffp-contract=off": Variant("g++", (*V3, "-ffp-contract=off")),
@@ -78,7 +78,7 @@ VARIANTS = {
     "gcc, v4-bf16 in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE, *ADDRESS), cases=20),
     "gcc, v4-amx in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE_AMX, *ADDRESS), cases=20),
     "clang, x86-64-v3, addresses and undefined behaviour": Variant("clang++", (*V3, *ADDRESS)),
-    "clang, x86-64-v3, threads": Variant("clang++", (*V3, *THREAD), cases=20, threads=4, options=OF_THREADS),
+    "clang, x86-64-v3, threads": Variant("clang++", (*V3, *THREAD), cases=20, threads=4, options=THREAD_SANITIZER),
 }
 
 
@@ -89,7 +89,9 @@ def compile_driver(variant: Variant, folder: Path) -> Path:
     if "clang" not in variant.compiler:
         flags.remove("-Wno-pass-failed")
     process = subprocess.run(
-        [variant.compiler, *flags, str(HERE / "cpp" / "driver.cpp"), "-o", str(program)], capture_output=True, text=True
+        [variant.compiler, *flags, str(KERNEL_TESTS / "cpp" / "driver.cpp"), "-o", str(program)],
+        capture_output=True,
+        text=True,
     )
     if process.returncode:
         raise RuntimeError(process.stderr[-3000:])
@@ -105,7 +107,7 @@ def run_driver(
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-def environment_of(compiler: str, flags: Sequence[str], folder: Path) -> dict[str, str]:
+def build_environment(compiler: str, flags: Sequence[str], folder: Path) -> dict[str, str]:
     """Return an environment in which Python's kernels are built by this compiler with additional flags.
 
     Symbols are kept, so that findings have line numbers.
@@ -130,7 +132,7 @@ def environment_of(compiler: str, flags: Sequence[str], folder: Path) -> dict[st
 
 
 # Variants for the Python fuzz, each with a percentage of the cases.
-FUZZED = {
+FUZZ_BUILDS = {
     "gcc, x86-64-v3": ("g++", V3, 40),
     "gcc, x86-64, no AVX": ("g++", NO_AVX, 20),
     "gcc, x86-64-v3, addresses and undefined behaviour": ("g++", (*V3, *ADDRESS), 25),
@@ -144,13 +146,15 @@ def main(cases: int) -> int:
     """Run all variants and return the number of findings as the exit code."""
     findings = 0
 
-    def report(program: str, name: str, start: float, done: subprocess.CompletedProcess[str]) -> None:
+    def report(program: str, name: str, start: float, process: subprocess.CompletedProcess[str]) -> None:
         nonlocal findings
-        findings += done.returncode != 0
-        said = (
-            (done.stdout.strip().splitlines() or [""])[-1] if not done.returncode else f"FOUND:\n{done.stderr[-3000:]}"
+        findings += process.returncode != 0
+        summary = (
+            (process.stdout.strip().splitlines() or [""])[-1]
+            if not process.returncode
+            else f"FOUND:\n{process.stderr[-3000:]}"
         )
-        print(f"{program}: {name}: {time.monotonic() - start:.0f} s: {said}", flush=True)
+        print(f"{program}: {name}: {time.monotonic() - start:.0f} s: {summary}", flush=True)
 
     for name, variant in VARIANTS.items():
         if missing := variant.missing():
@@ -159,10 +163,10 @@ def main(cases: int) -> int:
         with tempfile.TemporaryDirectory() as folder:
             program, start = compile_driver(variant, Path(folder)), time.monotonic()
             report("driver", name, start, run_driver(variant, program, cases=cases * variant.cases // 2500))
-    for name, (compiler, flags, share) in FUZZED.items():
+    for name, (compiler, flags, share) in FUZZ_BUILDS.items():
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(HERE / "fuzz.py"), str(cases * share // 100)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment_of(compiler, flags, Path(folder))}
+            command = [sys.executable, str(KERNEL_TESTS / "fuzz.py"), str(cases * share // 100)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **build_environment(compiler, flags, Path(folder))}
             start = time.monotonic()
             report("fuzz", name, start, subprocess.run(command, env=environment, capture_output=True, text=True))
     return findings

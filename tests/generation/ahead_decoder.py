@@ -18,16 +18,16 @@ class AheadCache(ToyCache):
 
     def write(self, tokens: list[list[int]]) -> list[list[list[int]]]:
         """Return the visible tokens of each new token in each row."""
-        seen = []
+        prefixes = []
         for number, (table, new, length) in enumerate(zip(self.tables, tokens, self.lengths, strict=True)):
             self.tables[number] = table = [*table[:length], *new, *table[length + len(new) :]]
-            seen.append([table[: length + place + 1] for place in range(len(new))])
-        return seen
+            prefixes.append([table[: length + place + 1] for place in range(len(new))])
+        return prefixes
 
     def advance(self, by: Tensor) -> None:
         assert by.shape == (len(self.lengths),)
         self.calls.append(("advance", int(by.sum())))
-        self.lengths = [length + more for length, more in zip(self.lengths, by.tolist(), strict=True)]
+        self.lengths = [length + n_new for length, n_new in zip(self.lengths, by.tolist(), strict=True)]
         assert all(1 <= n <= min(self.capacity, len(table)) for n, table in zip(self.lengths, self.tables, strict=True))
 
     def reorder(self, rows: Tensor) -> None:
@@ -38,8 +38,8 @@ class AheadCache(ToyCache):
 
 class AheadDecoder(ToyDecoder):
     def __init__(self, rule: Rule, max_len: int, vocab_size: int = VOCAB) -> None:
-        known = cache(lambda tokens: rule(list(tokens)))
-        super().__init__(lambda tokens: known(tuple(tokens)), max_len)
+        cached_rule = cache(lambda tokens: rule(list(tokens)))
+        super().__init__(lambda tokens: cached_rule(tuple(tokens)), max_len)
         self.vocab_size = vocab_size
         self.tokens_read: list[int] = []
 
@@ -57,4 +57,4 @@ class AheadDecoder(ToyDecoder):
         return torch.stack([torch.stack(row) for row in logits])
 
 
-RULE, OTHER = random_rule(VOCAB, CONTEXT), random_rule(VOCAB, CONTEXT, seed=1, scale=1.0)
+RULE, OTHER_RULE = random_rule(VOCAB, CONTEXT), random_rule(VOCAB, CONTEXT, seed=1, scale=1.0)

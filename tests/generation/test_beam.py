@@ -27,7 +27,7 @@ def formula(beam: Beam, logprob: float, length: int) -> float:
     return logprob / norms[beam.length_penalty]
 
 
-def forced(rule: SourceRule, source: list[int], prefix: list[int], ids: Sequence[int]) -> list[float]:
+def forced_logprobs(rule: SourceRule, source: list[int], prefix: list[int], ids: Sequence[int]) -> list[float]:
     """Return the log-probability of each token of a given sequence."""
     row, logprobs = list(prefix), []
     for token in ids:
@@ -47,21 +47,21 @@ def every_sequence(
     shortest: int = 0,
 ) -> list[tuple[tuple[int, ...], float]]:
     """Return all allowed sequences: ended ones, then cut ones, both in the order of their scores."""
-    ended, cut = [], []
+    complete, cut = [], []
     words = [token for token in range(vocab_size) if token != EOS]
     for length in range(limit + 1):
         for body in product(words, repeat=length):
             ids = (*body, EOS)
             if shortest <= length < limit:
-                ended.append((ids, formula(beam, sum(forced(rule, source, prefix, ids)), length + 1)))
+                complete.append((ids, formula(beam, sum(forced_logprobs(rule, source, prefix, ids)), length + 1)))
             if length == limit:
-                cut.append((body, formula(beam, sum(forced(rule, source, prefix, body)), length)))
-    return [pair for kind in (ended, cut) for pair in sorted(kind, key=lambda pair: -pair[1])]
+                cut.append((body, formula(beam, sum(forced_logprobs(rule, source, prefix, body)), length)))
+    return [pair for kind in (complete, cut) for pair in sorted(kind, key=lambda pair: -pair[1])]
 
 
 def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, float]] = PENALTIES) -> int:
     """Count the random models for which a beam as large as the search space misses the best sequences."""
-    wrong = 0
+    n_wrong = 0
     for seed in range(models):
         vocab_size, limit = [(5, 3), (4, 4), (7, 2), (3, 4)][seed % 4]
         penalty, alpha = penalties[seed % len(penalties)]
@@ -71,14 +71,14 @@ def mismatches(models: int, *, n_best: int = 3, penalties: Sequence[tuple[Any, f
         source, prefix = [seed % vocab_size, 1, EOS][seed % 2 :], [1, 0][: 1 + seed % 2]
         model = ToyTranslator(rule, MAX_LEN, vocab_size)
         limits = {"max_new_tokens": limit, "min_new_tokens": shortest}
-        (found,) = beam_search(model, [prefix], beam, eos_id=EOS, sources=[source], **limits)
+        (hypotheses,) = beam_search(model, [prefix], beam, eos_id=EOS, sources=[source], **limits)
         best = every_sequence(rule, source, prefix, beam, vocab_size=vocab_size, limit=limit, shortest=shortest)
-        same = [hypothesis.ids for hypothesis in found] == [ids for ids, _ in best[:n_best]]
+        same_ids = [hypothesis.ids for hypothesis in hypotheses] == [ids for ids, _ in best[:n_best]]
         close = np.allclose(
-            [hypothesis.score for hypothesis in found], [score for _, score in best[:n_best]], atol=1e-4
+            [hypothesis.score for hypothesis in hypotheses], [score for _, score in best[:n_best]], atol=1e-4
         )
-        wrong += not (same and close)
-    return wrong
+        n_wrong += not (same_ids and close)
+    return n_wrong
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_stopping_at_the_first_end_would_be_detected(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         beam_module._Sentence,
         "is_done",
-        lambda self, best, written: len(self.finished) >= self.beam.n_best or process(self, best, written),
+        lambda self, best, length: len(self.finished) >= self.beam.n_best or process(self, best, length),
     )
     assert mismatches(36) > 3
 
@@ -113,45 +113,48 @@ def test_stopping_at_the_first_end_would_be_detected(monkeypatch: pytest.MonkeyP
 def test_bound_without_the_length_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The score of a live hypothesis may rise; scoring it at its current length stops too early."""
 
-    def score_now(self: Any, best_total: float, written: int) -> bool:
+    def is_done(self: Any, best_total: float, length: int) -> bool:
         if len(self.finished) < self.beam.n_best:
             return best_total == -math.inf
-        return self.beam.score(best_total, 1) <= sorted(one.score for one in self.finished)[-self.beam.n_best]
+        return (
+            self.beam.score(best_total, 1)
+            <= sorted(hypothesis.score for hypothesis in self.finished)[-self.beam.n_best]
+        )
 
-    monkeypatch.setattr(beam_module._Sentence, "is_done", score_now)
+    monkeypatch.setattr(beam_module._Sentence, "is_done", is_done)
     assert mismatches(36, n_best=1) > 0
 
 
-def written_plainly(
+def plain_search(
     rule: SourceRule, source: list[int], prefix: list[int], beam: Beam, *, limit: int, shortest: int
 ) -> list[tuple[tuple[int, ...], float]]:
     """Run the same search for one sentence and one hypothesis at a time, without a bound."""
     live: list[tuple[tuple[int, ...], np.float32]] = [((), np.float32(0))]
-    ended: list[tuple[tuple[int, ...], float]] = []
-    for written in range(1, limit + 1):
+    complete: list[tuple[tuple[int, ...], float]] = []
+    for length in range(1, limit + 1):
         candidates = []
         for place, (ids, total) in enumerate(live):
             logprobs = rule(source, [*prefix, *ids]).log_softmax(-1).numpy()
             for token, logprob in enumerate(logprobs):
-                if token != EOS or written > shortest:
+                if token != EOS or length > shortest:
                     candidates.append((total + logprob, place, token))
-        candidates.sort(key=lambda one: (-one[0], one[1], one[2]))
+        candidates.sort(key=lambda candidate: (-candidate[0], candidate[1], candidate[2]))
         following: list[tuple[tuple[int, ...], np.float32]] = []
         for rank, (total, place, token) in enumerate(candidates[: 2 * beam.size]):
             ids = (*live[place][0], token)
             if token != EOS:
                 following.append((ids, total))
             elif rank < beam.size:
-                ended.append((ids, formula(beam, float(total), len(ids))))
+                complete.append((ids, formula(beam, float(total), len(ids))))
         live = following[: beam.size]
-        best = sorted((score for _, score in ended), reverse=True)
-        if len(ended) >= beam.size and live and formula(beam, float(live[0][1]), written) <= best[0]:
+        best = sorted((score for _, score in complete), reverse=True)
+        if len(complete) >= beam.size and live and formula(beam, float(live[0][1]), length) <= best[0]:
             live = []
         if not live:
             break
     cut = [(ids, formula(beam, float(total), len(ids))) for ids, total in live]
-    ranked = sorted(ended, key=lambda pair: -pair[1]) + sorted(cut, key=lambda pair: -pair[1])
-    return ranked[: beam.n_best]
+    sequences = sorted(complete, key=lambda pair: -pair[1]) + sorted(cut, key=lambda pair: -pair[1])
+    return sequences[: beam.n_best]
 
 
 def test_search_waits_for_a_likely_long_hypothesis() -> None:
@@ -165,9 +168,9 @@ def test_search_waits_for_a_likely_long_hypothesis() -> None:
         return logits
 
     model = ToyTranslator(sure, MAX_LEN, 7)
-    (found,) = beam_search(model, [[1]], Beam(size=5), eos_id=EOS, sources=[[2]], max_new_tokens=11)
+    (hypotheses,) = beam_search(model, [[1]], Beam(size=5), eos_id=EOS, sources=[[2]], max_new_tokens=11)
     (greedy,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, sources=[[2]], max_new_tokens=11)
-    assert found[0].ids == greedy[0].ids == (*[3] * 8, EOS)
+    assert hypotheses[0].ids == greedy[0].ids == (*[3] * 8, EOS)
 
 
 def coarse(rule: SourceRule, step: float) -> SourceRule:
@@ -202,9 +205,9 @@ def test_any_batch_matches_a_plain_search_of_each_sentence(
     beam: Beam, batch: list[tuple[list[int], list[int], int, int]], seed: int, scale: float
 ) -> None:
     rule = coarse(random_source_rule(7, MAX_LEN, seed=seed, scale=scale), 0.5)
-    sources, prefixes, most, fewest = (list(part) for part in zip(*batch, strict=True))
+    sources, prefixes, longest, fewest = (list(part) for part in zip(*batch, strict=True))
     model = ToyTranslator(rule, MAX_LEN, 7)
-    limits: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": fewest}
+    limits: dict[str, Any] = {"max_new_tokens": longest, "min_new_tokens": fewest}
     with pytest.MonkeyPatch.context() as patch:
         # the kernel's logarithms are rounded differently
         patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
@@ -212,11 +215,15 @@ def test_any_batch_matches_a_plain_search_of_each_sentence(
     for (source, prefix, limit, shortest), hypotheses in zip(batch, found, strict=True):
         limit = min(limit, MAX_LEN + 1 - len(prefix))
         if limit == 0:
-            assert [(one.ids, one.score, one.finish) for one in hypotheses] == [((), 0.0, "length")]
+            assert [(hypothesis.ids, hypothesis.score, hypothesis.finish) for hypothesis in hypotheses] == [
+                ((), 0.0, "length")
+            ]
             continue
-        expected = written_plainly(rule, source, prefix, beam, limit=limit, shortest=shortest)
-        assert [(one.ids, one.score) for one in hypotheses] == expected
-        assert [one.finish for one in hypotheses] == ["eos" if ids[-1] == EOS else "length" for ids, _ in expected]
+        expected = plain_search(rule, source, prefix, beam, limit=limit, shortest=shortest)
+        assert [(hypothesis.ids, hypothesis.score) for hypothesis in hypotheses] == expected
+        assert [hypothesis.finish for hypothesis in hypotheses] == [
+            "eos" if ids[-1] == EOS else "length" for ids, _ in expected
+        ]
 
 
 RULE = random_source_rule(7, 30, seed=3, scale=1.0)
@@ -235,26 +242,26 @@ def search(beam: Beam, numbers: Sequence[int] = range(5), **limits: Any) -> list
 def test_scores_match_the_formula_with_forced_decoding(penalty: Any, alpha: float) -> None:
     beam = Beam(size=6, n_best=6, length_penalty=penalty, alpha=alpha)
     for number, hypotheses in enumerate(search(beam)):
-        for one in hypotheses:
-            logprobs = forced(RULE, SOURCES[number], PREFIXES[number], one.ids)
-            assert one.logprobs == pytest.approx(logprobs, abs=1e-4)
-            assert one.logprob == pytest.approx(sum(logprobs), abs=1e-4)
-            assert one.score == pytest.approx(formula(beam, sum(logprobs), len(one.ids)), abs=1e-4)
+        for hypothesis in hypotheses:
+            logprobs = forced_logprobs(RULE, SOURCES[number], PREFIXES[number], hypothesis.ids)
+            assert hypothesis.logprobs == pytest.approx(logprobs, abs=1e-4)
+            assert hypothesis.logprob == pytest.approx(sum(logprobs), abs=1e-4)
+            assert hypothesis.score == pytest.approx(formula(beam, sum(logprobs), len(hypothesis.ids)), abs=1e-4)
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), PENALTIES)
 def test_lists_are_finite_sorted_distinct_and_extend_shorter_lists(penalty: Any, alpha: float) -> None:
     beam = Beam(size=6, length_penalty=penalty, alpha=alpha)
     longest = search(replace(beam, n_best=6), max_new_tokens=5)
-    assert {one.finish for hypotheses in longest for one in hypotheses} == {"eos", "length"}
+    assert {hypothesis.finish for hypotheses in longest for hypothesis in hypotheses} == {"eos", "length"}
     for hypotheses in longest:
         assert len(hypotheses) == 6
-        assert len({one.ids for one in hypotheses}) == 6
-        order = [(one.finish == "length", -one.score) for one in hypotheses]
+        assert len({hypothesis.ids for hypothesis in hypotheses}) == 6
+        order = [(hypothesis.finish == "length", -hypothesis.score) for hypothesis in hypotheses]
         assert order == sorted(order)
-        assert all(EOS not in one.ids[:-1] for one in hypotheses)
-        assert all((one.ids[-1] == EOS) == (one.finish == "eos") for one in hypotheses)
-        assert all(one.finish == "eos" or len(one.ids) == 5 for one in hypotheses)
+        assert all(EOS not in hypothesis.ids[:-1] for hypothesis in hypotheses)
+        assert all((hypothesis.ids[-1] == EOS) == (hypothesis.finish == "eos") for hypothesis in hypotheses)
+        assert all(hypothesis.finish == "eos" or len(hypothesis.ids) == 5 for hypothesis in hypotheses)
     for n_best in range(1, 6):
         fewer = search(replace(beam, n_best=n_best), max_new_tokens=5)
         assert fewer == [hypotheses[:n_best] for hypotheses in longest]
@@ -265,25 +272,25 @@ def test_best_of_five_equals_best_of_one() -> None:
     """Also if the score of a hypothesis rises after `size` hypotheses have ended."""
     for seed in range(60):
         model = ToyTranslator(random_source_rule(7, MAX_LEN, seed=seed, scale=1.5), MAX_LEN, 7)
-        five, one = (
+        five_best, best = (
             beam_search(model, [[1]], Beam(size=5, n_best=n), eos_id=EOS, sources=[[2, 3]], max_new_tokens=12)[0]
             for n in (5, 1)
         )
-        assert five[:1] == one
+        assert five_best[:1] == best
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
-@given(beam=searches, seed=st.integers(0, 500), limit=st.integers(1, 8), more=st.integers(1, 15))
-def test_unused_capacity_changes_nothing(beam: Beam, seed: int, limit: int, more: int) -> None:
+@given(beam=searches, seed=st.integers(0, 500), limit=st.integers(1, 8), spare=st.integers(1, 15))
+def test_unused_capacity_changes_nothing(beam: Beam, seed: int, limit: int, spare: int) -> None:
     rule = random_source_rule(7, 30, seed=seed, scale=1.5)
 
     def find(limit: int) -> list[Hypothesis]:
         model = ToyTranslator(rule, 30, 7)
         return beam_search(model, [[1]], beam, eos_id=EOS, sources=[[3, 2]], max_new_tokens=limit)[0]
 
-    roomy = find(limit + more)
-    assume(all(one.finish == "eos" and len(one.ids) <= limit for one in roomy))
+    roomy = find(limit + spare)
+    assume(all(hypothesis.finish == "eos" and len(hypothesis.ids) <= limit for hypothesis in roomy))
     assert find(limit) == roomy
 
 
@@ -295,59 +302,59 @@ def test_sentence_has_the_same_result_in_any_batch(size: int) -> None:
     assert batched == [search(beam, [number], max_new_tokens=limits[number])[0] for number in range(5)]
     backwards = search(beam, [4, 3, 2, 1, 0], max_new_tokens=limits[::-1])
     assert batched == backwards[::-1]
-    twice = search(beam, [1, 1, 4, 1], max_new_tokens=20)
-    assert twice[0] == twice[1] == twice[3]
+    results = search(beam, [1, 1, 4, 1], max_new_tokens=20)
+    assert results[0] == results[1] == results[3]
 
 
 def test_size_one_is_greedy() -> None:
     for seed in range(20):
         rule = random_rule(7, MAX_LEN, seed=seed)
-        (one,) = beam_search(ToyDecoder(rule, MAX_LEN), [[1, 3]], Beam(size=1), eos_id=EOS, max_new_tokens=9)[0]
+        (hypothesis,) = beam_search(ToyDecoder(rule, MAX_LEN), [[1, 3]], Beam(size=1), eos_id=EOS, max_new_tokens=9)[0]
         greedy = Sampling(temperature=0, max_new_tokens=9)
         tokens = [token for (token,) in stream(ToyDecoder(rule, MAX_LEN), [[1, 3]], greedy, stop_ids={EOS}) if token]
-        assert one.ids == tuple(token.id for token in tokens)
-        assert one.finish == tokens[-1].finish
-        assert one.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
+        assert hypothesis.ids == tuple(token.id for token in tokens)
+        assert hypothesis.finish == tokens[-1].finish
+        assert hypothesis.logprobs == pytest.approx([token.logprob for token in tokens], abs=1e-5)
 
 
 def test_greedy_ties_take_the_lowest_id() -> None:
     model = ToyDecoder(lambda tokens: torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]), MAX_LEN)
-    (one,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=3)[0]
-    assert one.ids == (1, 1, 1)
+    (hypothesis,) = beam_search(model, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=3)[0]
+    assert hypothesis.ids == (1, 1, 1)
 
 
 def test_end_is_forbidden_only_before_the_minimum_length() -> None:
     model = ToyDecoder(script_rule(7, [EOS] * 9), MAX_LEN)
     for shortest in range(5):
         limits = {"max_new_tokens": 6, "min_new_tokens": shortest}
-        (one,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, **limits)[0]
-        assert (len(one.ids), one.ids[-1], one.finish) == (shortest + 1, EOS, "eos")
+        (hypothesis,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, **limits)[0]
+        assert (len(hypothesis.ids), hypothesis.ids[-1], hypothesis.finish) == (shortest + 1, EOS, "eos")
     hypotheses = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3, min_new_tokens=3)[0]
-    assert [(len(one.ids), one.finish) for one in hypotheses] == [(3, "length")]
+    assert [(len(hypothesis.ids), hypothesis.finish) for hypothesis in hypotheses] == [(3, "length")]
 
 
 def test_no_end_is_added_at_the_limit_but_a_last_end_counts() -> None:
     for script, finish in (([5, 6, 4], "length"), ([5, 6, EOS], "eos")):
         model = ToyDecoder(script_rule(7, script), MAX_LEN)
-        (one,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3)[0]
-        assert (one.ids, one.finish) == (tuple(script), finish)
+        (hypothesis,) = beam_search(model, [[1]], Beam(size=3), eos_id=EOS, max_new_tokens=3)[0]
+        assert (hypothesis.ids, hypothesis.finish) == (tuple(script), finish)
 
 
 def test_ended_hypothesis_ranks_before_a_likelier_cut_one() -> None:
     logits = torch.tensor([5.0, -9.0, 1.0, -9.0])
     model = ToyDecoder(lambda tokens: logits, MAX_LEN)
     hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=1)[0]
-    assert [(one.ids, one.finish) for one in hypotheses] == [((EOS,), "eos"), ((0,), "length")]
+    assert [(hypothesis.ids, hypothesis.finish) for hypothesis in hypotheses] == [((EOS,), "eos"), ((0,), "length")]
     assert hypotheses[0].score < hypotheses[1].score
 
 
 def test_ended_hypothesis_leaves_the_beam_and_ends_below_it_are_dropped() -> None:
     """With size 2, the end is only third at first, so it does not count, although it is likelier than later ends."""
-    first, later = torch.tensor([0.2, 0.1, 0.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, 9.0])
-    model = ToyDecoder(lambda tokens: first if len(tokens) == 1 else later, MAX_LEN)
+    first_logits, later_logits = torch.tensor([0.2, 0.1, 0.0, -9.0]), torch.tensor([-9.0, -9.0, 9.0, 9.0])
+    model = ToyDecoder(lambda tokens: first_logits if len(tokens) == 1 else later_logits, MAX_LEN)
     beam = Beam(size=2, n_best=2, length_penalty="none")
     hypotheses = beam_search(model, [[1]], beam, eos_id=EOS, max_new_tokens=5)[0]
-    assert [one.ids for one in hypotheses] == [(0, EOS), (0, 3, EOS)]
+    assert [hypothesis.ids for hypothesis in hypotheses] == [(0, EOS), (0, 3, EOS)]
     assert model.calls == [("start", 1), ("step", 2), ("step", 2)]
 
 
@@ -361,8 +368,8 @@ def test_several_hypotheses_end_at_once_and_the_beam_stays_full() -> None:
     table[[6, 7], 0] = 0.0  # these never end
     table[8, EOS] = 0.0
     model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
-    found = beam_search(model, [[1]], Beam(size=3, n_best=3), eos_id=EOS, max_new_tokens=3)[0]
-    assert [one.ids for one in found] == [(3, EOS), (4, EOS), (4, 8, EOS)]
+    hypotheses = beam_search(model, [[1]], Beam(size=3, n_best=3), eos_id=EOS, max_new_tokens=3)[0]
+    assert [hypothesis.ids for hypothesis in hypotheses] == [(3, EOS), (4, EOS), (4, 8, EOS)]
 
 
 def test_finished_sentences_leave_in_whole_groups() -> None:
@@ -373,8 +380,8 @@ def test_finished_sentences_leave_in_whole_groups() -> None:
 
     model = ToyTranslator(rule, MAX_LEN, 7)
     sources = [[3, EOS], [4, 4, 4, EOS], [5, EOS]]
-    found = beam_search(model, [[1]] * 3, Beam(size=3), eos_id=EOS, sources=sources, max_new_tokens=8)
-    assert [one.ids for (one,) in found] == [(5, EOS), (5, 6, 5, EOS), (EOS,)]
+    results = beam_search(model, [[1]] * 3, Beam(size=3), eos_id=EOS, sources=sources, max_new_tokens=8)
+    assert [hypothesis.ids for (hypothesis,) in results] == [(5, EOS), (5, 6, 5, EOS), (EOS,)]
     assert model.calls == [("start", 3), ("step", 6), ("step", 3), ("step", 3)]
     assert model.caches[0].calls[:2] == [("reorder", 2), ("expand_beams", 3)]
     assert model.sources == [sources]
@@ -386,8 +393,8 @@ def test_rows_that_stay_in_place_are_not_moved() -> None:
         table[token, following] = 0.0
     table[1, 5], table[5, 6], table[6, 5] = -1.0, 0.0, 0.0
     model = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
-    found = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=7)[0]
-    assert [one.ids for one in found] == [(3, 4, 3, 4, 3, 4, 3), (5, 6, 5, 6, 5, 6, 5)]
+    hypotheses = beam_search(model, [[1]], Beam(size=2, n_best=2), eos_id=EOS, max_new_tokens=7)[0]
+    assert [hypothesis.ids for hypothesis in hypotheses] == [(3, 4, 3, 4, 3, 4, 3), (5, 6, 5, 6, 5, 6, 5)]
     assert model.caches[0].calls == [("expand_beams", 2)]
     greedy = ToyDecoder(lambda tokens: table[tokens[-1]], MAX_LEN)
     beam_search(greedy, [[1]], Beam(size=1), eos_id=EOS, max_new_tokens=7)
@@ -407,8 +414,8 @@ def test_cache_starts_small_and_grows_as_needed() -> None:
 def test_context_is_filled_to_its_end_and_no_further() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
     prefixes = [[1], [1] * (MAX_LEN - 1), [1] * MAX_LEN]
-    found = beam_search(model, prefixes, Beam(size=2), eos_id=EOS, max_new_tokens=99, min_new_tokens=99)
-    assert [len(one.ids) for (one,) in found] == [MAX_LEN, 2, 1]
+    results = beam_search(model, prefixes, Beam(size=2), eos_id=EOS, max_new_tokens=99, min_new_tokens=99)
+    assert [len(hypothesis.ids) for (hypothesis,) in results] == [MAX_LEN, 2, 1]
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
@@ -423,27 +430,27 @@ def test_forbidden_tokens_are_never_generated_and_probabilities_are_unchanged(
     free = beam_search(model, [[1]], beam, sources=[[3, 2]], **limits)[0]
     forbidden = {free[0].ids[0], 0}
     assert EOS not in forbidden
-    found = beam_search(model, [[1]], beam, sources=[[3, 2]], forbidden=forbidden, **limits)[0]
-    for one in found:
-        assert not forbidden & set(one.ids)
-        assert one.logprobs == pytest.approx(forced(RULE, [3, 2], [1], one.ids), abs=1e-4)
+    hypotheses = beam_search(model, [[1]], beam, sources=[[3, 2]], forbidden=forbidden, **limits)[0]
+    for hypothesis in hypotheses:
+        assert not forbidden & set(hypothesis.ids)
+        assert hypothesis.logprobs == pytest.approx(forced_logprobs(RULE, [3, 2], [1], hypothesis.ids), abs=1e-4)
 
 
 def test_only_the_end_allowed_gives_one_hypothesis() -> None:
     model = ToyDecoder(lambda tokens: torch.zeros(5), MAX_LEN)
-    everything = {0, 1, 3, 4}
-    limits = {"eos_id": EOS, "forbidden": everything, "max_new_tokens": 4}
-    assert [one.ids for one in beam_search(model, [[1]], Beam(size=3, n_best=3), **limits)[0]] == [(EOS,)]
+    forbidden = {0, 1, 3, 4}
+    limits = {"eos_id": EOS, "forbidden": forbidden, "max_new_tokens": 4}
+    assert [hypothesis.ids for hypothesis in beam_search(model, [[1]], Beam(size=3, n_best=3), **limits)[0]] == [(EOS,)]
     assert beam_search(model, [[1]], Beam(size=3), min_new_tokens=1, **limits)[0] == []
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("size", [1, 3])
-def test_non_finite_outputs_are_reported(broken: float, size: int) -> None:
+def test_non_finite_outputs_are_reported(value: float, size: int) -> None:
     def rule(tokens: list[int]) -> torch.Tensor:
         logits = torch.arange(200.0)
         if len(tokens) == 4:
-            logits[77] = broken
+            logits[77] = value
         return logits
 
     with pytest.raises(UserError, match="diverged"):
@@ -452,10 +459,10 @@ def test_non_finite_outputs_are_reported(broken: float, size: int) -> None:
 
 def test_minus_infinity_logits_are_allowed() -> None:
     logits = torch.tensor([-math.inf, 0.0, 1.0, -math.inf])
-    found = beam_search(
+    hypotheses = beam_search(
         ToyDecoder(lambda tokens: logits, MAX_LEN), [[1]], Beam(size=4, n_best=4), eos_id=EOS, max_new_tokens=2
     )[0]
-    assert [one.ids for one in found] == [(EOS,), (1, EOS), (1, 1)]
+    assert [hypothesis.ids for hypothesis in hypotheses] == [(EOS,), (1, EOS), (1, 1)]
 
 
 def test_logits_of_the_model_are_not_modified() -> None:

@@ -28,8 +28,12 @@ def search(model: Any, beam: Beam, **options: Any) -> list[list[Hypothesis]]:
 
 def assert_same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]]) -> None:
     for ours, theirs in zip(found, expected, strict=True):
-        assert [(one.ids, one.finish) for one in ours] == [(one.ids, one.finish) for one in theirs]
-        assert [one.logprob for one in ours] == pytest.approx([one.logprob for one in theirs], abs=1e-4)
+        assert [(hypothesis.ids, hypothesis.finish) for hypothesis in ours] == [
+            (hypothesis.ids, hypothesis.finish) for hypothesis in theirs
+        ]
+        assert [hypothesis.logprob for hypothesis in ours] == pytest.approx(
+            [hypothesis.logprob for hypothesis in theirs], abs=1e-4
+        )
 
 
 @pytest.fixture
@@ -90,19 +94,19 @@ def test_diverged_model_raises() -> None:
 
 def test_training_model_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if its step could be captured: training needs the memory itself."""
-    seen: list[bool] = []
-    monkeypatch.setattr(beam_module, "can_capture", lambda model, device: seen.append(model.training))
+    training_flags: list[bool] = []
+    monkeypatch.setattr(beam_module, "can_capture", lambda model, device: training_flags.append(model.training))
     search(translator().train(), Beam(size=2), sources=SOURCES)
     search(translator(), Beam(size=2), sources=SOURCES)
-    assert seen == [True, False]
+    assert training_flags == [True, False]
 
 
-def state_of(model: Any, size: int) -> BeamState:
+def make_state(model: Any, size: int) -> BeamState:
     cache = model.new_cache(2 * size, capacity=8)
     cache.rows_per_source = size
     cache.allocate_sources(5)
-    never = torch.tensor([0], device=cache.lengths.device)
-    return BeamState(cache, size=size, forbidden=never, eos_id=EOS)
+    forbidden = torch.tensor([0], device=cache.lengths.device)
+    return BeamState(cache, size=size, forbidden=forbidden, eos_id=EOS)
 
 
 @pytest.mark.slow
@@ -110,30 +114,30 @@ def state_of(model: Any, size: int) -> BeamState:
 def test_step_stays_on_the_device_and_at_its_addresses(size: int) -> None:
     with torch.inference_mode():
         model = translator().to("meta")
-        state = state_of(model, size)
+        state = make_state(model, size)
         before = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
         with Operations() as operations:
             for _ in range(2):
                 beam_step(model, state)
         after = [(tensor, tensor.untyped_storage()._cdata) for tensor in state.changing()]
     assert len(operations.names) > 50
-    for (old, storage), (new, now) in zip(before, after, strict=True):
+    for (old, old_storage), (new, new_storage) in zip(before, after, strict=True):
         assert old is new
-        assert storage == now
+        assert old_storage == new_storage
 
 
 def test_tables_are_reused_for_searches_that_fit() -> None:
     model = translator()
-    made: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "prefixes": [[1]] * 3, "sources": [[3]] * 3, "source_pad": 0, "limits": [5] * 3, "shortest": [0] * 3, "size": 2,
         "eos_id": EOS, "forbidden": {0},
     }  # fmt: skip
     space = BeamSpace(model, sentences=4, capacity=6, sources=4, size=2, forbidden=[0], eos_id=EOS)
-    assert space.fits(model, BeamBatch(**made), 3)
+    assert space.fits(model, BeamBatch(**settings), 3)
     for change in ({"size": 3}, {"limits": [9] * 3}, {"prefixes": [[1]] * 5, "limits": [5] * 5}, {"forbidden": {1}}):
-        assert not space.fits(model, BeamBatch(**made | change), 3)
-    assert not space.fits(model, BeamBatch(**made), 5)
-    assert not space.fits(model, BeamBatch(**made | {"sources": None}), 0)
+        assert not space.fits(model, BeamBatch(**settings | change), 3)
+    assert not space.fits(model, BeamBatch(**settings), 5)
+    assert not space.fits(model, BeamBatch(**settings | {"sources": None}), 0)
 
 
 def test_finished_sentences_are_left_out() -> None:
@@ -153,6 +157,6 @@ def test_finished_sentences_are_left_out() -> None:
         beams.advance([1], values, parents, tokens)
         (last,) = beams.candidates()[0]
         space.results.drop()
-        other = GraphBeams(model, batch, space)
-        found = [other.candidates()[0] for _ in range(3)]
-    np.testing.assert_array_equal(last, found[2][2])
+        graph_beams = GraphBeams(model, batch, space)
+        candidates = [graph_beams.candidates()[0] for _ in range(3)]
+    np.testing.assert_array_equal(last, candidates[2][2])

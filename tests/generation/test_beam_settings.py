@@ -25,9 +25,9 @@ EOS, MAX_LEN = 2, 11
     ],
 )
 def test_inconsistent_arguments_are_rejected(case: dict[str, Any], words: str) -> None:
-    given = {"prefixes": [[1], [1]], "beam": Beam(), "eos_id": EOS, "max_new_tokens": 5, **case}
+    arguments = {"prefixes": [[1], [1]], "beam": Beam(), "eos_id": EOS, "max_new_tokens": 5, **case}
     with pytest.raises(ValueError, match=words):
-        beam_search(ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN), **given)
+        beam_search(ToyDecoder(random_rule(7, MAX_LEN), MAX_LEN), **arguments)
 
 
 @pytest.mark.parametrize(

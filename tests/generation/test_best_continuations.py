@@ -12,18 +12,18 @@ import tercet.generation.best_continuations as module
 from tercet.generation.best_continuations import best_continuations
 
 
-def by_sorting(logprobs: Tensor, totals: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
+def sort_all(logprobs: Tensor, totals: Tensor, count: int) -> list[list[tuple[float, int, int]]]:
     _, _, v = logprobs.shape
     sums = (logprobs + totals[..., None]).flatten(1).tolist()
-    found = []
+    rows = []
     for row in sums:
         order = sorted(range(len(row)), key=lambda place: (-row[place], place))[:count]
-        found.append([(row[place], place // v, place % v) for place in order])
-    return found
+        rows.append([(row[place], place // v, place % v) for place in order])
+    return rows
 
 
-def as_lists(found: tuple[Tensor, Tensor, Tensor]) -> list[list[tuple[float, int, int]]]:
-    return [list(zip(*row, strict=True)) for row in zip(*(tensor.tolist() for tensor in found), strict=True)]
+def to_lists(tensors: tuple[Tensor, Tensor, Tensor]) -> list[list[tuple[float, int, int]]]:
+    return [list(zip(*row, strict=True)) for row in zip(*(tensor.tolist() for tensor in tensors), strict=True)]
 
 
 def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float, int, int]]]:
@@ -39,21 +39,21 @@ def possible(rows: list[list[tuple[float, int, int]]]) -> list[list[tuple[float,
     v=st.sampled_from([1, 2, 3, 7, 63, 64, 65, 127, 128, 130, 200, 331]),
     count=st.integers(1, 17),
     levels=st.sampled_from([1, 2, 5, 1000]),
-    removed=st.sampled_from([0.0, 0.3, 0.95]),
+    removed_share=st.sampled_from([0.0, 0.3, 0.95]),
     seed=st.integers(0, 999),
 )
 def test_best_match_a_full_sort_with_ties_by_hypothesis_and_id(
-    n: int, h: int, v: int, count: int, levels: int, removed: float, seed: int
+    n: int, h: int, v: int, count: int, levels: int, removed_share: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     logprobs = -torch.randint(levels, (n, h, v), generator=generator).float() / 7
-    logprobs[torch.rand(n, h, v, generator=generator) < removed] = -math.inf
+    logprobs[torch.rand(n, h, v, generator=generator) < removed_share] = -math.inf
     totals = -torch.randint(levels, (n, h), generator=generator).float() / 3
-    totals[torch.rand(n, h, generator=generator) < removed] = -math.inf
-    found = as_lists(best_continuations(logprobs, totals, count))
-    assert all(len(row) == min(count, h * v) for row in found)
-    assert all(0 <= parent < h and 0 <= token < v for row in found for _, parent, token in row)
-    assert possible(found) == possible(by_sorting(logprobs, totals, count))
+    totals[torch.rand(n, h, generator=generator) < removed_share] = -math.inf
+    best = to_lists(best_continuations(logprobs, totals, count))
+    assert all(len(row) == min(count, h * v) for row in best)
+    assert all(0 <= parent < h and 0 <= token < v for row in best for _, parent, token in row)
+    assert possible(best) == possible(sort_all(logprobs, totals, count))
 
 
 def test_zero_and_minus_zero_are_equal() -> None:
@@ -72,7 +72,7 @@ def test_nan_is_not_hidden_and_stays_in_its_set(place: int) -> None:
 
 def test_missing_chunk_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     logprobs, totals = torch.randn(40, 3, 200), torch.zeros(40, 3)
-    assert as_lists(best_continuations(logprobs, totals, 5)) == by_sorting(logprobs, totals, 5)
+    assert to_lists(best_continuations(logprobs, totals, 5)) == sort_all(logprobs, totals, 5)
     first, left_out = module._top_indices, iter([1, 0])
     monkeypatch.setattr(module, "_top_indices", lambda numbers, count: first(numbers, count - next(left_out)))
-    assert as_lists(best_continuations(logprobs, totals, 5)) != by_sorting(logprobs, totals, 5)
+    assert to_lists(best_continuations(logprobs, totals, 5)) != sort_all(logprobs, totals, 5)

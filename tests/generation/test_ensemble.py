@@ -23,24 +23,24 @@ def find(model, **settings):
 @pytest.mark.parametrize("copies", [1, 3])
 def test_model_with_itself_equals_the_model(combine, copies: int) -> None:
     for separate, batched in zip(find(toy(1)), find(Ensemble([toy(1)] * copies, combine)), strict=True):
-        assert [one.ids for one in separate] == [one.ids for one in batched]
-        for one, other in zip(separate, batched, strict=True):
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-            assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert [hypothesis.ids for hypothesis in separate] == [hypothesis.ids for hypothesis in batched]
+        for hypothesis, reference in zip(separate, batched, strict=True):
+            assert hypothesis.logprobs == pytest.approx(reference.logprobs, abs=1e-5)
+            assert hypothesis.score == pytest.approx(reference.score, abs=1e-5)
 
 
 @pytest.mark.parametrize("combine", ["linear", "log_linear"])
 def test_probabilities_match_the_documented_means(combine) -> None:
     members = [toy(1), toy(2), toy(3)]
     for source, hypotheses in zip(SOURCES[:1], find(Ensemble(members, combine)), strict=False):
-        for one in hypotheses:
+        for hypothesis in hypotheses:
             row = [1]
-            for token, logprob in zip(one.ids, one.logprobs, strict=True):
-                each = [member.source_rule(source, row).double().softmax(-1) for member in members]
+            for token, logprob in zip(hypothesis.ids, hypothesis.logprobs, strict=True):
+                probabilities = [member.source_rule(source, row).double().softmax(-1) for member in members]
                 if combine == "linear":
-                    mean = sum(each) / 3
+                    mean = sum(probabilities) / 3
                 else:
-                    mean = (each[0] * each[1] * each[2]) ** (1 / 3)
+                    mean = (probabilities[0] * probabilities[1] * probabilities[2]) ** (1 / 3)
                     mean = mean / mean.sum()
                 assert logprob == pytest.approx(math.log(mean[token]), abs=1e-4)
                 row.append(token)
@@ -60,7 +60,7 @@ def test_ensemble_differs_from_its_members_and_between_means() -> None:
     members = [toy(1), toy(2), toy(3)]
     answers = [find(member) for member in members]
     answers += [find(Ensemble(members)), find(Ensemble(members, "log_linear"))]
-    assert all(one != other for number, one in enumerate(answers) for other in answers[:number])
+    assert all(answer != previous for number, answer in enumerate(answers) for previous in answers[:number])
 
 
 def test_ensemble_samples_in_eval_mode() -> None:
@@ -68,8 +68,10 @@ def test_ensemble_samples_in_eval_mode() -> None:
     ensemble = Ensemble(members).train()
     greedy = Sampling(temperature=0, max_new_tokens=9)
     columns = list(stream(ensemble, [[1]], greedy, sources=[SOURCES[0]], stop_ids={EOS}))
-    (one,) = beam_search(Ensemble(members), [[1]], Beam(size=1), eos_id=EOS, sources=SOURCES[:1], max_new_tokens=9)[0]
-    assert one.ids == tuple(token.id for (token,) in columns if token)
+    (hypothesis,) = beam_search(
+        Ensemble(members), [[1]], Beam(size=1), eos_id=EOS, sources=SOURCES[:1], max_new_tokens=9
+    )[0]
+    assert hypothesis.ids == tuple(token.id for (token,) in columns if token)
     assert all(member.training for member in members)
 
 

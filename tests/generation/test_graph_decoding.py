@@ -27,24 +27,24 @@ from tercet.generation.row_sampling import Filters
 from tercet.generation.stream import columns
 
 GREEDY = Sampling(max_new_tokens=20, temperature=0)
-DRAWN = Sampling(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=4)
+SAMPLED = Sampling(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=4)
 PLAIN = Sampling(max_new_tokens=20)
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [2] * 15, [4]]
-ALL = Filters(draws=True, penalty=True, top_k=8, top_p=True, min_p=True, forbids=True, likeliest=3)
+ALL_FILTERS = Filters(draws=True, penalty=True, top_k=8, top_p=True, min_p=True, forbids=True, likeliest=3)
 
 
 def assert_same(ours: list[Column], expected: list[Column]) -> None:
     assert len(ours) == len(expected)
-    for column, other in zip(ours, expected, strict=True):
-        for token, wanted in zip(column, other, strict=True):
-            assert (token is None) == (wanted is None)
-            if token is not None and wanted is not None:
-                assert (token.id, token.finish) == (wanted.id, wanted.finish)
-                assert token.logprob == pytest.approx(wanted.logprob, abs=1e-4)
+    for column, expected_column in zip(ours, expected, strict=True):
+        for token, expected_token in zip(column, expected_column, strict=True):
+            assert (token is None) == (expected_token is None)
+            if token is not None and expected_token is not None:
+                assert (token.id, token.finish) == (expected_token.id, expected_token.finish)
+                assert token.logprob == pytest.approx(expected_token.logprob, abs=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, DRAWN], ids=["greedy", "plain", "filters"])
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SAMPLED], ids=["greedy", "plain", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_tokens_match_the_other_decoder(position, sampling: Sampling) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
@@ -60,22 +60,22 @@ def test_ended_rows_leave_and_others_are_unchanged() -> None:
     model = language_model()
 
     def by(streaming: Any) -> list[Column]:
-        ended: set[int] = set()
-        found: list[Column] = []
-        for column in streaming(model, PROMPTS[:3], PLAIN, stop_ids={3}, seeds=[1, 2, 3], finished_rows=ended):
-            found.append(column)
-            if len(found) == 4:
-                ended.add(1)
-        return found
+        ended_rows: set[int] = set()
+        stream_columns: list[Column] = []
+        for column in streaming(model, PROMPTS[:3], PLAIN, stop_ids={3}, seeds=[1, 2, 3], finished_rows=ended_rows):
+            stream_columns.append(column)
+            if len(stream_columns) == 4:
+                ended_rows.add(1)
+        return stream_columns
 
     assert_same(by(stream_by_graphs), by(stream))
 
 
 def test_row_does_not_depend_on_other_rows() -> None:
     model = language_model()
-    batched = list(stream_by_graphs(model, PROMPTS, DRAWN, seeds=[1, 2, 3, 4, 5]))
+    batched = list(stream_by_graphs(model, PROMPTS, SAMPLED, seeds=[1, 2, 3, 4, 5]))
     for row in (0, 3):
-        separate = list(stream_by_graphs(model, [PROMPTS[row]], DRAWN, seeds=[row + 1]))
+        separate = list(stream_by_graphs(model, [PROMPTS[row]], SAMPLED, seeds=[row + 1]))
         assert [column[0].id for column in separate if column[0]] == [c[row].id for c in batched if c[row]]
 
 
@@ -124,22 +124,22 @@ def test_step_is_launched_before_the_last_results_are_read(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [Filters(), ALL], ids=["greedy", "filters"])
+@pytest.mark.parametrize("filters", [Filters(), ALL_FILTERS], ids=["greedy", "filters"])
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
 def test_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
     """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():
         model = language_model(position).to("meta")
         state = DecodeState(model.new_cache(3, capacity=8), vocab_size=VOCAB, max_len=CONTEXT, likeliest=3)
-        before = [(tensor, tensor.untyped_storage()._cdata) for tensor in tensors_of(state)]
+        before = [(tensor, tensor.untyped_storage()._cdata) for tensor in state_tensors(state)]
         with Operations() as operations:
             for _ in range(2):
                 decode_step(model, state, filters)
-        after = [(tensor, tensor.untyped_storage()._cdata) for tensor in tensors_of(state)]
+        after = [(tensor, tensor.untyped_storage()._cdata) for tensor in state_tensors(state)]
     assert len(operations.names) > 50
-    for (old, storage), (new, now) in zip(before, after, strict=True):
+    for (old, old_storage), (new, new_storage) in zip(before, after, strict=True):
         assert old is new
-        assert storage == now
+        assert old_storage == new_storage
 
 
 @pytest.mark.slow
@@ -191,24 +191,24 @@ def test_step_compiles_as_one_graph(traced: tuple[str, ...]) -> None:
     assert process.returncode == 0, process.stderr[-2000:]
 
 
-def tensors_of(state: DecodeState) -> list[torch.Tensor]:
+def state_tensors(state: DecodeState) -> list[torch.Tensor]:
     tables = [table for layer in state.cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
     return [*state.changing(), state.uniform, state.settings.table, state.forbidden, *tables]
 
 
 def test_real_tensors_keep_their_addresses() -> None:
-    batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=DRAWN, forbidden=set(), seeds=[1, 2])
+    batch = Batch(rows=[[1, 2], [3]], sources=None, source_pad=0, sampling=SAMPLED, forbidden=set(), seeds=[1, 2])
     model = language_model()
     decoding = graph_decoding(model, batch)
     state = decoding._space.state
-    addresses = [tensor.data_ptr() for tensor in tensors_of(state)]
+    addresses = [tensor.data_ptr() for tensor in state_tensors(state)]
     with torch.inference_mode():
         for _ in range(2):
             decoding.read([0, 1], batch.rows, capacity=CONTEXT)
             for _ in range(4):
                 decoding.sample(launch_next=True)
             decoding.keep([1])
-    assert [tensor.data_ptr() for tensor in tensors_of(state)] == addresses
+    assert [tensor.data_ptr() for tensor in state_tensors(state)] == addresses
 
 
 def test_number_of_graph_sizes_is_small() -> None:
@@ -220,11 +220,11 @@ def test_number_of_graph_sizes_is_small() -> None:
 def test_graph_is_captured_once_per_size_and_again_if_a_weight_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    captured: list[int] = []
+    captures: list[int] = []
     steps: list[int] = []
 
     def note(function: Any, changing: Any, pool: Any) -> Any:
-        captured.append(len(captured))
+        captures.append(len(captures))
         return function
 
     monkeypatch.setattr(decode_graphs, "capture", note)
@@ -234,10 +234,10 @@ def test_graph_is_captured_once_per_size_and_again_if_a_weight_moved(
     graphs._pool = (0, 0)
 
     def run(*sizes: int) -> int:
-        before = len(captured)
+        before = len(captures)
         for size in sizes:
             graphs.run(model, size, lambda size=size: ((size,), []))
-        return len(captured) - before
+        return len(captures) - before
 
     assert run(1, 2, 1, 2, 3) == 3
     assert steps == [1, 2, 1, 2, 3]
@@ -256,14 +256,14 @@ def test_workspace_is_reused_until_too_small_or_the_model_changed() -> None:
     model = language_model()
     with workspace(model, rows=3, capacity=5) as first, workspace(model, rows=1, capacity=5) as second:
         assert second is not first  # two generations at the same time
-    with workspace(model, rows=2, capacity=5) as again:
-        assert again is first
+    with workspace(model, rows=2, capacity=5) as reused:
+        assert reused is first
     with workspace(model, rows=9, capacity=5) as larger:
         assert larger is not first
     model.double()
-    with workspace(model, rows=2, capacity=5) as other:
-        assert other is not larger
-        assert other.state.cache.layers[0].self_kv.keys.dtype == torch.float64
+    with workspace(model, rows=2, capacity=5) as double:
+        assert double is not larger
+        assert double.state.cache.layers[0].self_kv.keys.dtype == torch.float64
 
 
 def test_model_is_captured_only_on_a_gpu_and_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,9 @@ def test_empty_prompt_uses_the_token_that_starts_a_text(spec: TokenizerSpec, tex
 
 def test_opening_tokens_come_first() -> None:
     tokenizer = Tokenizer.train(Characters(bos=True), ["ab"])
-    opened = tokenizer.with_opening([tokenizer.id_of("<bos>") or 0])
-    assert start_ids(opened) == encode_prompt(opened, "") == [opened.bos_id]
-    assert encode_prompt(opened, "a")[1:] == tokenizer.encode("a")
+    opening_tokenizer = tokenizer.with_opening([tokenizer.id_of("<bos>") or 0])
+    assert start_ids(opening_tokenizer) == encode_prompt(opening_tokenizer, "") == [opening_tokenizer.bos_id]
+    assert encode_prompt(opening_tokenizer, "a")[1:] == tokenizer.encode("a")
 
 
 def test_foreign_bos_starts_a_text() -> None:

@@ -15,7 +15,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def by_hand(logits: list[float], sampling: Sampling, seen: set[int]) -> list[float]:
+def by_hand(logits: list[float], sampling: Sampling, seen_ids: set[int]) -> list[float]:
     """Compute the documented distribution without tensors."""
 
     def softmax(row: dict[int, float]) -> dict[int, float]:
@@ -24,7 +24,7 @@ def by_hand(logits: list[float], sampling: Sampling, seen: set[int]) -> list[flo
         return {id: weight / sum(weights.values()) for id, weight in weights.items()}
 
     penalty = sampling.repetition_penalty
-    row = {id: (x / penalty if x > 0 else x * penalty) if id in seen else x for id, x in enumerate(logits)}
+    row = {id: (x / penalty if x > 0 else x * penalty) if id in seen_ids else x for id, x in enumerate(logits)}
     order = sorted(row, key=lambda id: (-row[id], id))
     if sampling.temperature == 0:
         return [float(id == order[0]) for id in row]
@@ -35,7 +35,7 @@ def by_hand(logits: list[float], sampling: Sampling, seen: set[int]) -> list[flo
         left, probabilities = {}, softmax(row)
         for id in row:
             left[id] = row[id]
-            if sum(probabilities[other] for other in left) >= sampling.top_p:
+            if sum(probabilities[token] for token in left) >= sampling.top_p:
                 break
         row = left
     if sampling.min_p is not None:
@@ -64,10 +64,10 @@ def example(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the probabilities for logits with ties, (1, V), by these settings and by hand."""
     sampling, seen_ids = Sampling(**case), [0, 3, 4]
     logits = (1.5 * torch.randn(1, 13, generator=generator(5))).round(decimals=1)
-    seen = torch.zeros(1, 13, dtype=torch.bool)
-    seen[0, seen_ids] = True
+    seen_mask = torch.zeros(1, 13, dtype=torch.bool)
+    seen_mask[0, seen_ids] = True
     expected = torch.tensor([by_hand(logits[0].tolist(), sampling, set(seen_ids))], dtype=torch.float64)
-    return distribution(logits, sampling, seen), expected
+    return distribution(logits, sampling, seen_mask), expected
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -131,8 +131,8 @@ def test_tokens_without_probability_are_never_sampled(weights: list[float], seed
         with pytest.raises(UserError):
             draw(row, [generator(seed)])
         return
-    chosen = draw(row.expand(50, -1), [generator(seed)] * 50)
-    assert (row[0, chosen] > 0).all()
+    ids = draw(row.expand(50, -1), [generator(seed)] * 50)
+    assert (row[0, ids] > 0).all()
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])

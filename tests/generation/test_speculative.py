@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ahead_decoder import CONTEXT, OTHER, RULE, VOCAB, AheadDecoder
+from ahead_decoder import CONTEXT, OTHER_RULE, RULE, VOCAB, AheadDecoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -33,22 +33,22 @@ from tercet.nn.specs import ALiBi, Learned, NoPosition, Position, RelativeBias, 
 POSITIONS = [Learned(), Sinusoidal(), Rotary(), ALiBi(), RelativeBias(n_buckets=8, max_distance=9), NoPosition()]
 
 
-def mixed(share: float, max_len: int = CONTEXT) -> Rule:
+def mixed_rule(share: float, max_len: int = CONTEXT) -> Rule:
     """Return the rule of a draft that is often right."""
-    return lambda tokens: (1 - share) * RULE(tokens) + share * OTHER(tokens)
+    return lambda tokens: (1 - share) * RULE(tokens) + share * OTHER_RULE(tokens)
 
 
-def by_row(passes: Iterator[Pass], count: int) -> list[list[Token]]:
+def tokens_by_row(passes: Iterator[Pass], count: int) -> list[list[Token]]:
     rows: list[list[Token]] = [[] for _ in range(count)]
-    for brought in passes:
-        assert any(brought), "a pass returned no token"
-        for row, tokens in zip(rows, brought, strict=True):
+    for pass_tokens in passes:
+        assert any(pass_tokens), "a pass returned no token"
+        for row, tokens in zip(rows, pass_tokens, strict=True):
             assert not (row and row[-1].finish and tokens), "a row continues after its end"
             row.extend(tokens)
     return rows
 
 
-def by_stream(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]], *args: Any, **how: Any) -> Any:
+def stream_by_row(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]], *args: Any, **how: Any) -> Any:
     rows: list[list[Token]] = [[] for _ in prompts]
     for column in stream(model, prompts, *args, **how):
         for row, token in zip(rows, column, strict=True):
@@ -56,9 +56,9 @@ def by_stream(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]],
     return rows
 
 
-def alike(one: list[list[Token]], other: list[list[Token]]) -> None:
-    assert [[(t.id, t.finish) for t in row] for row in one] == [[(t.id, t.finish) for t in row] for row in other]
-    for mine, theirs in zip(one, other, strict=True):
+def assert_alike(found: list[list[Token]], expected: list[list[Token]]) -> None:
+    assert [[(t.id, t.finish) for t in row] for row in found] == [[(t.id, t.finish) for t in row] for row in expected]
+    for mine, theirs in zip(found, expected, strict=True):
         assert [t.logprob for t in mine] == pytest.approx([t.logprob for t in theirs], abs=1e-4)
 
 
@@ -83,9 +83,9 @@ def exact(sampling: Sampling, prompt: list[int], max_len: int) -> dict[tuple[int
     for text in itertools.product(range(SMALL), repeat=LONG):
         row, probability = list(prompt), 1.0
         for token in text:
-            seen = torch.tensor([[id in row for id in range(SMALL)]])
+            seen_mask = torch.tensor([[id in row for id in range(SMALL)]])
             logits = TARGET(row[window_start(len(row), max_len) :])[None]
-            probability *= float(distribution(logits, sampling, seen)[0, token])
+            probability *= float(distribution(logits, sampling, seen_mask)[0, token])
             row.append(token)
         probabilities[text] = probability
     return probabilities
@@ -95,7 +95,7 @@ def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens
     """Return by how many standard deviations chi-square deviates from its mean over many texts."""
     prompt, model = [1, 2], AheadDecoder(TARGET, max_len)
     guesses = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
-    rows = by_row(speculate(model, [prompt] * DRAWS, sampling, speculation=guesses, seeds=range(DRAWS)), DRAWS)
+    rows = tokens_by_row(speculate(model, [prompt] * DRAWS, sampling, speculation=guesses, seeds=range(DRAWS)), DRAWS)
     counts = Counter(tuple(token.id for token in row) for row in rows)
     expected = {text: DRAWS * p for text, p in exact(sampling, prompt, max_len).items()}
     assert all(expected[text] > 0 for text in counts)
@@ -140,9 +140,9 @@ def test_acceptance_and_resampling_add_up_to_the_models_distribution(data: Any, 
     weights = st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
     p, q = (torch.tensor(data.draw(weights), dtype=torch.float64) for _ in range(2))
     p, q = p / p.sum(), q / q.sum()
-    kept = torch.minimum(p, q)
-    more = speculative.residual(p, q)
-    torch.testing.assert_close(kept + (1 - kept.sum()) * more / more.sum(), p)
+    accepted = torch.minimum(p, q)
+    residual = speculative.residual(p, q)
+    torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual / residual.sum(), p)
 
 
 def test_equal_distributions_reject_nothing_and_residual_is_never_empty() -> None:
@@ -173,8 +173,8 @@ def test_lookup_matches_stream_with_the_same_seeds(prompts: list[list[int]], sam
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=data.draw(st.integers(1, 9)))
     max_len = data.draw(st.integers(1, CONTEXT))
     model = AheadDecoder(RULE, max_len)
-    rows = by_row(speculate(model, prompts, sampling, speculation=lookup, seeds=seeds, **ends), len(prompts))
-    alike(rows, by_stream(model, prompts, sampling, seeds=seeds, **ends))
+    rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, seeds=seeds, **ends), len(prompts))
+    assert_alike(rows, stream_by_row(model, prompts, sampling, seeds=seeds, **ends))
 
 
 @pytest.mark.slow
@@ -185,15 +185,15 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
 ) -> None:
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
-    draft = AheadDecoder(mixed(0.2), data.draw(st.integers(1, CONTEXT)))
+    draft = AheadDecoder(mixed_rule(0.2), data.draw(st.integers(1, CONTEXT)))
     guesses = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
     model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
-    batched = by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
+    batched = tokens_by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
     separate = [
-        by_row(speculate(model, [prompt], sampling, speculation=guesses, seeds=[seed], **ends), 1)[0]
+        tokens_by_row(speculate(model, [prompt], sampling, speculation=guesses, seeds=[seed], **ends), 1)[0]
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    alike(batched, separate)
+    assert_alike(batched, separate)
     for prompt, row in zip(prompts, batched, strict=True):
         text = list(prompt)
         for token in row:
@@ -202,7 +202,7 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
             assert token.logprob == pytest.approx(logits.log_softmax(-1)[token.id].item(), abs=1e-4)
             text.append(token.id)
     if sampling.temperature == 0:
-        alike(batched, by_stream(model, prompts, sampling, **ends))
+        assert_alike(batched, stream_by_row(model, prompts, sampling, **ends))
 
 
 def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) -> DecoderOnly:
@@ -218,14 +218,14 @@ def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -
     model = tiny(position, data.draw(st.sampled_from([5, 13, 31])))
     drafts = [tiny(position, 13, seed=2, layers=1), tiny(Rotary(), 5, seed=1), model]
     tokens = data.draw(st.integers(1, 7))
-    greedy, drawn = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
+    greedy, sampling = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
     guesses = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
-    rows = by_row(speculate(model, prompts, greedy, speculation=guesses, **ends), len(prompts))
-    alike(rows, by_stream(model, prompts, greedy, **ends))
+    rows = tokens_by_row(speculate(model, prompts, greedy, speculation=guesses, **ends), len(prompts))
+    assert_alike(rows, stream_by_row(model, prompts, greedy, **ends))
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=tokens)
-    rows = by_row(speculate(model, prompts, drawn, speculation=lookup, **ends), len(prompts))
-    alike(rows, by_stream(model, prompts, drawn, **ends))
+    rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, **ends), len(prompts))
+    assert_alike(rows, stream_by_row(model, prompts, sampling, **ends))
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
@@ -265,7 +265,9 @@ def test_full_row_is_unchanged_next_to_a_row_with_draft_tokens() -> None:
     model = tiny(Learned(), 5)
     rows = [[1, 2, 3, 4], [1]]
     sampling, lookup = Sampling(max_new_tokens=9, temperature=0), Lookup(ngram=1, tokens=8)
-    alike(by_row(speculate(model, rows, sampling, speculation=lookup), 2), by_stream(model, rows, sampling))
+    assert_alike(
+        tokens_by_row(speculate(model, rows, sampling, speculation=lookup), 2), stream_by_row(model, rows, sampling)
+    )
 
 
 # The cost -------------------------------------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def test_draft_proposes_nothing_after_the_end() -> None:
     script = script_rule(VOCAB, [5, 6, 0, 7, 7, 7])
     model, draft = AheadDecoder(script, 40), AheadDecoder(script, 40)
     guesses = Draft(model=draft, tokens=5)
-    rows = by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), speculation=guesses, stop_ids={0}), 1)
+    rows = tokens_by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), speculation=guesses, stop_ids={0}), 1)
     assert [(token.id, token.finish) for token in rows[0]] == [(5, None), (6, None), (0, "eos")]
     assert model.tokens_read == [3]
     assert draft.calls == [("start", 1), ("read_ahead", 1)]
@@ -326,9 +328,9 @@ def test_text_is_read_again_only_when_the_window_moves() -> None:
 
 
 def test_draft_with_a_shorter_context_proposes_up_to_its_limit() -> None:
-    model, draft = AheadDecoder(RULE, CONTEXT), AheadDecoder(mixed(0.2), 5)
+    model, draft = AheadDecoder(RULE, CONTEXT), AheadDecoder(mixed_rule(0.2), 5)
     sampling = Sampling(max_new_tokens=20)
-    rows = by_row(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=5), seeds=[3]), 1)
+    rows = tokens_by_row(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=5), seeds=[3]), 1)
     assert len(rows[0]) == 20
     assert max(draft.capacities) == 5  # and its cache rejects more
     assert "read_ahead" in {name for name, _ in draft.calls}
@@ -347,14 +349,14 @@ def test_rows_leave_the_batch_when_they_or_the_caller_end() -> None:
     def rule(tokens: list[int]) -> Tensor:
         return script_rule(VOCAB, scripts[tokens[0]])(tokens)
 
-    model, ended, passes = AheadDecoder(rule, 9), set[int](), []
+    model, ended_rows, passes = AheadDecoder(rule, 9), set[int](), []
     guesses = Draft(model=AheadDecoder(rule, 9), tokens=1)
-    for brought in speculate(
-        model, [[1], [2], [3]], Sampling(max_new_tokens=5), speculation=guesses, stop_ids={0}, finished_rows=ended
+    for pass_tokens in speculate(
+        model, [[1], [2], [3]], Sampling(max_new_tokens=5), speculation=guesses, stop_ids={0}, finished_rows=ended_rows
     ):
-        passes.append([[token.id for token in tokens] for tokens in brought])
+        passes.append([[token.id for token in tokens] for tokens in pass_tokens])
         if len(passes) == 2:
-            ended.add(2)
+            ended_rows.add(2)
     assert passes == [[[5], [5], [5]], [[0], [6, 5], [5, 5]], [[], [6, 0], []]]
     assert model.calls == [("start", 3), ("read_ahead", 3), ("read_ahead", 1)]
 
@@ -373,7 +375,7 @@ def test_empty_input_gives_no_output() -> None:
 
 
 def test_modes_of_both_models_are_restored() -> None:
-    model, draft = AheadDecoder(RULE, CONTEXT).train(), AheadDecoder(OTHER, CONTEXT).train()
+    model, draft = AheadDecoder(RULE, CONTEXT).train(), AheadDecoder(OTHER_RULE, CONTEXT).train()
     for _ in speculate(model, [[1]], Sampling(max_new_tokens=9), speculation=Draft(model=draft)):
         assert model.training
         assert draft.training
@@ -388,15 +390,15 @@ def test_wrong_arguments_are_reported() -> None:
         speculate(model, [[1], [2]], Sampling(), speculation=Lookup(), seeds=[0])
     with pytest.raises(ValueError, match="ngram=0 must be at least 1"):
         Lookup(ngram=0)
-    for wrong in (lambda: Lookup(tokens=0), lambda: Draft(model=model, tokens=0)):
+    for make in (lambda: Lookup(tokens=0), lambda: Draft(model=model, tokens=0)):
         with pytest.raises(ValueError, match="tokens=0 must be at least 1"):
-            wrong()
+            make()
     with pytest.raises(UserError, match=r"sizes differ: draft 5, model 11; .* trained with the model's tokenizer"):
         speculate(model, [[1]], Sampling(), speculation=Draft(model=AheadDecoder(random_rule(5, 9), 9, vocab_size=5)))
 
 
 def test_diverged_model_is_reported() -> None:
-    broken = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
-    for model, guesses in ((broken, Lookup(ngram=1)), (broken, Draft(model=AheadDecoder(RULE, CONTEXT)))):
+    diverging = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
+    for model, guesses in ((diverging, Lookup(ngram=1)), (diverging, Draft(model=AheadDecoder(RULE, CONTEXT)))):
         with pytest.raises(UserError, match="not numbers"):
             list(speculate(model, [[1]], Sampling(), speculation=guesses))

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.slow
 
 GREEDY = Sampling(max_new_tokens=20, temperature=0)
 PLAIN = Sampling(max_new_tokens=20)
-DRAWN = Sampling(max_new_tokens=20, temperature=0.7, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2)
-SAMPLINGS = {"greedy": GREEDY, "plain": PLAIN, "filters": DRAWN}
+SAMPLED = Sampling(max_new_tokens=20, temperature=0.7, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2)
+SAMPLINGS = {"greedy": GREEDY, "plain": PLAIN, "filters": SAMPLED}
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [2] * 15, [4, 5, 4, 5, 4]]
 OPTIONS: dict[str, Any] = {"stop_ids": {3}, "forbidden": {0, 16}, "seeds": [7, 8, 9, 10, 11]}
 
 
 @pytest.fixture
-def by_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+def speculate_by_graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return `speculate` as it runs on a GPU."""
 
     def passes(*args: Any, **options: Any) -> Iterator[Pass]:
@@ -43,8 +43,8 @@ def similar(model: DecoderOnly, *, max_len: int = CONTEXT, noise: float = 0.05) 
     draft = DecoderOnly(replace(model.spec, max_len=max_len)).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter, other in zip(draft.parameters(), model.parameters(), strict=True):
-            parameter.copy_(other[tuple(map(slice, parameter.shape))])
+        for parameter, target_parameter in zip(draft.parameters(), model.parameters(), strict=True):
+            parameter.copy_(target_parameter[tuple(map(slice, parameter.shape))])
             parameter.add_(torch.randn(parameter.shape, generator=generator) * noise)
     return draft
 
@@ -52,12 +52,12 @@ def similar(model: DecoderOnly, *, max_len: int = CONTEXT, noise: float = 0.05) 
 def assert_same(found: list[Pass], expected: list[Pass]) -> None:
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
-        for row, other in zip(ours, theirs, strict=True):
-            assert [(token.id, token.finish) for token in row] == [(token.id, token.finish) for token in other]
-            assert [t.logprob for t in row] == pytest.approx([t.logprob for t in other], abs=1e-4)
+        for row, expected_row in zip(ours, theirs, strict=True):
+            assert [(token.id, token.finish) for token in row] == [(token.id, token.finish) for token in expected_row]
+            assert [t.logprob for t in row] == pytest.approx([t.logprob for t in expected_row], abs=1e-4)
 
 
-def guesses_of(kind: str, model: DecoderOnly) -> Draft | Lookup:
+def make_guesses(kind: str, model: DecoderOnly) -> Draft | Lookup:
     if kind == "lookup":
         return Lookup(ngram=1, tokens=4)
     return Draft(model=similar(model, max_len=9 if kind == "short draft" else CONTEXT), tokens=3)
@@ -72,53 +72,55 @@ def guesses_of(kind: str, model: DecoderOnly) -> Draft | Lookup:
         for spec in POSITIONS
     ],
 )
-def test_passes_give_the_same_tokens(by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
+def test_passes_give_the_same_tokens(speculate_by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
     model = language_model(position)
-    guesses = guesses_of(kind, model)
+    guesses = make_guesses(kind, model)
     expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS))
-    assert_same(list(by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS)), expected)
-    brought = [len(row) for one in expected for row in one]
-    assert max(brought) > 1, "no draft token was accepted"
-    assert max(brought) <= guesses.tokens + 1
+    assert_same(
+        list(speculate_by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS)), expected
+    )
+    n_tokens = [len(row) for pass_tokens in expected for row in pass_tokens]
+    assert max(n_tokens) > 1, "no draft token was accepted"
+    assert max(n_tokens) <= guesses.tokens + 1
 
 
-def test_always_right_draft_gives_all_its_tokens_and_one_more(by_graphs: Any) -> None:
+def test_always_right_draft_gives_all_its_tokens_and_one_more(speculate_by_graphs: Any) -> None:
     model = language_model()
     guesses = Draft(model=similar(model, noise=0.0), tokens=3)
     expected = list(speculate(model, [[1, 2]], PLAIN, speculation=guesses))
     assert [len(row) for (row,) in expected[:3]] == [1, 4, 4]
-    assert_same(list(by_graphs(model, [[1, 2]], PLAIN, speculation=guesses)), expected)
+    assert_same(list(speculate_by_graphs(model, [[1, 2]], PLAIN, speculation=guesses)), expected)
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_pass_has_one_launch_and_one_wait(by_graphs: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_has_one_launch_and_one_wait(speculate_by_graphs: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = language_model(), list[str]()
     for owner, name in ((StepGraphs, "run"), (ResultReader, "read")):
         original = getattr(owner, name)
         monkeypatch.setattr(
             owner, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
         )
-    passes = list(by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, speculation=guesses_of(kind, model)))
+    passes = list(speculate_by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, speculation=make_guesses(kind, model)))
     assert calls == ["run", "read"] * len(passes)
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_rows_ended_by_the_caller_leave_and_others_are_unchanged(by_graphs: Any, kind: str) -> None:
+def test_rows_ended_by_the_caller_leave_and_others_are_unchanged(speculate_by_graphs: Any, kind: str) -> None:
     model = language_model()
-    guesses = guesses_of(kind, model)
+    guesses = make_guesses(kind, model)
 
     def by(speculating: Any) -> list[Pass]:
-        ended, found = set[int](), list[Pass]()
-        for brought in speculating(
-            model, PROMPTS[:3], PLAIN, speculation=guesses, seeds=[1, 2, 3], finished_rows=ended
+        ended_rows, passes = set[int](), list[Pass]()
+        for pass_tokens in speculating(
+            model, PROMPTS[:3], PLAIN, speculation=guesses, seeds=[1, 2, 3], finished_rows=ended_rows
         ):
-            found.append(brought)
-            if len(found) == 2:
-                ended.add(1)
-        return found
+            passes.append(pass_tokens)
+            if len(passes) == 2:
+                ended_rows.add(1)
+        return passes
 
-    assert_same(by(by_graphs), by(speculate))
+    assert_same(by(speculate_by_graphs), by(speculate))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -140,22 +142,26 @@ def test_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: 
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
-def test_diverged_model_raises(by_graphs: Any, kind: str) -> None:
+def test_diverged_model_raises(speculate_by_graphs: Any, kind: str) -> None:
     model = language_model(POSITIONS[0])
-    guesses = guesses_of(kind, model)
+    guesses = make_guesses(kind, model)
     with torch.no_grad():
         model.stack.position.table.weight[9] = torch.nan  # reached by lookahead in the second round or later
-    assert next(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))[0]
+    assert next(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))[0]
     with pytest.raises(UserError, match="not numbers"):
-        list(by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))
+        list(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))
 
 
-def test_idle_tables_are_reused_only_with_the_same_draft(by_graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+def test_idle_tables_are_reused_only_with_the_same_draft(
+    speculate_by_graphs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[int] = []
     original = RoundState.__init__
-    monkeypatch.setattr(RoundState, "__init__", lambda *args, **more: (made.append(1), original(*args, **more))[1])
+    monkeypatch.setattr(
+        RoundState, "__init__", lambda *args, **options: (states.append(1), original(*args, **options))[1]
+    )
     model = language_model()
-    guesses = guesses_of("draft", model)
-    for each, expected in ((guesses, 1), (guesses, 1), (guesses_of("draft", model), 2)):
-        list(by_graphs(model, [[1, 2]], GREEDY, speculation=each))
-        assert len(made) == expected
+    guesses = make_guesses("draft", model)
+    for speculation, expected in ((guesses, 1), (guesses, 1), (make_guesses("draft", model), 2)):
+        list(speculate_by_graphs(model, [[1, 2]], GREEDY, speculation=speculation))
+        assert len(states) == expected

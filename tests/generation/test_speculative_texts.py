@@ -33,17 +33,17 @@ def test_stop_strings_end_a_text_within_a_pass(script: list[int], stop: list[str
     sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
     (plain,) = generate(model, BYTES, ["?"], sampling)
     for guesses in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
-        (one,) = generate(model, BYTES, ["?"], sampling, speculation=guesses)
-        assert (one.text, one.ids, one.finish) == (plain.text, plain.ids, plain.finish)
-        assert one.passes <= plain.passes == len(plain.ids)
+        (completion,) = generate(model, BYTES, ["?"], sampling, speculation=guesses)
+        assert (completion.text, completion.ids, completion.finish) == (plain.text, plain.ids, plain.finish)
+        assert completion.passes <= plain.passes == len(plain.ids)
         assert "".join(stream_text(model, BYTES, "?", sampling, speculation=guesses)) == plain.text
 
 
 def test_completion_reports_its_passes() -> None:
     model = AheadDecoder(script_rule(BYTES.vocab_size, list(b"abcdefghij")), 40)
     sampling = Sampling(max_new_tokens=9)
-    (one,) = generate(model, BYTES, ["?"], sampling, speculation=Draft(model=model, tokens=3))
-    assert (one.text, one.passes) == ("abcdefghi", 3)
+    (completion,) = generate(model, BYTES, ["?"], sampling, speculation=Draft(model=model, tokens=3))
+    assert (completion.text, completion.passes) == ("abcdefghi", 3)
     assert generate(model, BYTES, ["?"], sampling)[0].passes == 9
 
 
@@ -51,13 +51,13 @@ TEXTS = ["one fish, two fish, red fish, blue fish\n" * 9]
 
 
 def test_draft_needs_the_same_tokenizer_not_the_same_size() -> None:
-    own, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
-    same = Tokenizer.from_json(own.to_json())
-    assert make_draft(own, model, same, tokens=3) == Draft(model=model, tokens=3)
-    shifted = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
-    assert shifted.vocab_size == own.vocab_size
+    tokenizer, model = Tokenizer.train(Characters(), TEXTS), AheadDecoder(RULE, CONTEXT)
+    tokenizer_copy = Tokenizer.from_json(tokenizer.to_json())
+    assert make_draft(tokenizer, model, tokenizer_copy, tokens=3) == Draft(model=model, tokens=3)
+    other_tokenizer = Tokenizer.train(Characters(), [TEXTS[0].replace("x", "y").replace("d", "z")])
+    assert other_tokenizer.vocab_size == tokenizer.vocab_size
     with pytest.raises(UserError, match=r"tokenizer differs from the model's: id \d+ = '.' instead of id"):
-        make_draft(own, model, shifted)
+        make_draft(tokenizer, model, other_tokenizer)
     larger = Tokenizer.train(BPE(vocab_size=300), TEXTS)
-    with pytest.raises(UserError, match=rf"{larger.vocab_size} tokens instead of {own.vocab_size}; use a"):
-        make_draft(own, model, larger)
+    with pytest.raises(UserError, match=rf"{larger.vocab_size} tokens instead of {tokenizer.vocab_size}; use a"):
+        make_draft(tokenizer, model, larger)

@@ -16,15 +16,15 @@ VOCAB, CONTEXT = 11, 7
 RULE = random_rule(VOCAB, CONTEXT)
 
 
-def by_recomputing(
+def stream_by_recomputing(
     rule: Rule, prompt: Sequence[int], sampling: Sampling, *, max_len: int = CONTEXT, seed: int = 0, stop_id: int = -1
 ) -> list[Token]:
     """Generate one row without a cache: all visible tokens are read at every step."""
     row, tokens, generator = list(prompt), [], torch.Generator().manual_seed(seed)
     for number in range(sampling.max_new_tokens):
         logits = rule(row[window_start(len(row), max_len) :])[None]
-        seen = torch.tensor([[id in row for id in range(logits.shape[-1])]])
-        id = int(draw(distribution(logits, sampling, seen), [generator]))
+        seen_mask = torch.tensor([[id in row for id in range(logits.shape[-1])]])
+        id = int(draw(distribution(logits, sampling, seen_mask), [generator]))
         last = number + 1 == sampling.max_new_tokens
         finish = "eos" if id == stop_id else "length" if last else None
         tokens.append(Token(id=id, logprob=logits[0].log_softmax(-1)[id].item(), finish=finish))
@@ -34,10 +34,13 @@ def by_recomputing(
     return tokens
 
 
-def by_row(columns: Iterator[Column]) -> list[list[Token]]:
+def tokens_by_row(columns: Iterator[Column]) -> list[list[Token]]:
     rows = list(zip(*columns, strict=True))
     tokens = [[token for token in row if token is not None] for row in rows]
-    assert all(row[len(kept) :] == (None,) * (len(row) - len(kept)) for row, kept in zip(rows, tokens, strict=True))
+    assert all(
+        row[len(row_tokens) :] == (None,) * (len(row) - len(row_tokens))
+        for row, row_tokens in zip(rows, tokens, strict=True)
+    )
     return tokens
 
 
@@ -56,9 +59,9 @@ def test_batch_with_a_cache_matches_separate_rows_without(prompts: list[list[int
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
     stop_id = data.draw(st.integers(0, VOCAB))
     model = ToyDecoder(RULE, CONTEXT)
-    rows = by_row(stream(model, prompts, sampling, stop_ids={stop_id}, seeds=seeds))
+    rows = tokens_by_row(stream(model, prompts, sampling, stop_ids={stop_id}, seeds=seeds))
     assert rows == [
-        by_recomputing(RULE, prompt, sampling, seed=seed, stop_id=stop_id)
+        stream_by_recomputing(RULE, prompt, sampling, seed=seed, stop_id=stop_id)
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
 
@@ -97,15 +100,15 @@ def test_finished_rows_leave_the_batch() -> None:
 
 def test_rows_ended_by_the_caller_leave_the_batch() -> None:
     model = ToyDecoder(RULE, CONTEXT)
-    ended: set[int] = set()
+    ended_rows: set[int] = set()
     columns = []
-    for column in stream(model, [[1], [2], [3]], Sampling(max_new_tokens=5, temperature=0), finished_rows=ended):
+    for column in stream(model, [[1], [2], [3]], Sampling(max_new_tokens=5, temperature=0), finished_rows=ended_rows):
         columns.append(column)
-        ended.add(len(columns) - 1)
-    rows = by_row(iter(columns))
+        ended_rows.add(len(columns) - 1)
+    rows = tokens_by_row(iter(columns))
     assert [len(row) for row in rows] == [1, 2, 3]
     assert model.calls == [("start", 3), ("step", 2), ("step", 1)]
-    assert rows[2] == by_recomputing(RULE, [3], Sampling(max_new_tokens=5, temperature=0))[:3]
+    assert rows[2] == stream_by_recomputing(RULE, [3], Sampling(max_new_tokens=5, temperature=0))[:3]
 
 
 def test_samples_of_one_prompt_are_read_once_and_sampled_separately() -> None:
@@ -206,7 +209,9 @@ def test_row_keeps_its_own_source_when_its_window_moves() -> None:
     prompts, sources = [[1], [1, 2], [1], [1]], [[3, 4], [5], [6, 7, 8], [3, 4]]
     model = ToyTranslator(rule, CONTEXT, VOCAB)
     sampling = Sampling(max_new_tokens=12)
-    rows = by_row(stream(model, prompts, sampling, sources=sources, seeds=[1, 2, 3, 4]))
+    rows = tokens_by_row(stream(model, prompts, sampling, sources=sources, seeds=[1, 2, 3, 4]))
     for seed, (prompt, source, row) in enumerate(zip(prompts, sources, rows, strict=True), start=1):
-        assert row == by_recomputing(lambda tokens, source=source: rule(source, tokens), prompt, sampling, seed=seed)
+        assert row == stream_by_recomputing(
+            lambda tokens, source=source: rule(source, tokens), prompt, sampling, seed=seed
+        )
     assert model.calls[0] == ("start", 3)  # two rows have the same prompt and source

@@ -50,7 +50,7 @@ def test_every_line_has_the_same_translation_in_any_batch(search: Any) -> None:
         assert list(translate_stream(toy(), TOKENIZER, iter(TEXTS), search, pool=pool)) == batched
     for text, answers in zip(TEXTS, batched, strict=True):
         assert answers == translate(toy(), TOKENIZER, [text], search)[0]
-        assert {one.source for one in answers} == {text.strip()}
+        assert {answer.source for answer in answers} == {text.strip()}
 
 
 def test_sources_end_with_eos_and_targets_start_with_bos() -> None:
@@ -73,8 +73,8 @@ def test_empty_line_is_translated_without_the_model() -> None:
 
 def test_too_long_line_is_cut_and_marked() -> None:
     model = saying(*b"hi")
-    exact, beyond = "a" * (MAX_LEN - 1), "a" * MAX_LEN
-    answers = translate(model, TOKENIZER, [exact, beyond])
+    exact, too_long = "a" * (MAX_LEN - 1), "a" * MAX_LEN
+    answers = translate(model, TOKENIZER, [exact, too_long])
     assert [answer.truncated for (answer,) in answers] == [False, True]
     assert model.sources[0] == [[*exact.encode(), TOKENIZER.eos_id]]  # both are read once
     assert answers[0][0].ids == answers[1][0].ids
@@ -109,8 +109,8 @@ def test_padding_bos_and_unknown_are_never_generated(search: Any) -> None:
     model = ToyTranslator(rule, MAX_LEN, unknown.vocab_size)
     for answer in translate(model, unknown, ["abc"], search)[0]:
         assert not {*specials, ord("u")} & set(answer.ids)
-        own = [rule([], []).log_softmax(-1)[token].item() for token in answer.ids]
-        assert answer.logprobs == pytest.approx(own, abs=1e-5)
+        logprobs = [rule([], []).log_softmax(-1)[token].item() for token in answer.ids]
+        assert answer.logprobs == pytest.approx(logprobs, abs=1e-5)
     for answer in translate(model, unknown, ["abc"], search, allow_unknown=True)[0]:
         assert not set(specials) & set(answer.ids)
         assert ord("u") in answer.ids
@@ -118,17 +118,17 @@ def test_padding_bos_and_unknown_are_never_generated(search: Any) -> None:
 
 def test_temperature_zero_is_greedy() -> None:
     greedy, cold = (best(TEXTS, search) for search in (Beam(size=1), Sampling(temperature=0)))
-    for one, other in zip(greedy, cold, strict=True):
-        assert (one.text, one.ids, one.finish) == (other.text, other.ids, other.finish)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-        assert one.score == pytest.approx(other.score, abs=1e-5)
+    for answer, reference in zip(greedy, cold, strict=True):
+        assert (answer.text, answer.ids, answer.finish) == (reference.text, reference.ids, reference.finish)
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-5)
+        assert answer.score == pytest.approx(reference.score, abs=1e-5)
 
 
 def test_samples_follow_their_seed_and_prompts_are_read_once() -> None:
     assert best(TEXTS, Sampling(seed=1)) != best(TEXTS, Sampling(seed=2))
     model = toy()
-    (one,), (other,) = translate(model, TOKENIZER, ["abc", "abc"], Sampling())
-    assert one == other
+    (first,), (second,) = translate(model, TOKENIZER, ["abc", "abc"], Sampling())
+    assert first == second
     assert model.calls[0] == ("start", 1)
 
 
@@ -139,10 +139,10 @@ def test_lengths_follow_each_lines_own_source() -> None:
     assert [(len(answer.ids), answer.finish) for (answer,) in answers] == [(3, "length"), (8, "length")]
     samples = translate(model, TOKENIZER, ["a", "abcdef"], Sampling(temperature=0))
     assert [(len(answer.ids), answer.finish) for (answer,) in samples] == [(14, "length"), (24, "length")]
-    capped = translate(model, TOKENIZER, ["a", "abcdef"], Sampling(temperature=0, max_new_tokens=5))
-    assert [len(answer.ids) for (answer,) in capped] == [5, 5]
-    none = translate(model, TOKENIZER, ["a"], Sampling(max_new_tokens=0))
-    assert [(answer.ids, answer.finish, answer.score) for (answer,) in none] == [((), "length", 0.0)]
+    short_answers = translate(model, TOKENIZER, ["a", "abcdef"], Sampling(temperature=0, max_new_tokens=5))
+    assert [len(answer.ids) for (answer,) in short_answers] == [5, 5]
+    empty_answers = translate(model, TOKENIZER, ["a"], Sampling(max_new_tokens=0))
+    assert [(answer.ids, answer.finish, answer.score) for (answer,) in empty_answers] == [((), "length", 0.0)]
     long = translate(model, TOKENIZER, ["a"], Beam(size=2, min_extra=4, max_extra=9))[0][0]
     assert len(long.ids) >= 4
 
@@ -151,8 +151,8 @@ def test_lengths_follow_each_lines_own_source() -> None:
 def test_translation_starts_with_its_prefix(search: Any) -> None:
     prefixes = ["", "so", "né 🙂"]
     answers = translate(toy(), TOKENIZER, ["abc", "abc", ""], search, prefixes=prefixes)
-    for prefix, found in zip(prefixes, answers, strict=True):
-        assert all(answer.text.startswith(prefix) for answer in found)
+    for prefix, prefix_answers in zip(prefixes, answers, strict=True):
+        assert all(answer.text.startswith(prefix) for answer in prefix_answers)
     assert answers[0] == translate(toy(), TOKENIZER, ["abc"], search)[0]
     assert answers[2][0].ids == ()
     model = saying(*b"sofa")
@@ -170,7 +170,7 @@ def test_source_and_target_may_have_two_vocabularies() -> None:
 
 
 def test_ensemble_translates() -> None:
-    assert [one.ids for one in best(TEXTS)] == [
+    assert [answer.ids for answer in best(TEXTS)] == [
         answers[0].ids for answers in translate(Ensemble([toy(), toy()]), TOKENIZER, TEXTS, Beam(size=3))
     ]
 
@@ -181,8 +181,10 @@ def test_ensemble_translates() -> None:
 def test_any_lines_are_returned_in_order(lines: list[str], pool: int, budget: int) -> None:
     searching = {"search": Beam(size=2), "batch_tokens": budget}
     answers = list(translate_stream(toy(), TOKENIZER, lines, pool=pool, **searching))
-    assert [found[0].source for found in answers] == [line.strip() for line in lines]
-    assert all((found[0].ids == ()) == (line.strip() == "") for line, found in zip(lines, answers, strict=True))
+    assert [line_answers[0].source for line_answers in answers] == [line.strip() for line in lines]
+    assert all(
+        (line_answers[0].ids == ()) == (line.strip() == "") for line, line_answers in zip(lines, answers, strict=True)
+    )
 
 
 def test_stream_reads_no_further_than_its_pool() -> None:

@@ -30,9 +30,9 @@ class ToyCache:
             for start in range(0, len(expected), self.group)
         ]
         assert all(len(group) == 1 for group in groups), "rows of two sources were mixed"
-        kept = [group.pop() for group in groups]
-        assert self.group == 1 or len(set(kept)) == len(kept), "a group was repeated"
-        self.sources = [self.sources[group] for group in kept]
+        remaining = [group.pop() for group in groups]
+        assert self.group == 1 or len(set(remaining)) == len(remaining), "a group was repeated"
+        self.sources = [self.sources[group] for group in remaining]
         self.rows = [list(self.rows[row]) for row in expected]
 
     def expand_beams(self, n: int) -> None:
@@ -85,9 +85,9 @@ class ToyDecoder(nn.Module):
     def _logits(self, cache: ToyCache) -> Tensor:
         assert not self.training, "dropout would be on"
         assert torch.is_inference_mode_enabled()
-        return torch.stack([self.one(cache, number) for number in range(len(cache.rows))])
+        return torch.stack([self.row_logits(cache, number) for number in range(len(cache.rows))])
 
-    def one(self, cache: ToyCache, number: int) -> Tensor:
+    def row_logits(self, cache: ToyCache, number: int) -> Tensor:
         return self.rule(cache.rows[number])
 
 
@@ -113,7 +113,7 @@ class ToyTranslator(ToyDecoder):
         self.sources.append(sources)
         return self._start(tokens, lengths, capacity, sources)
 
-    def one(self, cache: ToyCache, number: int) -> Tensor:
+    def row_logits(self, cache: ToyCache, number: int) -> Tensor:
         return self.source_rule(cache.sources[number // cache.group], cache.rows[number])
 
 
@@ -134,13 +134,13 @@ def random_source_rule(vocab_size: int, max_len: int, *, seed: int = 0, scale: f
     """Return a random function of a source and a target, with cached results."""
     over_target = random_rule(vocab_size, max_len, seed=2 * seed, scale=scale)
     over_source = random_rule(vocab_size, max_len, seed=2 * seed + 1, scale=scale)
-    known: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+    logits_by_key: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def rule(source: list[int], tokens: list[int]) -> Tensor:
         key = (tuple(source), tuple(tokens))
-        if key not in known:
-            known[key] = over_target(tokens) + (over_source(source).roll(len(tokens)) if source else 0.0)
-        return known[key]
+        if key not in logits_by_key:
+            logits_by_key[key] = over_target(tokens) + (over_source(source).roll(len(tokens)) if source else 0.0)
+        return logits_by_key[key]
 
     return rule
 

@@ -18,7 +18,7 @@ from tercet.generation.speculative_graphs import RoundState, speculative_round
 ROWS = [Sampling(temperature=0), Sampling(temperature=1.3, top_k=9, top_p=0.9, min_p=0.02, repetition_penalty=1.2)]
 
 
-def started(model: torch.nn.Module, sources: int) -> DecodeState:
+def start_state(model: torch.nn.Module, sources: int) -> DecodeState:
     state = DecodeState(model.new_cache(2, capacity=8), vocab_size=VOCAB, max_len=CONTEXT, likeliest=3)
     if sources:
         state.cache.allocate_sources(sources)
@@ -63,7 +63,7 @@ for family, kind in (argument.split(":") for argument in sys.argv[1:]):
             compiled, eager = started_round(list(model), drafts), started_round(list(model), drafts)
         else:
             function, options = decode_step, (Filters.of(ROWS, VOCAB, likeliest=2),)
-            compiled, eager = started(model, sources), started(model, sources)
+            compiled, eager = start_state(model, sources), start_state(model, sources)
         counter = CompileCounterWithBackend("aot_eager")
         step = torch.compile(function, fullgraph=True, dynamic=False, backend=counter)
         for _ in range(2 if family in ("draft", "lookup") else 4):

@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-def tokenizer(kind: str = "wordpiece") -> Tokenizer:
+def build_tokenizer(kind: str = "wordpiece") -> Tokenizer:
     return Tokenizer.train(KINDS[kind], TEXTS)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_encoders import TEXTS, encoder, tokenizer
+from small_encoders import TEXTS, build_tokenizer, encoder
 
 from tercet.config import UserError
 from tercet.encoding import embed, encode_texts, pseudo_logprobs, pseudo_scores
@@ -16,31 +16,31 @@ pytestmark = pytest.mark.threads
 
 
 @pytest.fixture(scope="module")
-def own() -> Tokenizer:
-    return tokenizer()
+def tokenizer() -> Tokenizer:
+    return build_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def model(own: Tokenizer) -> EncoderOnly:
-    return encoder(own.vocab_size)
+def model(tokenizer: Tokenizer) -> EncoderOnly:
+    return encoder(tokenizer.vocab_size)
 
 
-def hidden(model: EncoderOnly, own: Tokenizer, text: str) -> torch.Tensor:
+def hidden(model: EncoderOnly, tokenizer: Tokenizer, text: str) -> torch.Tensor:
     with torch.no_grad():
-        return model.hidden(torch.tensor([[own.bos_id, *own.encode(text), own.eos_id]]))[0]
+        return model.hidden(torch.tensor([[tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]]))[0]
 
 
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_vectors_are_the_pooled_hidden_states(
-    model: EncoderOnly, own: Tokenizer, pooling: str, normalise: bool
+    model: EncoderOnly, tokenizer: Tokenizer, pooling: str, normalise: bool
 ) -> None:
-    found = embed(model, own, TEXTS, pooling=pooling, normalise=normalise)  # type: ignore[arg-type]
+    found = embed(model, tokenizer, TEXTS, pooling=pooling, normalise=normalise)  # type: ignore[arg-type]
     assert found.vectors.shape == (len(TEXTS), 24)
     assert found.vectors.dtype == np.float32
     assert found.truncated == 0
     for text, vector in zip(TEXTS, found.vectors, strict=True):
-        states = hidden(model, own, text)
+        states = hidden(model, tokenizer, text)
         expected = states.mean(0) if pooling == "mean" else states[0]
         expected = expected / expected.norm() if normalise else expected
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
@@ -50,82 +50,89 @@ def test_vectors_are_the_pooled_hidden_states(
 @settings(max_examples=4, deadline=None)
 @given(order=st.permutations(range(len(TEXTS))), batch_tokens=st.integers(1, 300))
 def test_batch_does_not_change_vectors(order: list[int], batch_tokens: int) -> None:
-    own = tokenizer()
-    model = encoder(own.vocab_size)
-    separate = np.concatenate([embed(model, own, [text]).vectors for text in TEXTS])
-    batched = embed(model, own, [TEXTS[number] for number in order], batch_tokens=batch_tokens).vectors
+    tokenizer = build_tokenizer()
+    model = encoder(tokenizer.vocab_size)
+    separate = np.concatenate([embed(model, tokenizer, [text]).vectors for text in TEXTS])
+    batched = embed(model, tokenizer, [TEXTS[number] for number in order], batch_tokens=batch_tokens).vectors
     np.testing.assert_allclose(batched, separate[order], atol=1e-5)
 
 
 def test_model_that_sees_padding_is_detected(
-    model: EncoderOnly, own: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    model: EncoderOnly, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    separate = embed(model, own, TEXTS[:1]).vectors
-    sighted = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda tokens, token_mask=None: sighted(tokens))
-    assert np.abs(embed(model, own, TEXTS).vectors[:1] - separate).max() > 1e-3
+    separate = embed(model, tokenizer, TEXTS[:1]).vectors
+    original_hidden = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda tokens, token_mask=None: original_hidden(tokens))
+    assert np.abs(embed(model, tokenizer, TEXTS).vectors[:1] - separate).max() > 1e-3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 16_384])
-def test_batch_does_not_change_likelihoods(model: EncoderOnly, own: Tokenizer, batch_tokens: int) -> None:
-    separate = [pseudo_logprobs(model, own, [text])[0] for text in TEXTS]
-    for one, other in zip(separate, pseudo_logprobs(model, own, TEXTS, batch_tokens=batch_tokens), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+def test_batch_does_not_change_likelihoods(model: EncoderOnly, tokenizer: Tokenizer, batch_tokens: int) -> None:
+    separate = [pseudo_logprobs(model, tokenizer, [text])[0] for text in TEXTS]
+    for expected, found in zip(
+        separate, pseudo_logprobs(model, tokenizer, TEXTS, batch_tokens=batch_tokens), strict=True
+    ):
+        np.testing.assert_allclose(expected, found, atol=1e-5)
 
 
-def test_training_model_is_evaluated_and_its_mode_restored(own: Tokenizer) -> None:
-    model = encoder(own.vocab_size).train()
-    expected = embed(encoder(own.vocab_size), own, TEXTS).vectors
-    np.testing.assert_array_equal(embed(model, own, TEXTS).vectors, expected)
+def test_training_model_is_evaluated_and_its_mode_restored(tokenizer: Tokenizer) -> None:
+    model = encoder(tokenizer.vocab_size).train()
+    expected = embed(encoder(tokenizer.vocab_size), tokenizer, TEXTS).vectors
+    np.testing.assert_array_equal(embed(model, tokenizer, TEXTS).vectors, expected)
     assert all(part.training for part in model.modules())
 
 
-def test_empty_list_and_long_texts(model: EncoderOnly, own: Tokenizer) -> None:
-    assert embed(model, own, []).vectors.shape == (0, 24)
-    assert pseudo_logprobs(model, own, []) == []
+def test_empty_list_and_long_texts(model: EncoderOnly, tokenizer: Tokenizer) -> None:
+    assert embed(model, tokenizer, []).vectors.shape == (0, 24)
+    assert pseudo_logprobs(model, tokenizer, []) == []
     long = "the cat sat " * 40
-    found = embed(model, own, [long, "cat"])
-    assert found.truncated == 1
-    encoded = encode_texts(own, [long], max_len=model.max_len)
-    assert len(encoded.rows[0]) == model.max_len
-    assert encoded.rows[0][-1] == own.eos_id
-    assert pseudo_scores(model, own, [long])[0].truncated
-    assert pseudo_scores(model, own, [long])[0].tokens == model.max_len - 2
+    result = embed(model, tokenizer, [long, "cat"])
+    assert result.truncated == 1
+    encoded_texts = encode_texts(tokenizer, [long], max_len=model.max_len)
+    assert len(encoded_texts.rows[0]) == model.max_len
+    assert encoded_texts.rows[0][-1] == tokenizer.eos_id
+    assert pseudo_scores(model, tokenizer, [long])[0].truncated
+    assert pseudo_scores(model, tokenizer, [long])[0].tokens == model.max_len - 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("within_word", [False, True])
-def test_pseudo_likelihood_masks_each_token_once(model: EncoderOnly, own: Tokenizer, within_word: bool) -> None:
-    found = pseudo_logprobs(model, own, TEXTS, within_word=within_word)
+def test_pseudo_likelihood_masks_each_token_once(model: EncoderOnly, tokenizer: Tokenizer, within_word: bool) -> None:
+    text_logprobs = pseudo_logprobs(model, tokenizer, TEXTS, within_word=within_word)
     several = False
-    for text, logprobs in zip(TEXTS, found, strict=True):
-        ids = own.encode(text)
-        starts = [*own.word_starts(np.array([own.bos_id, *ids]))[1:].tolist(), True]
+    for text, logprobs in zip(TEXTS, text_logprobs, strict=True):
+        ids = tokenizer.encode(text)
+        starts = [*tokenizer.word_starts(np.array([tokenizer.bos_id, *ids]))[1:].tolist(), True]
         several |= not all(starts)
         assert len(logprobs) == len(ids), "one per token, none for bos and eos"
         for place, token in enumerate(ids):
             end = place + 1
             while within_word and not starts[end]:
                 end += 1
-            row = [*ids[:place], *[own.mask_id] * (end - place), *ids[end:]]
+            row = [*ids[:place], *[tokenizer.mask_id] * (end - place), *ids[end:]]
             with torch.no_grad():
-                logits = model(torch.tensor([[own.bos_id, *row, own.eos_id]]))[0, place + 1]
+                logits = model(torch.tensor([[tokenizer.bos_id, *row, tokenizer.eos_id]]))[0, place + 1]
             assert logprobs[place] == pytest.approx(logits.log_softmax(-1)[token].item(), abs=1e-5)
     assert several, "no word has two pieces, so nothing is tested"
-    assert found[0].sum() == pytest.approx(pseudo_scores(model, own, TEXTS, within_word=within_word)[0].logprob)
-
-
-def test_within_word_changes_only_words_of_several_pieces(model: EncoderOnly, own: Tokenizer) -> None:
-    pairs = zip(
-        TEXTS, pseudo_logprobs(model, own, TEXTS), pseudo_logprobs(model, own, TEXTS, within_word=True), strict=True
+    assert text_logprobs[0].sum() == pytest.approx(
+        pseudo_scores(model, tokenizer, TEXTS, within_word=within_word)[0].logprob
     )
-    for text, plain, within in pairs:
-        whole = own.word_starts(np.array(own.encode(text), dtype=np.int64)).all() if text else True
-        assert np.allclose(plain, within, atol=1e-5) == whole
+
+
+def test_within_word_changes_only_words_of_several_pieces(model: EncoderOnly, tokenizer: Tokenizer) -> None:
+    pairs = zip(
+        TEXTS,
+        pseudo_logprobs(model, tokenizer, TEXTS),
+        pseudo_logprobs(model, tokenizer, TEXTS, within_word=True),
+        strict=True,
+    )
+    for text, plain, word_logprobs in pairs:
+        whole = tokenizer.word_starts(np.array(tokenizer.encode(text), dtype=np.int64)).all() if text else True
+        assert np.allclose(plain, word_logprobs, atol=1e-5) == whole
 
 
 def test_tokenizer_without_bos_and_eos_is_rejected() -> None:
-    own = Tokenizer.train(BPE(vocab_size=280), TEXTS)
+    tokenizer = Tokenizer.train(BPE(vocab_size=280), TEXTS)
     with pytest.raises(UserError, match="no token for the beginning or the end of a text"):
-        embed(encoder(own.vocab_size), own, TEXTS)
+        embed(encoder(tokenizer.vocab_size), tokenizer, TEXTS)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from small_encoders import TEXTS, encoder, tokenizer
+from small_encoders import TEXTS, build_tokenizer, encoder
 
 from simulated_gpu import GPUTensor, numbers_in, simulated_gpu
 from tercet.encoding import classify, embed, fill, pseudo_scores, tag
 from tercet.models import Classifier
 
-WORDS = tokenizer()
+WORDS = build_tokenizer()
 LABELS = {"texts": Classifier(labels=("a", "b")), "tokens": Classifier(labels=("a", "b"), over="tokens")}
-FEW = TEXTS[:5]
-MANY = [*FEW, *(f"the {text}" for text in FEW)]
+FEW_TEXTS = TEXTS[:5]
+MANY_TEXTS = [*FEW_TEXTS, *(f"the {text}" for text in FEW_TEXTS)]
 
 
 def masked(texts: Sequence[str]) -> list[str]:
@@ -37,19 +37,19 @@ VERBS: dict[str, Callable[[Any, Sequence[str]], Any]] = {
 @pytest.mark.parametrize("verb", VERBS)
 def test_batches_are_launched_without_a_wait_between_them(verb: str) -> None:
     model = encoder(WORDS.vocab_size, classifier=LABELS["tokens" if verb == "tag" else "texts"])
-    expected = numbers_in(VERBS[verb](model, MANY))
+    expected = numbers_in(VERBS[verb](model, MANY_TEXTS))
     batches: list[int] = []
     hidden = model.hidden
     model.hidden = lambda *args, **options: (batches.append(1), hidden(*args, **options))[1]
     with simulated_gpu(model) as waits:
-        VERBS[verb](model, FEW)
+        VERBS[verb](model, FEW_TEXTS)
         n_few = len(batches)
         assert waits == ["synchronize"]
         waits.clear()
-        answers = VERBS[verb](model, MANY)
+        answers = VERBS[verb](model, MANY_TEXTS)
         assert waits == ["synchronize"]
     assert len(batches) - n_few > n_few > 1
-    assert len(expected) >= len(MANY)
+    assert len(expected) >= len(MANY_TEXTS)
     assert numbers_in(answers) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small import POSITIONS
-from small_encoders import TEXTS, encoder, tokenizer
+from small_encoders import TEXTS, build_tokenizer, encoder
 from small_translator import TOKENIZER as CHARACTERS
 from small_translator import small
 from small_writer import TOKENIZER, writer
@@ -87,7 +87,7 @@ def test_translations_are_those_of_the_cpu(size: int, device: torch.device) -> N
 
 
 def test_vectors_are_those_of_the_cpu(device: torch.device) -> None:
-    words = tokenizer()
+    words = build_tokenizer()
     run = tercet.Run(trained_model=TrainedModel.wrap(encoder(words.vocab_size), words, folder=Path("runs/mine")))
     expected = run.embed(TEXTS)
     found = run.to(device).embed(TEXTS)
@@ -96,7 +96,7 @@ def test_vectors_are_those_of_the_cpu(device: torch.device) -> None:
 
 
 def test_scores_are_those_of_the_cpu(device: torch.device) -> None:
-    words, pairs = tokenizer(), list(zip(SENTENCES, SENTENCES[::-1], strict=True))
+    words, pairs = build_tokenizer(), list(zip(SENTENCES, SENTENCES[::-1], strict=True))
     masked, translator = encoder(words.vocab_size), small(seed=2)
     texts = [f"{text} [MASK]" for text in TEXTS]
 

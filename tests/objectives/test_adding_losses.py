@@ -20,11 +20,11 @@ def model() -> DecoderOnly:
 
 def gradient(batches: list[CausalBatch]) -> Tensor:
     """Return the gradient of the mean over all targets of all batches, as in a training step."""
-    one = model()
+    network = model()
     targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
-        (causal_loss(one, batch).total / targets).backward()
-    return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
+        (causal_loss(network, batch).total / targets).backward()
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 
 def ignoring(batch: CausalBatch) -> CausalBatch:
@@ -71,14 +71,14 @@ def test_windows_score_every_target_once() -> None:
     for stride in (7, 3, 1):
         windows = Windows(IDS, 7, stride)
         batch = collate_windows(windows.batch(np.arange(len(windows))))
-        scored = batch.targets[batch.targets != IGNORE_INDEX]
-        assert scored.tolist() == IDS[1:].tolist()
+        scored_targets = batch.targets[batch.targets != IGNORE_INDEX]
+        assert scored_targets.tolist() == IDS[1:].tolist()
 
 
 def test_mean_of_several_losses_is_weighted_by_targets() -> None:
-    one, other = (
+    first, second = (
         Loss(torch.tensor(6.0), torch.tensor(5.0), torch.tensor(2)),
         Loss(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(8)),
     )
-    assert float((one + other).mean) == pytest.approx(0.7)
-    assert float((one + other).plain_mean) == pytest.approx(0.6)
+    assert float((first + second).mean) == pytest.approx(0.7)
+    assert float((first + second).plain_mean) == pytest.approx(0.6)

@@ -20,11 +20,11 @@ LENGTHS = (4, 1, 7, 3, 7)
 def model(over: Any = "texts", **settings: Any) -> EncoderOnly:
     stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=31)
     classifier = Classifier(labels=LABELS, over=over, dropout=0.0, **settings)
-    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=classifier), seed=1).eval()
+    network = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=classifier), seed=1).eval()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
-    return made
+    return network
 
 
 def texts(over: Any = "texts") -> LabeledExamples:
@@ -63,16 +63,16 @@ def test_rows_of_one_length_need_no_padding() -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_loss_matches_pytorch(over: Any, smoothing: float) -> None:
-    made, one = model(over), batch([0, 1, 2, 3, 4], over)
-    loss = classify_loss(made, one, smoothing=smoothing)
-    scores = made.classify(made.hidden(one.inputs, token_mask=one.token_mask), one.token_mask)
-    flat, targets = scores.reshape(-1, len(LABELS)), one.targets.reshape(-1)
-    kept = targets != IGNORE_INDEX
-    assert loss.count == kept.sum() == (5 if over == "texts" else (texts(over).labels != IGNORE_INDEX).sum())
+    network, examples = model(over), batch([0, 1, 2, 3, 4], over)
+    loss = classify_loss(network, examples, smoothing=smoothing)
+    scores = network.classify(network.hidden(examples.inputs, token_mask=examples.token_mask), examples.token_mask)
+    flat, targets = scores.reshape(-1, len(LABELS)), examples.targets.reshape(-1)
+    has_label = targets != IGNORE_INDEX
+    assert loss.count == has_label.sum() == (5 if over == "texts" else (texts(over).labels != IGNORE_INDEX).sum())
     torch.testing.assert_close(
-        loss.total, F.cross_entropy(flat[kept], targets[kept], label_smoothing=smoothing) * kept.sum()
+        loss.total, F.cross_entropy(flat[has_label], targets[has_label], label_smoothing=smoothing) * has_label.sum()
     )
-    plain = -flat[kept].log_softmax(-1)[torch.arange(int(kept.sum())), targets[kept]].sum()
+    plain = -flat[has_label].log_softmax(-1)[torch.arange(int(has_label.sum())), targets[has_label]].sum()
     torch.testing.assert_close(loss.plain, plain)
     assert not loss.plain.requires_grad
     assert bool(loss.total == loss.plain) == (smoothing == 0)
@@ -83,43 +83,45 @@ def test_loss_matches_pytorch(over: Any, smoothing: float) -> None:
 def test_small_batches_add_up_to_the_large_batch(over: Any, pooling: str) -> None:
     if over == "tokens" and pooling == "first":
         pytest.skip("token classifiers do not pool")
-    made = model(over, pooling=pooling)
+    network = model(over, pooling=pooling)
 
     def learnt(parts: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        made.zero_grad()
-        losses = [classify_loss(made, batch(part, over), smoothing=0.1) for part in parts]
+        network.zero_grad()
+        losses = [classify_loss(network, batch(part, over), smoothing=0.1) for part in parts]
         whole = sum(losses[1:], losses[0])
         whole.total.backward()
-        return whole.total, whole.count, [w.grad.clone() for w in made.parameters() if w.grad is not None]
+        return whole.total, whole.count, [w.grad.clone() for w in network.parameters() if w.grad is not None]
 
     large, small = learnt([[0, 1, 2, 3, 4]]), learnt([[2], [0, 4], [1], [3]])
     torch.testing.assert_close(small[0], large[0])
     assert small[1] == large[1]
-    for one, other in zip(small[2], large[2], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for found, expected in zip(small[2], large[2], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("over", ["texts", "tokens"])
 def test_more_padding_on_either_side_does_not_change_the_loss(over: Any) -> None:
-    made, one = model(over), batch([0, 3], over)
-    expected = classify_loss(made, one)
-    real = torch.ones(one.inputs.shape, dtype=torch.bool) if one.token_mask is None else one.token_mask
+    network, examples = model(over), batch([0, 3], over)
+    expected = classify_loss(network, examples)
+    real = torch.ones(examples.inputs.shape, dtype=torch.bool) if examples.token_mask is None else examples.token_mask
     for left, right in ((0, 3), (2, 0), (1, 2)):
         wider = LabeledBatch(
-            F.pad(one.inputs, (left, right), value=5),
+            F.pad(examples.inputs, (left, right), value=5),
             F.pad(real, (left, right)),
-            F.pad(one.targets, (left, right), value=IGNORE_INDEX) if over == "tokens" else one.targets,
+            F.pad(examples.targets, (left, right), value=IGNORE_INDEX) if over == "tokens" else examples.targets,
         )
-        found = classify_loss(made, wider)
+        found = classify_loss(network, wider)
         torch.testing.assert_close(found.total, expected.total, rtol=1e-5, atol=1e-5)
         assert found.count == expected.count
-        blind = classify_loss(made, wider._replace(token_mask=None))  # this test can fail
+        blind = classify_loss(network, wider._replace(token_mask=None))  # this test can fail
         assert abs(float(blind.plain - expected.plain)) > 1e-3
 
 
 def test_batch_without_labels_has_zero_loss() -> None:
-    made, one = model("tokens"), batch([0, 1], "tokens")
-    loss = classify_loss(made, one._replace(targets=torch.full_like(one.targets, IGNORE_INDEX)), smoothing=0.1)
+    network, examples = model("tokens"), batch([0, 1], "tokens")
+    loss = classify_loss(
+        network, examples._replace(targets=torch.full_like(examples.targets, IGNORE_INDEX)), smoothing=0.1
+    )
     loss.mean.backward()
     assert (loss.total.item(), loss.count.item(), loss.mean.item()) == (0, 0, 0)
-    assert all(bool(w.grad.isfinite().all()) for w in made.parameters() if w.grad is not None)
+    assert all(bool(w.grad.isfinite().all()) for w in network.parameters() if w.grad is not None)

@@ -22,11 +22,11 @@ HEADS = {
 
 def model(kind: str) -> EncoderOnly:
     stack = StackSpec(d_model=24, n_layers=1, n_heads=3, d_ff=31)
-    made = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=HEADS[kind]), seed=1).eval()
+    network = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=11, stack=stack, classifier=HEADS[kind]), seed=1).eval()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)) * 0.1)
-    return made
+    return network
 
 
 def texts(kind: Any) -> LabeledExamples:
@@ -50,48 +50,54 @@ def batch(kind: str, numbers: list[int]) -> LabeledBatch:
 
 
 def test_multi_label_loss_is_binary_cross_entropy() -> None:
-    made, one = model("multi_label_classification"), batch("multi_label_classification", [0, 1, 2, 3, 4])
-    loss, logits = classify_loss(made, one), label_logits(made, one)
-    assert one.targets.sum(1).tolist() == [2, 0, 5, 1, 1]
-    torch.testing.assert_close(loss.mean, F.binary_cross_entropy_with_logits(logits, one.targets))
+    network, examples = model("multi_label_classification"), batch("multi_label_classification", [0, 1, 2, 3, 4])
+    loss, logits = classify_loss(network, examples), label_logits(network, examples)
+    assert examples.targets.sum(1).tolist() == [2, 0, 5, 1, 1]
+    torch.testing.assert_close(loss.mean, F.binary_cross_entropy_with_logits(logits, examples.targets))
     p = logits.double().sigmoid()
-    by_hand = -(one.targets * p.log() + (1 - one.targets) * (1 - p).log()).mean()
+    by_hand = -(examples.targets * p.log() + (1 - examples.targets) * (1 - p).log()).mean()
     torch.testing.assert_close(loss.mean.double(), by_hand)
     assert (loss.count, loss.total.item()) == (5, loss.plain.item())
     assert not loss.plain.requires_grad
 
 
 def test_regression_loss_is_squared_error_in_standard_deviations() -> None:
-    made, one = model("regression"), batch("regression", [0, 1, 2, 3, 4])
-    loss, scores = classify_loss(made, one), label_logits(made, one)[:, 0]
+    network, examples = model("regression"), batch("regression", [0, 1, 2, 3, 4])
+    loss, scores = classify_loss(network, examples), label_logits(network, examples)[:, 0]
     numbers = torch.from_numpy(texts("regression").labels)
-    torch.testing.assert_close(one.targets.double(), (numbers + 300) / 7)
-    in_their_unit = -300 + 7 * scores.double()
-    torch.testing.assert_close(loss.mean.double(), ((in_their_unit - numbers) ** 2).mean() / 7**2)
+    torch.testing.assert_close(examples.targets.double(), (numbers + 300) / 7)
+    predictions = -300 + 7 * scores.double()
+    torch.testing.assert_close(loss.mean.double(), ((predictions - numbers) ** 2).mean() / 7**2)
     assert loss.count == 5
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_small_batches_add_up_to_the_large_batch(kind: str) -> None:
-    made, found = model(kind), list[list[torch.Tensor]]()
+    network, results = model(kind), list[list[torch.Tensor]]()
     for parts in ([[0, 1, 2, 3, 4]], [[2], [0, 4], [1], [3]]):
-        made.zero_grad()
-        losses = [classify_loss(made, batch(kind, part)) for part in parts]
+        network.zero_grad()
+        losses = [classify_loss(network, batch(kind, part)) for part in parts]
         whole = sum(losses[1:], losses[0])
         whole.total.backward()
-        found.append([whole.total, whole.count, *(w.grad.clone() for w in made.parameters() if w.grad is not None)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        results.append(
+            [whole.total, whole.count, *(w.grad.clone() for w in network.parameters() if w.grad is not None)]
+        )
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_padding_does_not_change_the_loss(kind: str) -> None:
-    made, one = model(kind), batch(kind, [0, 3])
-    assert one.token_mask is not None
-    wider = one._replace(inputs=F.pad(one.inputs, (2, 3), value=5), token_mask=F.pad(one.token_mask, (2, 3)))
-    torch.testing.assert_close(classify_loss(made, wider).total, classify_loss(made, one).total, rtol=1e-5, atol=1e-5)
+    network, examples = model(kind), batch(kind, [0, 3])
+    assert examples.token_mask is not None
+    wider = examples._replace(
+        inputs=F.pad(examples.inputs, (2, 3), value=5), token_mask=F.pad(examples.token_mask, (2, 3))
+    )
+    torch.testing.assert_close(
+        classify_loss(network, wider).total, classify_loss(network, examples).total, rtol=1e-5, atol=1e-5
+    )
     with pytest.raises(ValueError, match="requires one label per target"):
-        classify_loss(made, one, smoothing=0.1)
+        classify_loss(network, examples, smoothing=0.1)
 
 
 def test_step_counts_examples_with_targets() -> None:
@@ -102,19 +108,19 @@ def test_step_counts_examples_with_targets() -> None:
 
 @pytest.mark.parametrize("scale", [(0.0, 1.0), (5e3, 0.1), (-2.0, 1e6)])
 def test_another_scale_gives_the_same_function(scale: tuple[float, float]) -> None:
-    made, one = model("regression").double(), batch("regression", [0, 1, 2])
+    network, examples = model("regression").double(), batch("regression", [0, 1, 2])
     with torch.no_grad():
-        numbers = -300 + 7 * label_logits(made, one)[:, 0].double()
-        plain = remove_target_scale(made)
-        torch.testing.assert_close(label_logits(plain, one)[:, 0].double(), numbers, rtol=1e-6, atol=1e-6)
-        assert made.spec.classifier == HEADS["regression"], "the model is unchanged"
-        old = made.spec.classifier
+        numbers = -300 + 7 * label_logits(network, examples)[:, 0].double()
+        plain = remove_target_scale(network)
+        torch.testing.assert_close(label_logits(plain, examples)[:, 0].double(), numbers, rtol=1e-6, atol=1e-6)
+        assert network.spec.classifier == HEADS["regression"], "the model is unchanged"
+        old = network.spec.classifier
         assert old is not None
         new = Classifier(labels=("n",), problem_type="regression", target_mean=scale[0], target_std=scale[1])
-        made.spec = type(made.spec)(**{**vars(made.spec), "classifier": new})
-        rescale_head(made, old)
-        again = scale[0] + scale[1] * label_logits(made, one)[:, 0].double()
-        torch.testing.assert_close(again, numbers, rtol=1e-5, atol=1e-3)
+        network.spec = type(network.spec)(**{**vars(network.spec), "classifier": new})
+        rescale_head(network, old)
+        rescaled_numbers = scale[0] + scale[1] * label_logits(network, examples)[:, 0].double()
+        torch.testing.assert_close(rescaled_numbers, numbers, rtol=1e-5, atol=1e-3)
     assert remove_target_scale(plain) is plain
 
 

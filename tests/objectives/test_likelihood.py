@@ -32,7 +32,7 @@ def some_targets() -> Tensor:
 
 
 @pytest.fixture(params=[1, 3 * V, 1 << 20], ids=["row by row", "three rows", "at once"])
-def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def chunk_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(likelihood.CHUNK_ELEMENTS, "cpu", request.param)
     monkeypatch.setattr(likelihood, "MIN_CHUNK_ROWS", 1)
 
@@ -45,7 +45,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(cross_entropy, "MIN_WORK", 1)
 
 
-@pytest.mark.usefixtures("at_once", "either_way")
+@pytest.mark.usefixtures("chunk_elements", "either_way")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -110,7 +110,7 @@ def test_label_smoothing_matches_pytorch_and_plain_loss_has_none() -> None:
     assert not torch.isclose(smoothed.mean, plain.mean)
 
 
-@pytest.mark.usefixtures("at_once", "either_way")
+@pytest.mark.usefixtures("chunk_elements", "either_way")
 @pytest.mark.parametrize("bias", [False, True])
 def test_frozen_unembedding_has_no_gradient_and_changes_no_other(bias: bool) -> None:
     head, hidden, targets = unembedding(bias=bias), torch.randn(6, 5, D), some_targets()
@@ -140,13 +140,13 @@ def test_losses_add_up() -> None:
 def test_padding_columns_change_neither_loss_nor_gradient() -> None:
     head, hidden, targets = unembedding(), torch.randn(3, 4, D), torch.randint(0, V, (3, 4))
     wide = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
-    more = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1)
-    more.mean.backward()
+    padded_loss = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1)
+    padded_loss.mean.backward()
     first = head.weight.grad.clone() if head.weight.grad is not None else None
     head.zero_grad()
-    fewer = negative_log_likelihood(hidden, head, targets, smoothing=0.1)
-    fewer.mean.backward()
-    torch.testing.assert_close(more.mean, fewer.mean)
+    expected_loss = negative_log_likelihood(hidden, head, targets, smoothing=0.1)
+    expected_loss.mean.backward()
+    torch.testing.assert_close(padded_loss.mean, expected_loss.mean)
     torch.testing.assert_close(first, head.weight.grad)
     assert wide.grad is not None
     assert not wide.grad[:, 4:].any()
@@ -175,16 +175,16 @@ def test_bfloat16_losses_are_summed_in_float32() -> None:
     assert float(loss.total.detach()) == pytest.approx(300 * float(torch.tensor(V).log()), rel=1e-6)
 
 
-@pytest.mark.usefixtures("at_once", "either_way")
+@pytest.mark.usefixtures("chunk_elements", "either_way")
 def test_autocast_applies_within_the_likelihood() -> None:
     """Autocast multiplies in bfloat16, and gives float32 gradients to float32 weights."""
     head, hidden = unembedding(), torch.randn(9, D, requires_grad=True)
     targets = torch.randint(0, V, (9,))
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = negative_log_likelihood(hidden, head, targets)
+        loss = negative_log_likelihood(hidden, head, targets)
         expected = F.cross_entropy(head(hidden), targets, reduction="sum")
-    mixed.total.backward()
-    torch.testing.assert_close(mixed.total, expected)
+    loss.total.backward()
+    torch.testing.assert_close(loss.total, expected)
     assert head.weight.grad is not None
     assert hidden.grad is not None
     assert (head.weight.grad.dtype, hidden.grad.dtype) == (torch.float32,) * 2
@@ -208,14 +208,14 @@ def test_second_backward_pass_is_rejected() -> None:
 def test_no_gradient_products_are_computed_without_grad(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation has trainable weights but must not compute gradients."""
 
-    def refused(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise AssertionError("a gradient was computed")
 
-    monkeypatch.setattr(torch, "mm", refused)
+    monkeypatch.setattr(torch, "mm", fail)
     head, hidden, targets = unembedding(), torch.randn(3, D), torch.tensor([1, IGNORE_INDEX, 2])
     with mode():
-        found = negative_log_likelihood(hidden, head, targets)
-    torch.testing.assert_close(found.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
+        loss = negative_log_likelihood(hidden, head, targets)
+    torch.testing.assert_close(loss.plain, F.cross_entropy(head(hidden), targets, reduction="sum").detach())
     with pytest.raises(AssertionError, match="a gradient was computed"):
         negative_log_likelihood(hidden, head, targets)
 
@@ -231,27 +231,27 @@ def test_small_products_use_the_kernel_with_the_same_result(pad_to: int, monkeyp
     head, hidden = Unembedding(spec, spec.stack), torch.randn(4, 10, 32)
     targets = torch.randint(0, 19, (4, 10))
     targets[1, 3:] = IGNORE_INDEX
-    found: dict[bool, list[Tensor]] = {}
-    for few in (True, False):
-        monkeypatch.setattr(likelihood, "SMALL_MATMUL", 1 << 25 if few else 0)
+    results: dict[bool, list[Tensor]] = {}
+    for is_small in (True, False):
+        monkeypatch.setattr(likelihood, "SMALL_MATMUL", 1 << 25 if is_small else 0)
         h = hidden.clone().requires_grad_()
         head.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
             loss = negative_log_likelihood(h, head, targets, smoothing=0.1)
         (0.37 * loss.total).backward()
-        assert [call.call_count for call in calls.values()] == [int(few)] * 2
+        assert [call.call_count for call in calls.values()] == [int(is_small)] * 2
         for call in calls.values():
             call.reset_mock()
         assert h.grad is not None
         assert head.weight.grad is not None
         assert head.weight.grad.dtype == torch.float32
-        found[few] = [loss.total.detach(), loss.plain, h.grad, head.weight.grad.clone()]
-    for ours, theirs in zip(found[True], found[False], strict=True):
+        results[is_small] = [loss.total.detach(), loss.plain, h.grad, head.weight.grad.clone()]
+    for ours, theirs in zip(results[True], results[False], strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=0.01, atol=0.01 * float(theirs.abs().max()))
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("chunk_elements")
 @pytest.mark.parametrize("form", ["whole", "library"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("softcap", "smoothing"), [(None, 0.0), (1.5, 0.0), (None, 0.1), (1.5, 0.1)])
@@ -265,17 +265,17 @@ def test_all_forms_have_the_same_loss_and_gradient(
         with use_form(form), pytest.raises(ValueError, match="neither a softcap nor"):
             negative_log_likelihood(hidden, head, targets, smoothing=smoothing)
         return
-    found: list[list[Tensor]] = []
-    for one in (form, "chunks"):
+    results: list[list[Tensor]] = []
+    for form_name in (form, "chunks"):
         h = hidden.clone().requires_grad_()
         head.zero_grad()
-        with use_form(one):
+        with use_form(form_name):
             loss = negative_log_likelihood(h, head, targets, smoothing=smoothing)
         (0.37 * loss.total).backward()
         gradients = [p.grad.clone() for p in (h, *head.parameters()) if p.grad is not None]
-        found.append([loss.total.detach(), loss.plain, loss.count, *gradients])
-    torch.testing.assert_close(*found)
-    assert len(found[0]) == 5 + bias
+        results.append([loss.total.detach(), loss.plain, loss.count, *gradients])
+    torch.testing.assert_close(*results)
+    assert len(results[0]) == 5 + bias
 
 
 def test_form_follows_from_device_compiler_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

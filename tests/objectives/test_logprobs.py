@@ -63,23 +63,23 @@ TRANSLATOR = far_from_uniform(
 @settings(max_examples=25, deadline=None)
 @given(
     targets=st.lists(st.sampled_from([IGNORE_INDEX, *range(V)]), max_size=19),
-    at_once=st.sampled_from([1, 3 * V, 7 * V + 5, 1 << 24]),
+    max_logits=st.sampled_from([1, 3 * V, 7 * V + 5, 1 << 24]),
     seed=st.integers(0, 99),
 )
-def test_logprobs_match_the_formula(model: AnyModel, targets: list[int], at_once: int, seed: int) -> None:
+def test_logprobs_match_the_formula(model: AnyModel, targets: list[int], max_logits: int, seed: int) -> None:
     hidden = torch.randn(len(targets), D, generator=torch.Generator().manual_seed(seed))
     z = model.logits(hidden).double()
-    kept = [row for row, target in enumerate(targets) if target != IGNORE_INDEX]
-    expected = [float(z[row, targets[row]] - z[row].exp().sum().log()) for row in kept]
+    target_rows = [row for row, target in enumerate(targets) if target != IGNORE_INDEX]
+    expected = [float(z[row, targets[row]] - z[row].exp().sum().log()) for row in target_rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logprobs, "MAX_LOGITS", at_once)
-        scored = target_logprobs(model, hidden, torch.tensor(targets, dtype=torch.long))
+        patch.setattr(logprobs, "MAX_LOGITS", max_logits)
+        result = target_logprobs(model, hidden, torch.tensor(targets, dtype=torch.long))
         parts = list(split_logits(model, hidden))
         likeliest = likeliest_tokens(model, hidden)
-    assert scored.dtype == torch.float32
-    assert scored.tolist() == pytest.approx(expected, abs=1e-4)
+    assert result.dtype == torch.float32
+    assert result.tolist() == pytest.approx(expected, abs=1e-4)
     assert likeliest.tolist() == z.argmax(-1).tolist()
-    assert all(len(logits) <= max(1, at_once // V) for _, logits in parts)
+    assert all(len(logits) <= max(1, max_logits // V) for _, logits in parts)
     assert [row for rows, _ in parts for row in range(len(targets))[rows]] == list(range(len(targets)))
 
 
@@ -122,7 +122,7 @@ def test_padded_rows_match_unpadded_rows(rows: list[list[int]]) -> None:
 
 def test_moved_batch_keeps_its_type_and_missing_fields() -> None:
     batch = collate_causal(TokenRows(tokens=torch.randint(V, (2, 5)).numpy()))
-    moved = move_batch(batch, nn.Linear(2, 3, device="meta"))
-    assert type(moved) is type(batch)
-    assert moved.inputs.device.type == "meta"
-    assert moved.token_mask is None
+    moved_batch = move_batch(batch, nn.Linear(2, 3, device="meta"))
+    assert type(moved_batch) is type(batch)
+    assert moved_batch.inputs.device.type == "meta"
+    assert moved_batch.token_mask is None

@@ -46,59 +46,61 @@ def masked(
     )
 
 
-def chosen(made: MaskedRows) -> np.ndarray:
+def predicted_mask(rows: MaskedRows) -> np.ndarray:
     """Return a mask of the predicted tokens, (B, T)."""
-    found = np.zeros(made.inputs.shape, bool)
-    found.ravel()[made.positions[made.targets != IGNORE_INDEX]] = True
-    return found
+    is_predicted = np.zeros(rows.inputs.shape, bool)
+    is_predicted.ravel()[rows.positions[rows.targets != IGNORE_INDEX]] = True
+    return is_predicted
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_mask_rates_over_200_000_tokens_match_the_settings(unit: str, rate: float) -> None:
     tokens, starts = text(1900, 127)
-    made = masked(tokens, starts, unit=unit, rate=rate)
-    candidates, hidden = tokens >= SPECIAL, chosen(made)
+    masked_rows = masked(tokens, starts, unit=unit, rate=rate)
+    candidates, hidden = tokens >= SPECIAL, predicted_mask(masked_rows)
     assert candidates.sum() > 190_000
     assert abs(hidden.sum() / candidates.sum() - rate) < 0.005
     assert not (hidden & ~candidates).any()  # no special token and no padding
-    now, before = made.inputs[hidden], tokens[hidden]
-    assert abs((now == MASK).mean() - 0.8) < 0.005
-    same = 1 / (V - SPECIAL)  # probability that a random token equals the original
-    assert abs((now == before).mean() - 0.1 * (1 + same)) < 0.005
-    assert abs(((now != before) & (now != MASK)).mean() - 0.1 * (1 - same)) < 0.005
-    np.testing.assert_array_equal(made.inputs[~hidden], tokens[~hidden])
+    replacements, originals = masked_rows.inputs[hidden], tokens[hidden]
+    assert abs((replacements == MASK).mean() - 0.8) < 0.005
+    p_same = 1 / (V - SPECIAL)  # probability that a random token equals the original
+    assert abs((replacements == originals).mean() - 0.1 * (1 + p_same)) < 0.005
+    assert abs(((replacements != originals) & (replacements != MASK)).mean() - 0.1 * (1 - p_same)) < 0.005
+    np.testing.assert_array_equal(masked_rows.inputs[~hidden], tokens[~hidden])
 
 
 def test_targets_are_the_original_tokens_at_chosen_positions_only() -> None:
     tokens, starts = text(31, 53)
     for unit in UNITS:
-        made = masked(tokens, starts, unit=unit, rate=0.4)
-        used = made.targets != IGNORE_INDEX
-        np.testing.assert_array_equal(made.targets[used], tokens.ravel()[made.positions[used]])
-        assert len(set(made.positions[used].tolist())) == used.sum()  # no position twice
-        assert not made.positions[~used].any()
-        assert (made.targets[used] >= SPECIAL).all()
+        masked_rows = masked(tokens, starts, unit=unit, rate=0.4)
+        used = masked_rows.targets != IGNORE_INDEX
+        np.testing.assert_array_equal(masked_rows.targets[used], tokens.ravel()[masked_rows.positions[used]])
+        assert len(set(masked_rows.positions[used].tolist())) == used.sum()  # no position twice
+        assert not masked_rows.positions[~used].any()
+        assert (masked_rows.targets[used] >= SPECIAL).all()
 
 
 def test_random_tokens_are_uniform_over_ordinary_tokens() -> None:
     tokens = np.full((1500, 127), 17)  # independent of the tokens in the batch
-    made = masked(tokens, rate=0.3, masked=0.0, random=1.0)
-    drawn = made.inputs[chosen(made)]
-    counts = np.bincount(drawn, minlength=V)
+    masked_rows = masked(tokens, rate=0.3, masked=0.0, random=1.0)
+    replacements = masked_rows.inputs[predicted_mask(masked_rows)]
+    counts = np.bincount(replacements, minlength=V)
     assert not counts[:SPECIAL].any()
-    expected = len(drawn) / len(RANDOM_IDS)
+    expected = len(replacements) / len(RANDOM_IDS)
     degrees = len(RANDOM_IDS) - 1
     chi_square = float(((counts[SPECIAL:] - expected) ** 2 / expected).sum())
     assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
-    narrow = np.bincount(SPECIAL + (drawn - SPECIAL) % 200, minlength=V)[SPECIAL:]  # as if six ids were never drawn
+    narrow = np.bincount(SPECIAL + (replacements - SPECIAL) % 200, minlength=V)[
+        SPECIAL:
+    ]  # as if six ids were never drawn
     assert float(((narrow - expected) ** 2 / expected).sum()) - degrees > 4 * np.sqrt(2 * degrees)
 
 
 def test_every_position_is_equally_likely() -> None:
-    made = masked(np.full((20_000, 11), 17), rate=0.3)
-    np.testing.assert_allclose(chosen(made).mean(0), 0.3, atol=0.015)
-    hidden = (made.inputs == MASK).mean(0)  # the replacement does not depend on the position either
+    masked_rows = masked(np.full((20_000, 11), 17), rate=0.3)
+    np.testing.assert_allclose(predicted_mask(masked_rows).mean(0), 0.3, atol=0.015)
+    hidden = (masked_rows.inputs == MASK).mean(0)  # the replacement does not depend on the position either
     np.testing.assert_allclose(hidden, 0.24, atol=0.015)
 
 
@@ -117,7 +119,7 @@ def test_shapes_are_static_and_no_mask_is_lost(
     tokens = generator.integers(SPECIAL, V, (n_rows, length))
     candidates, starts = generator.random((2, n_rows, length)) < share
     masking = Masking(rate=rate, unit=unit)
-    made = mask_rows(
+    masked_rows = mask_rows(
         tokens,
         candidates,
         masking=masking,
@@ -126,11 +128,11 @@ def test_shapes_are_static_and_no_mask_is_lost(
         random_ids=RANDOM_IDS,
         word_starts=starts,
     )
-    assert made.positions.shape == made.targets.shape == (n_rows * masking.max_predictions(length),)
+    assert masked_rows.positions.shape == masked_rows.targets.shape == (n_rows * masking.max_predictions(length),)
     assert masking.max_predictions(length) <= rate * length + 1
-    hidden = chosen(made)
+    hidden = predicted_mask(masked_rows)
     assert not (hidden & ~candidates).any()
-    assert not ((made.inputs != tokens) & ~hidden).any()  # changed tokens are always predicted
+    assert not ((masked_rows.inputs != tokens) & ~hidden).any()  # changed tokens are always predicted
     expected = rate * candidates.sum(1)
     assert (hidden.sum(1) <= np.ceil(expected)).all()
     if unit == "tokens":
@@ -141,35 +143,35 @@ def test_masks_per_row_do_not_depend_on_the_batch() -> None:
     """B · round(p T) differs from round(p B T): 4 rows of 14 tokens at 15 % would lose two."""
     for n_rows, length in ((4, 14), (1, 10), (7, 13)):
         for rate in (0.15, 0.4):
-            made = masked(np.full((n_rows, length), 17), rate=rate)
-            counts = chosen(made).sum(1)
+            masked_rows = masked(np.full((n_rows, length), 17), rate=rate)
+            counts = predicted_mask(masked_rows).sum(1)
             assert set(counts.tolist()) <= {int(rate * length), int(np.ceil(rate * length))}
-            assert counts.sum() == (made.targets != IGNORE_INDEX).sum()
+            assert counts.sum() == (masked_rows.targets != IGNORE_INDEX).sum()
 
 
 def test_short_rows_have_the_mask_rate_on_average() -> None:
-    assert chosen(masked(np.full((9000, 3), 17), rate=0.15)).mean() == pytest.approx(0.15, abs=0.005)
+    assert predicted_mask(masked(np.full((9000, 3), 17), rate=0.15)).mean() == pytest.approx(0.15, abs=0.005)
 
 
 @pytest.mark.parametrize("unit", ["words", "spans"])
 def test_words_are_masked_whole_or_not_at_all(unit: str) -> None:
     tokens, starts = text(300, 61, pieces=0.4)
     for rate in (0.15, 0.5):
-        hidden = chosen(masked(tokens, starts, unit=unit, rate=rate))
+        hidden = predicted_mask(masked(tokens, starts, unit=unit, rate=rate))
         candidates = tokens >= SPECIAL
-        inside = candidates[:, 1:] & candidates[:, :-1] & ~starts[:, 1:]  # a token and the previous one in a word
-        assert inside.any()
-        np.testing.assert_array_equal(hidden[:, 1:][inside], hidden[:, :-1][inside])
-    split = chosen(masked(tokens, starts, unit="tokens", rate=0.15))
-    assert (split[:, 1:][inside] != split[:, :-1][inside]).any()
+        within_word = candidates[:, 1:] & candidates[:, :-1] & ~starts[:, 1:]  # a token and the previous one in a word
+        assert within_word.any()
+        np.testing.assert_array_equal(hidden[:, 1:][within_word], hidden[:, :-1][within_word])
+    split = predicted_mask(masked(tokens, starts, unit="tokens", rate=0.15))
+    assert (split[:, 1:][within_word] != split[:, :-1][within_word]).any()
 
 
 def test_word_that_exceeds_the_budget_is_not_masked() -> None:
     starts = np.zeros((50, 20), bool)
     starts[:, ::5] = True  # four words of five tokens, with a budget of four tokens
     tokens = np.full(starts.shape, 17)
-    assert set(chosen(masked(tokens, starts, unit="words", rate=0.2)).sum(1).tolist()) == {0}
-    assert set(chosen(masked(tokens, starts, unit="words", rate=0.25)).sum(1).tolist()) == {5}
+    assert set(predicted_mask(masked(tokens, starts, unit="words", rate=0.2)).sum(1).tolist()) == {0}
+    assert set(predicted_mask(masked(tokens, starts, unit="words", rate=0.25)).sum(1).tolist()) == {5}
 
 
 @pytest.mark.slow
@@ -178,7 +180,7 @@ def test_spans_have_about_their_mean_length() -> None:
     starts = np.ones(tokens.shape, bool)
 
     def mean_run(**settings: Any) -> float:
-        hidden = np.pad(chosen(masked(tokens, starts, **settings)), ((0, 0), (1, 0)))
+        hidden = np.pad(predicted_mask(masked(tokens, starts, **settings)), ((0, 0), (1, 0)))
         return float(hidden.sum() / (hidden[:, 1:] & ~hidden[:, :-1]).sum())
 
     assert mean_run(unit="spans", rate=0.05, span=3.0) == pytest.approx(3.0, rel=0.1)
@@ -215,15 +217,15 @@ def test_inputs_are_not_modified() -> None:
 
 
 def test_invalid_settings_are_rejected() -> None:
-    for wrong, told in (
+    for invalid, message in (
         ({"rate": 1.5}, r"rate=1.5 must be at least 0 and at most 1"),
         ({"span": 0.5}, r"span=0.5 must be at least 1"),
         ({"masked": 0.8, "random": 0.3}, "add up to at most 1"),
         ({"masked": -0.1}, "masked=-0.1 must be at least 0 and at most 1"),
         ({"unit": "letters"}, "tokens, words or spans"),
     ):
-        with pytest.raises(ValueError, match=told):
-            Masking(**wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ValueError, match=message):
+            Masking(**invalid)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="requires word_starts"):
         masked(np.full((2, 5), 17), unit="words")
     with pytest.raises(ValueError, match="random=0"):

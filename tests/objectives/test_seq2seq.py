@@ -40,20 +40,20 @@ def rows(*numbers: int) -> PairRows:
 def model(**changes: Any) -> EncoderDecoder:
     small = {"vocab_size": V, "max_len": 11, "encoder": STACK, "decoder": STACK}
     spec = model_spec({"preset": "modern-translator", **small, **changes})
-    built = EncoderDecoder(spec, seed=5)  # pyright: ignore[reportArgumentType]
+    translator = EncoderDecoder(spec, seed=5)  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
-        for parameter in built.parameters():
+        for parameter in translator.parameters():
             parameter.mul_(3)  # far enough from zero to make errors visible
-    return built
+    return translator
 
 
-def gradient(one: EncoderDecoder, batches: list[PairBatch], *, smoothing: float = 0.0) -> Tensor:
+def gradient(translator: EncoderDecoder, batches: list[PairBatch], *, smoothing: float = 0.0) -> Tensor:
     """Return the gradient of the mean over all targets of all batches, as in a training step."""
-    one.zero_grad()
+    translator.zero_grad()
     targets = sum(int((batch.targets != IGNORE_INDEX).sum()) for batch in batches)
     for batch in batches:
-        (seq2seq_loss(one, batch, smoothing=smoothing).total / targets).backward()
-    return torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None])
+        (seq2seq_loss(translator, batch, smoothing=smoothing).total / targets).backward()
+    return torch.cat([p.grad.flatten() for p in translator.parameters() if p.grad is not None])
 
 
 def test_decoder_input_is_the_target_shifted_by_one() -> None:
@@ -77,14 +77,14 @@ def test_batch_without_padding_has_no_mask() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_is_the_sum_of_separate_pairs_by_the_formula(smoothing: float) -> None:
-    one, total, plain, count = model(), 0.0, 0.0, 0
+    translator, total, plain, count = model(), 0.0, 0.0, 0
     for source, target in SENTENCES:
-        logs = one(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))[0].log_softmax(-1).detach()
+        logs = translator(torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]]))[0].log_softmax(-1).detach()
         nll = -logs[torch.arange(len(target)), torch.tensor(target)]
         plain += float(nll.sum())
         total += float(((1 - smoothing) * nll - smoothing * logs.mean(-1)).sum())
         count += len(target)
-    loss = seq2seq_loss(one, collate_pairs(rows(*range(5))), smoothing=smoothing)
+    loss = seq2seq_loss(translator, collate_pairs(rows(*range(5))), smoothing=smoothing)
     assert int(loss.count) == count
     assert float(loss.total.detach()) == pytest.approx(total, rel=1e-5)
     assert float(loss.plain) == pytest.approx(plain, rel=1e-5)
@@ -93,11 +93,11 @@ def test_loss_is_the_sum_of_separate_pairs_by_the_formula(smoothing: float) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_batches_match_one_large_batch(smoothing: float) -> None:
-    one = model()
+    translator = model()
     big = [collate_pairs(rows(0, 1, 2, 3, 4))]
     small = [collate_pairs(rows(3)), collate_pairs(rows(1, 0)), collate_pairs(rows(4, 2))]
     assert len({int((batch.targets != IGNORE_INDEX).sum()) // len(batch.source) for batch in small}) > 1
-    whole, parts = gradient(one, big, smoothing=smoothing), gradient(one, small, smoothing=smoothing)
+    whole, parts = gradient(translator, big, smoothing=smoothing), gradient(translator, small, smoothing=smoothing)
     assert float((whole - parts).norm() / whole.norm()) <= 1e-5
 
 
@@ -108,7 +108,7 @@ def test_small_batches_match_one_large_batch(smoothing: float) -> None:
 )
 def test_padding_of_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
     kind = {"position": position}
-    one = model(encoder=STACK | kind, decoder=STACK | kind)
+    translator = model(encoder=STACK | kind, decoder=STACK | kind)
     batch = collate_pairs(rows(0, 1, 3))
     assert batch.source_token_mask is not None
     wider = PairBatch(
@@ -117,20 +117,22 @@ def test_padding_of_a_pair_changes_neither_loss_nor_gradient(position: str, junk
         F.pad(batch.inputs.masked_fill(batch.targets == IGNORE_INDEX, junk), (0, 2), value=junk),
         F.pad(batch.targets, (0, 2), value=IGNORE_INDEX),
     )
-    losses = [seq2seq_loss(one, some) for some in (batch, wider)]
+    losses = [seq2seq_loss(translator, pairs) for pairs in (batch, wider)]
     torch.testing.assert_close(losses[0].total, losses[1].total)
     assert int(losses[0].count) == int(losses[1].count)
-    before, after = gradient(one, [batch]), gradient(one, [wider])
+    before, after = gradient(translator, [batch]), gradient(translator, [wider])
     assert float((before - after).norm() / before.norm()) <= 1e-5
 
 
 def test_missing_source_mask_changes_the_loss() -> None:
-    one, batch = model(), collate_pairs(rows(0, 1, 3))
-    right, wrong = (float(seq2seq_loss(one, b).total.detach()) for b in (batch, batch._replace(source_token_mask=None)))
-    assert abs(right - wrong) > 1e-2
+    translator, batch = model(), collate_pairs(rows(0, 1, 3))
+    loss, loss_without_mask = (
+        float(seq2seq_loss(translator, b).total.detach()) for b in (batch, batch._replace(source_token_mask=None))
+    )
+    assert abs(loss - loss_without_mask) > 1e-2
 
 
 def test_source_gets_a_gradient() -> None:
-    one = model()
-    seq2seq_loss(one, collate_pairs(rows(0, 2, 4)), smoothing=0.1).mean.backward()
-    assert all(p.grad is not None and bool(p.grad.any()) for p in one.parameters())
+    translator = model()
+    seq2seq_loss(translator, collate_pairs(rows(0, 2, 4)), smoothing=0.1).mean.backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in translator.parameters())

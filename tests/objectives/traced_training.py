@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 passes = {"forward": 0, "backward": 0}
 
 
-def counted(name: str) -> Callable[..., Any]:
+def count_graphs(name: str) -> Callable[..., Any]:
     def compiler(graph: Any, _: Any) -> Any:
         passes[name] += 1
         return graph.forward
@@ -38,9 +38,9 @@ def model(preset: str) -> Any:
 def masked_batch(generator: np.random.Generator) -> MaskedBatch:
     tokens = generator.integers(5, V, (3, T))
     candidates = generator.random(tokens.shape) < generator.random()  # so that the number of masks varies
-    made = mask_rows(tokens, candidates, masking=Masking(), generator=generator, mask_id=4, random_ids=np.arange(5, V))
+    rows = mask_rows(tokens, candidates, masking=Masking(), generator=generator, mask_id=4, random_ids=np.arange(5, V))
     documents = torch.from_numpy(generator.integers(0, 2, tokens.shape).cumsum(1))
-    inputs, positions, targets = (torch.from_numpy(array) for array in (made.inputs, made.positions, made.targets))
+    inputs, positions, targets = (torch.from_numpy(array) for array in (rows.inputs, rows.positions, rows.targets))
     return MaskedBatch(inputs, positions, targets, torch.from_numpy(candidates), documents)
 
 
@@ -49,18 +49,18 @@ def causal_batch(generator: np.random.Generator) -> CausalBatch:
     return CausalBatch(tokens[:, :-1], tokens[:, 1:])
 
 
-def train(one: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int) -> int:
+def train(network: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int) -> int:
     """Train for some steps and return the number of traced graphs."""
     torch.compiler.reset()
     counters.clear()
     passes.update(forward=0, backward=0)
-    backend = aot_autograd(fw_compiler=counted("forward"), bw_compiler=counted("backward"))
+    backend = aot_autograd(fw_compiler=count_graphs("forward"), bw_compiler=count_graphs("backward"))
 
-    def mean(given: Any) -> Tensor:
-        return loss(one, given).mean
+    def mean(inputs: Any) -> Tensor:
+        return loss(network, inputs).mean
 
     compiled = torch.compile(mean, fullgraph=fullgraph, backend=backend)
-    optimizer, generator = torch.optim.AdamW(one.parameters(), lr=1e-3), np.random.default_rng(0)
+    optimizer, generator = torch.optim.AdamW(network.parameters(), lr=1e-3), np.random.default_rng(0)
     for _ in range(steps):
         compiled(batch(generator)).backward()
         optimizer.step()
@@ -68,35 +68,35 @@ def train(one: nn.Module, loss: Any, batch: Any, *, fullgraph: bool, steps: int)
     return int(counters["stats"]["unique_graphs"])
 
 
-def broken(one: Any, batch: Any) -> Any:
-    found = loss(one, batch)
-    if found.total > 0:  # a Python value is read from a tensor
-        return found
-    return found
+def graph_breaking_loss(network: Any, batch: Any) -> Any:
+    result = loss(network, batch)
+    if result.total > 0:  # a Python value is read from a tensor
+        return result
+    return result
 
 
-def same_gradients(one: nn.Module, loss: Any, batch: Any) -> None:
-    one.eval()
-    given = batch(np.random.default_rng(1))
-    found: list[list[Tensor]] = []
+def same_gradients(network: nn.Module, loss: Any, batch: Any) -> None:
+    network.eval()
+    inputs = batch(np.random.default_rng(1))
+    gradients: list[list[Tensor]] = []
     for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
-        one.zero_grad()
-        function(one, given).total.backward()
-        found.append([p.grad.clone() for p in one.parameters() if p.grad is not None])
-    for mine, theirs in zip(*found, strict=True):
+        network.zero_grad()
+        function(network, inputs).total.backward()
+        gradients.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
 LOSSES = {"masked": (masked_loss, masked_batch, "bert-tiny"), "causal": (causal_loss, causal_batch, "gpt2")}
 for kind, (loss, batch, preset) in LOSSES.items():
-    one = model(preset)
-    graphs = train(one, loss, batch, fullgraph=True, steps=STEPS)
+    network = model(preset)
+    graphs = train(network, loss, batch, fullgraph=True, steps=STEPS)
     assert graphs == 1, f"{kind}: {graphs} graphs in {STEPS} steps"
     assert passes == {"forward": 1, "backward": 1}, f"{kind}: compiled {passes}"
     assert not counters["graph_break"], (kind, counters["graph_break"])
     assert not counters["recompiles"], (kind, counters["recompiles"])
-    same_gradients(one, loss, batch)
-one.train()
-graphs = train(one, broken, batch, fullgraph=False, steps=2)
+    same_gradients(network, loss, batch)
+network.train()
+graphs = train(network, graph_breaking_loss, batch, fullgraph=False, steps=2)
 assert graphs > 1, "a planted break was not seen"
 assert counters["graph_break"], "a planted break was not counted"

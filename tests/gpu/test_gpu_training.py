@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import CHECKPOINT, NO_SAMPLES, TINY, UNDROPPED, assert_same_run, figures
+from tiny_runs import CHECKPOINT, NO_DROPOUT, NO_SAMPLES, TINY, assert_same_run, figures
 
 from tercet.checkpoint import load_model
 from tercet.settings_yaml import write_yaml
@@ -55,10 +55,10 @@ def test_exact_run_is_reproducible_bit_for_bit(family: str, precision: str, tmp_
 def test_run_moves_to_the_cpu_and_back(family: str, tmp_path: Path, device: torch.device, accelerator: str) -> None:
     """Without dropout, which depends on the device, losses equal those of a run on the CPU."""
     sides = ("encoder", "decoder") if family == "pairs" else ("stack",)
-    undropped = {side: {"dropout": UNDROPPED} for side in sides}
+    model_changes = {side: {"dropout": NO_DROPOUT} for side in sides}
 
     def recipe(place: str, steps: int) -> Recipe:
-        changes = {"model": undropped, "training": {"schedule": {"kind": "constant"}, "warmup_steps": 0}}
+        changes = {"model": model_changes, "training": {"schedule": {"kind": "constant"}, "warmup_steps": 0}}
         settings = {"accelerator": place, "max_steps": steps, "best_by": "loss", **NO_SAMPLES[family]}
         return TINY[family](tmp_path, changes, **settings)
 

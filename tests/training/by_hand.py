@@ -56,7 +56,7 @@ def validation_batches(task: Task) -> list[Any]:
     return [task.validation_batch(group) for group in task.validation_groups()]
 
 
-def accumulated(task: Task, model: Any) -> list[Tensor]:
+def accumulate_gradients(task: Task, model: Any) -> list[Tensor]:
     """Return the loss of step 1 on one device, its targets, and the accumulated gradients of its micro-batches."""
     loss = zero_loss(torch.device("cpu"))
     for batch in task.batches(1, 0, 1):

@@ -31,17 +31,17 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the checks of shape annotations, which take half of a tiny run.
 
-    `finished` enables them, and so do the tests of the modules.
+    `finished_run` enables them, and so do the tests of the modules.
     """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)  # of functions within functions
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that gives the tiny run of a family, trained once for all tests that only read it."""
     folder = tmp_path_factory.mktemp("finished")
 

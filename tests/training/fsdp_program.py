@@ -15,23 +15,23 @@ from tercet.training import load_recipe, train
 from tercet.training.loop.module import TrainingModule
 
 if __name__ == "__main__":
-    folder, sent, steps = Path(sys.argv[1]), 0, list[int]()
+    folder, sent_bytes, steps = Path(sys.argv[1]), 0, list[int]()
     gather, exchange, work_out = dist.all_gather_single, dist.all_to_all_single, TrainingModule._pass  # type: ignore[reportPrivateUsage]
 
-    def counted_gather(output: torch.Tensor, own: torch.Tensor, **options: Any) -> Any:
-        global sent
-        sent += own.nbytes * (dist.get_world_size() - 1)
-        return gather(output, own, **options)
+    def counted_gather(output: torch.Tensor, tensor: torch.Tensor, **options: Any) -> Any:
+        global sent_bytes
+        sent_bytes += tensor.nbytes * (dist.get_world_size() - 1)
+        return gather(output, tensor, **options)
 
-    def counted_exchange(output: torch.Tensor, own: torch.Tensor, **options: Any) -> Any:
-        global sent
-        sent += own.nbytes * (dist.get_world_size() - 1) // dist.get_world_size()
-        return exchange(output, own, **options)
+    def counted_exchange(output: torch.Tensor, tensor: torch.Tensor, **options: Any) -> Any:
+        global sent_bytes
+        sent_bytes += tensor.nbytes * (dist.get_world_size() - 1) // dist.get_world_size()
+        return exchange(output, tensor, **options)
 
     def counted_pass(module: TrainingModule, batches: list[Any], step: int) -> None:
-        before = sent
+        before = sent_bytes
         work_out(module, batches, step)
-        steps.append(sent - before)
+        steps.append(sent_bytes - before)
 
     dist.all_gather_single, dist.all_to_all_single = counted_gather, counted_exchange
     TrainingModule._pass = counted_pass  # type: ignore[reportPrivateUsage]

@@ -55,20 +55,20 @@ class Ranks:
         Returns:
             0, or the exit code of the rank that failed first.
         """
-        end, failed = time.monotonic() + timeout, 0
+        end, exit_code = time.monotonic() + timeout, 0
         while self.processes:
             for process in list(self.processes):
-                ended, status = os.waitpid(process, os.WNOHANG)
-                if ended:
+                ended_process, status = os.waitpid(process, os.WNOHANG)
+                if ended_process:
                     self.processes.remove(process)
-                    failed = failed or os.waitstatus_to_exitcode(status)
-            if failed:
-                end = min(end, time.monotonic() + (GRACE if failed > 0 else 0))
+                    exit_code = exit_code or os.waitstatus_to_exitcode(status)
+            if exit_code:
+                end = min(end, time.monotonic() + (GRACE if exit_code > 0 else 0))
             if time.monotonic() > end:
                 self.kill()
             time.sleep(0.01)
-        assert failed or time.monotonic() < end, f"no end within {timeout} s"
-        return failed
+        assert exit_code or time.monotonic() < end, f"no end within {timeout} s"
+        return exit_code
 
     def finish(self) -> None:
         """Wait until all ranks have ended without an error."""

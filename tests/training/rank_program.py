@@ -18,9 +18,9 @@ if __name__ == "__main__":
     rank, world = dist.get_rank(), dist.get_world_size()
     chance = torch.Generator().manual_seed(0)
     micro_batches = [[torch.randn(shape, generator=chance) for shape in SHAPES] for _ in range(3 * world)]
-    whole, own = Tree(3 * world), Tree(3)
+    whole, rank_tree = Tree(3 * world), Tree(3)
     expected = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
-    mine = [own.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
+    mine = [rank_tree.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
     assert expected is not None
     assert mine is not None
     results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]], world=world), expected[1])}

@@ -19,21 +19,21 @@ def hold_rows(rows: Callable[[int], int], set_attribute: Callable[[Any, str, Any
 
     Steps are counted from 0. Returns the numbers of rows of the micro-batches of each step.
     """
-    held: dict[int, list[int]] = {}
+    rows_by_step: dict[int, list[int]] = {}
 
     def limit(kind: type[Any]) -> None:
         batches, loss = kind.batches, kind.loss
 
         def noted_batches(self: Any, step: int, rank: int, world: int) -> Any:
-            held.pop(step, None)  # a failed attempt
-            held[step] = []
+            rows_by_step.pop(step, None)  # a failed attempt
+            rows_by_step[step] = []
             return batches(self, step, rank, world)
 
         def limited_loss(self: Any, model: Any, batch: Any, *, smoothing: float = 0.0) -> Any:
             answer = loss(self, model, batch, smoothing=smoothing)
             if model.training:
-                step = list(held)[-1]
-                held[step].append(len(batch[0]))
+                step = list(rows_by_step)[-1]
+                rows_by_step[step].append(len(batch[0]))
                 if len(batch[0]) > rows(step):
                     answer.total.register_hook(fail)
             return answer
@@ -43,7 +43,7 @@ def hold_rows(rows: Callable[[int], int], set_attribute: Callable[[Any, str, Any
 
     for kind in TASKS:
         limit(kind)
-    return held
+    return rows_by_step
 
 
 def fail(gradient: torch.Tensor) -> None:

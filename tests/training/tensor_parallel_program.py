@@ -57,8 +57,11 @@ def gradients(model: AnyModel, spec: Any, tokens: Tensor) -> dict[str, Tensor]:
         scores = model(tokens, token_mask=real if spec is BERT else None)
     loss = scores.logsumexp(-1).square().mean()
     loss.backward()
-    found: dict[str, Any] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": loss.detach(), **{name: x.full_tensor() if is_sharded(x) else x for name, x in found.items()}}
+    gradients_by_name: dict[str, Any] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {
+        "loss": loss.detach(),
+        **{name: x.full_tensor() if is_sharded(x) else x for name, x in gradients_by_name.items()},
+    }
 
 
 if __name__ == "__main__":

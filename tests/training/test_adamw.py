@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler here"
 
 
 @pytest.fixture(autouse=True)
-def _for_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adam, "MIN_WORK", 1)
 
 
-def two_of(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+def two_copies(model: nn.Module) -> tuple[nn.Module, nn.Module]:
     return model, copy.deepcopy(model)
 
 
@@ -33,7 +33,7 @@ def learn(model: nn.Module, seed: int, *, size: float = 1.0) -> None:
 @pytest.mark.parametrize("spec", [AdamW(lr=0.03, weight_decay=0.2), Adam(lr=0.03)], ids=lambda spec: spec.kind)
 @pytest.mark.parametrize("size", [0.001, 10.0])  # below and above the limit
 def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> None:
-    ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
+    ours, theirs = two_copies(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
     mine = build_optimizer(spec, ours)
     decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
     groups = [
@@ -71,22 +71,22 @@ def test_kernel_and_pytorch_resume_from_each_other(kernel_first: bool, monkeypat
     model = nn.Linear(8, 3)
     optimizer = FusedAdamW(model.parameters(), fused=True)
 
-    def step(model: nn.Module, optimizer: FusedAdamW, seed: int, *, by_kernel: bool) -> None:
-        monkeypatch.setattr(adam, "MIN_WORK", 1 if by_kernel else 10**9)
+    def step(model: nn.Module, optimizer: FusedAdamW, seed: int, *, uses_kernel: bool) -> None:
+        monkeypatch.setattr(adam, "MIN_WORK", 1 if uses_kernel else 10**9)
         learn(model, seed)
-        assert supports_gradients(list(model.parameters())) == by_kernel
+        assert supports_gradients(list(model.parameters())) == uses_kernel
         optimizer.step()
         optimizer.zero_grad()
 
-    step(model, optimizer, 1, by_kernel=kernel_first)
-    moved = copy.deepcopy(model)
-    other = FusedAdamW(moved.parameters(), fused=True)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    step(model, optimizer, 2, by_kernel=kernel_first)
-    step(moved, other, 2, by_kernel=not kernel_first)
-    for p, q in zip(model.parameters(), moved.parameters(), strict=True):
+    step(model, optimizer, 1, uses_kernel=kernel_first)
+    model_copy = copy.deepcopy(model)
+    other_optimizer = FusedAdamW(model_copy.parameters(), fused=True)
+    other_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer, 2, uses_kernel=kernel_first)
+    step(model_copy, other_optimizer, 2, uses_kernel=not kernel_first)
+    for p, q in zip(model.parameters(), model_copy.parameters(), strict=True):
         torch.testing.assert_close(p, q)
-        assert other.state[q]["step"] == 2
+        assert other_optimizer.state[q]["step"] == 2
 
 
 def test_a_closure_is_called_before_gradients_are_looked_at() -> None:
@@ -119,7 +119,7 @@ def test_a_parameter_without_a_gradient_stays() -> None:
 
 @pytest.mark.parametrize("option", [{"maximize": True}, {"amsgrad": True}, {"maximize": True, "amsgrad": True}])
 def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
-    ours, theirs = two_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
+    ours, theirs = two_copies(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
     mine = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
     for seed in range(5):
@@ -134,18 +134,18 @@ def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool) -> None:
-    ours, theirs = two_of(nn.Linear(8, 3))
+    ours, theirs = two_copies(nn.Linear(8, 3))
     mine = FusedAdamW(ours.parameters(), lr=0.03, fused=fused)
     torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    for seed, bad in ((0, False), (1, True), (2, False)):
+    for seed, is_infinite in ((0, False), (1, True), (2, False)):
         torch.manual_seed(seed)
         x = torch.randn(5, 8)
-        scaler.scale(ours(x).square().sum() * (torch.inf if bad else 1.0)).backward()
+        scaler.scale(ours(x).square().sum() * (torch.inf if is_infinite else 1.0)).backward()
         scaler.step(mine)
         scaler.update()
         mine.zero_grad()
-        if not bad:
+        if not is_infinite:
             theirs(x).square().sum().backward()
             torchs.step()
             torchs.zero_grad()
@@ -154,7 +154,7 @@ def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool
 
 
 def test_scale_is_kept_if_pytorch_takes_the_step() -> None:
-    ours, theirs = two_of(nn.Linear(8, 3))
+    ours, theirs = two_copies(nn.Linear(8, 3))
     mine, torchs = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
     for model, optimizer in ((ours, mine), (theirs, torchs)):
         learn(model, 0, size=10.0)

@@ -17,7 +17,7 @@ from tiny_runs import (
     child,
     dies_at_rename,
     exit_code,
-    killed_at_random,
+    kill_at_random,
     newest_checkpoint,
     resume_state,
 )
@@ -29,7 +29,7 @@ from tercet.config import UserError, merge, to_plain
 from tercet.training import Recipe, parse_recipe, train
 from tercet.training.run_folder.choices import FromWeights
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 LORA: dict[str, Any] = {"kind": "lora", "rank": 3, "alpha": 5, "targets": ["all"], "dropout": 0.1}
 
 
@@ -43,26 +43,26 @@ def adapter_recipe(old: Path, family: str, changes: dict[str, Any] | None = None
 
 
 @pytest.fixture(scope="module")
-def whole(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def whole(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Return a function that gives the uninterrupted run with an adapter."""
     folder = tmp_path_factory.mktemp("whole")
 
     def run(family: str) -> Path:
         out = folder / family
-        return out if out.exists() else train(adapter_recipe(finished(family), family), out, quiet=True)
+        return out if out.exists() else train(adapter_recipe(finished_run(family), family), out, quiet=True)
 
     return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
-def test_pretrained_weights_are_frozen(finished: Finished, whole: Finished, family: str) -> None:
-    out, old = whole(family), load_model(finished(family))
+def test_pretrained_weights_are_frozen(finished_run: FinishedRun, whole: FinishedRun, family: str) -> None:
+    out, old = whole(family), load_model(finished_run(family))
     base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
     assert all(torch.equal(base[name], tensor) for name, tensor in old.model.state_dict().items())
     assert tuned.adapter is not None
-    changed = {name for name, tensor in tuned.model.state_dict().items() if not torch.equal(tensor, base[name])}
-    assert changed == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.full_weights)
+    changed_names = {name for name, tensor in tuned.model.state_dict().items() if not torch.equal(tensor, base[name])}
+    assert changed_names == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.full_weights)
     assert bool(tuned.adapter.full_weights) == (family == "labels")
     names = {path.name for path in (out / "last").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"} <= names
@@ -75,7 +75,7 @@ def test_pretrained_weights_are_frozen(finished: Finished, whole: Finished, fami
 
 
 @pytest.mark.parametrize("family", TINY)
-def test_merged_adapter_is_an_ordinary_model(whole: Finished, tmp_path: Path, family: str) -> None:
+def test_merged_adapter_is_an_ordinary_model(whole: FinishedRun, tmp_path: Path, family: str) -> None:
     out = whole(family)
     with pytest.raises(UserError, match="is an adapter; pass --merge"):
         convert(out, tmp_path / "refused")
@@ -91,8 +91,10 @@ def test_merged_adapter_is_an_ordinary_model(whole: Finished, tmp_path: Path, fa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
-def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
-    recipe, out = adapter_recipe(finished(family), family), tmp_path / "run"
+def test_killed_in_the_middle_of_saving(
+    finished_run: FinishedRun, whole: FinishedRun, tmp_path: Path, family: str
+) -> None:
+    recipe, out = adapter_recipe(finished_run(family), family), tmp_path / "run"
     chance, deaths = random.Random(7), 0
     for _ in range(3):
 
@@ -109,18 +111,18 @@ def test_killed_in_the_middle_of_saving(finished: Finished, whole: Finished, tmp
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", TINY)
-def test_killed_at_any_time(finished: Finished, whole: Finished, tmp_path: Path, family: str) -> None:
-    recipe, out = adapter_recipe(finished(family), family), tmp_path / "run"
-    assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
+def test_killed_at_any_time(finished_run: FinishedRun, whole: FinishedRun, tmp_path: Path, family: str) -> None:
+    recipe, out = adapter_recipe(finished_run(family), family), tmp_path / "run"
+    assert kill_at_random(recipe, out, timed_run=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
     assert_same_run(whole(family), out)
 
 
 @pytest.mark.slow
 def test_without_checkpoints_run_continues_from_the_weights(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, out = adapter_recipe(finished("labels"), "labels"), tmp_path / "run"
+    recipe, out = adapter_recipe(finished_run("labels"), "labels"), tmp_path / "run"
 
     def work() -> None:
         dies_at_rename(1, after=True, name=CHECKPOINT)()
@@ -137,10 +139,10 @@ def test_without_checkpoints_run_continues_from_the_weights(
 
 
 @pytest.mark.slow
-def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> None:
+def test_a_moving_average_of_an_adapter(finished_run: FinishedRun, tmp_path: Path) -> None:
     """The average is validated and written, for the two matrices and for all other trainable weights."""
     changes = {"training": {"ema": 0.5, "max_steps": 4}}
-    out = train(adapter_recipe(finished("labels"), "labels", changes), tmp_path / "run", quiet=True)
+    out = train(adapter_recipe(finished_run("labels"), "labels", changes), tmp_path / "run", quiet=True)
     state, last = resume_state(out)["state_dict"], read_adapter(out / "last")
     name = next(iter(last.layers))
     assert torch.equal(state[f"average.module.{name}.lora_B"], last.layers[name].B)
@@ -148,23 +150,27 @@ def test_a_moving_average_of_an_adapter(finished: Finished, tmp_path: Path) -> N
     assert torch.equal(state["average.module.classifier.weight"], last.full_weights["classifier.weight"])
 
 
-def test_checkpoints_contain_only_trainable_weights(finished: Finished, whole: Finished) -> None:
-    own, full = (newest_checkpoint(run("text")) / "state.ckpt" for run in (whole, finished))
-    weights = load_model(finished("text")).n_parameters
-    assert sum(t.numel() for t in torch.load(own, weights_only=True)["state_dict"].values()) < weights / 2
-    assert sum(t.numel() for t in torch.load(full, weights_only=True)["state_dict"].values()) >= weights
+def test_checkpoints_contain_only_trainable_weights(finished_run: FinishedRun, whole: FinishedRun) -> None:
+    adapter_checkpoint, full_checkpoint = (
+        newest_checkpoint(run("text")) / "state.ckpt" for run in (whole, finished_run)
+    )
+    weights = load_model(finished_run("text")).n_parameters
+    assert (
+        sum(t.numel() for t in torch.load(adapter_checkpoint, weights_only=True)["state_dict"].values()) < weights / 2
+    )
+    assert sum(t.numel() for t in torch.load(full_checkpoint, weights_only=True)["state_dict"].values()) >= weights
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "masked"])
-def test_frozen_parts_do_not_change(finished: Finished, tmp_path: Path, family: str) -> None:
+def test_frozen_parts_do_not_change(finished_run: FinishedRun, tmp_path: Path, family: str) -> None:
     changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}
-    out = train(adapter_recipe(finished(family), family, changes), tmp_path / "run", quiet=True)
+    out = train(adapter_recipe(finished_run(family), family, changes), tmp_path / "run", quiet=True)
     base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
-    same = {name for name, tensor in tuned.items() if torch.equal(tensor, base[name])}
+    unchanged = {name for name, tensor in tuned.items() if torch.equal(tensor, base[name])}
     frozen = {n for n in tuned if n.startswith(("embedding.", "stack.blocks.0.self_attention.")) or ".up." in n}
-    assert frozen <= same
-    assert "stack.blocks.0.feedforward.down.weight" not in same
+    assert frozen <= unchanged
+    assert "stack.blocks.0.feedforward.down.weight" not in unchanged
 
 
 @pytest.mark.parametrize(
@@ -181,21 +187,21 @@ def test_frozen_parts_do_not_change(finished: Finished, tmp_path: Path, family: 
     ],
 )
 def test_incompatible_settings_are_rejected_before_any_file_is_written(
-    finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
+    finished_run: FinishedRun, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        train(adapter_recipe(finished("text"), "text", changes), tmp_path / "run", quiet=True)
+        train(adapter_recipe(finished_run("text"), "text", changes), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_adapter_without_its_model_is_rejected(whole: Finished, tmp_path: Path) -> None:
-    alone = shutil.copytree(whole("text") / "best", tmp_path / "alone")
+def test_adapter_without_its_model_is_rejected(whole: FinishedRun, tmp_path: Path) -> None:
+    adapter_only = shutil.copytree(whole("text") / "best", tmp_path / "alone")
     with pytest.raises(
         UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy the model to"
     ):
-        load_model(alone)
+        load_model(adapter_only)
     shutil.copytree(whole("text") / "pretrained", tmp_path / "pretrained")
-    assert tercet.load(alone).generate("3 ", max_new_tokens=2, seed=1)
+    assert tercet.load(adapter_only).generate("3 ", max_new_tokens=2, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_adapter_without_its_model_is_rejected(whole: Finished, tmp_path: Path) 
     ],
 )
 def test_adapter_with_another_formula_is_rejected(
-    whole: Finished, tmp_path: Path, key: str, value: Any, words: str
+    whole: FinishedRun, tmp_path: Path, key: str, value: Any, words: str
 ) -> None:
     folder = shutil.copytree(whole("text") / "best", tmp_path / "best")
     path = folder / "adapter_config.json"

@@ -101,13 +101,13 @@ def test_a_cache_that_cannot_be_written_to_does_no_harm(tmp_path: Path, monkeypa
 
 
 def test_single_disturbance_does_not_change_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = times([1.0, 2.0] * 30, disturbed={7: 900.0, 10: 900.0, 12: 900.0})
+    clock = times([1.0, 2.0] * 30, replacements={7: 900.0, 10: 900.0, 12: 900.0})
     monkeypatch.setattr(measurement_cache, "_seconds", lambda _: next(clock))
     assert measurement_cache.median_ratio(lambda: None, lambda: None) == 0.5
 
 
-def times(seconds: list[float], disturbed: dict[int, float]) -> Iterator[float]:
-    return (disturbed.get(number, time) for number, time in enumerate(seconds))
+def times(seconds: list[float], replacements: dict[int, float]) -> Iterator[float]:
+    return (replacements.get(number, time) for number, time in enumerate(seconds))
 
 
 def test_rounding_products_are_not_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,17 +136,17 @@ def test_precision_is_restored_after_an_error() -> None:
 
 @pytest.mark.slow
 def test_run_keeps_its_chosen_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_force = set[str]()
+    precisions = set[str]()
     loss = language.causal_loss
 
-    def noted(*given, **how):
-        in_force.add(torch.get_float32_matmul_precision())
-        return loss(*given, **how)
+    def record_precision(*args, **how):
+        precisions.add(torch.get_float32_matmul_precision())
+        return loss(*args, **how)
 
-    monkeypatch.setattr(language, "causal_loss", noted)
+    monkeypatch.setattr(language, "causal_loss", record_precision)
     monkeypatch.setattr(auto_arithmetic, "choose_matmul", lambda *_: "medium")
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
-    assert in_force == {"medium"}
+    assert precisions == {"medium"}
     assert torch.get_float32_matmul_precision() == "highest"
     record = read_record(out)
     assert record is not None

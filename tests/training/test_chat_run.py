@@ -20,16 +20,16 @@ from tercet.training import parse_recipe, train
 from tercet.training.tasks.chat import ChatTask
 from tercet.training.tasks.open_task import task_of
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
-def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> ChatTask:
+def make_task(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> ChatTask:
     task = task_of(tiny_chat_recipe(folder, changes, **settings), progress=False)
     assert isinstance(task, ChatTask)
     return task
 
 
-def messages_of(folder: Path) -> list[list[dict[str, str]]]:
+def read_messages(folder: Path) -> list[list[dict[str, str]]]:
     return [json.loads(line)["messages"] for line in (folder / "chat.jsonl").read_text().splitlines()]
 
 
@@ -41,29 +41,29 @@ def trained_targets(batches: list[CausalBatch]) -> list[tuple[int, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("max_len", [32, 14])
 def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: int) -> None:
-    task = task_for(tmp_path, {"model": {"max_len": max_len}}, batch_size=5, micro_batch_size=2)
+    task = make_task(tmp_path, {"model": {"max_len": max_len}}, batch_size=5, micro_batch_size=2)
     chat = ChatTemplate(task.corpus.template, task.corpus.tokenizer)
-    every = list[tuple[int, ...]]()
-    for messages in messages_of(tmp_path):
+    all_targets = list[tuple[int, ...]]()
+    for messages in read_messages(tmp_path):
         ids, answers = chat.encode_conversation(messages)
         targets = tuple(i for i, answer in list(zip(ids, answers, strict=True))[1 : max_len + 1] if answer)
-        every += [targets] if targets else []
+        all_targets += [targets] if targets else []
     held_out = trained_targets(validation_batches(task))
     steps = len(task.rows) // 5
-    seen = trained_targets([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
-    assert len(seen) == steps * 5
-    assert len(every) == len(task.rows) + len(held_out)
-    left = list(every)
-    for targets in [*seen, *held_out]:
+    trained = trained_targets([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
+    assert len(trained) == steps * 5
+    assert len(all_targets) == len(task.rows) + len(held_out)
+    left = list(all_targets)
+    for targets in [*trained, *held_out]:
         left.remove(targets)
-    assert len(left) == len(task.rows) - len(seen)
+    assert len(left) == len(task.rows) - len(trained)
     cut = "truncated to max_len" in task.describe()
     assert cut
-    assert ("left out" in task.describe()) == (len(every) < len(messages_of(tmp_path)))
+    assert ("left out" in task.describe()) == (len(all_targets) < len(read_messages(tmp_path)))
 
 
 def test_the_loss_is_the_formula(tmp_path: Path) -> None:
-    task = task_for(tmp_path)
+    task = make_task(tmp_path)
     model = build(task.recipe.model, seed=1).eval()
     assert isinstance(model, DecoderOnly)
     batch = max(task.batches(0, 0, 1), key=lambda batch: batch.inputs.shape[1])
@@ -80,15 +80,15 @@ def test_the_loss_is_the_formula(tmp_path: Path) -> None:
 
 
 def test_devices_share_a_step(tmp_path: Path) -> None:
-    task = task_for(tmp_path, batch_size=12, micro_batch_size=2)
+    task = make_task(tmp_path, batch_size=12, micro_batch_size=2)
     for step in (0, 7):
-        shared = trained_targets([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
-        assert sorted(shared) == sorted(trained_targets(task.batches(step, 0, 1)))
+        rank_targets = trained_targets([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
+        assert sorted(rank_targets) == sorted(trained_targets(task.batches(step, 0, 1)))
 
 
-def test_it_leaves_a_model_that_answers(finished: Finished) -> None:
-    out = finished("chat")
-    trained_model, task = load_model(out), task_for(out.parent)
+def test_it_leaves_a_model_that_answers(finished_run: FinishedRun) -> None:
+    out = finished_run("chat")
+    trained_model, task = load_model(out), make_task(out.parent)
     assert trained_model.chat_template == task.corpus.template
     assert (trained_model.task, trained_model.kind) == ("chat", "a chat model")
     text = (out / "samples" / "step-000012.txt").read_text()
@@ -105,17 +105,19 @@ def test_another_file_is_scored_as_its_own_was_read(tmp_path: Path) -> None:
     table.write_text("question,answer\n" + "".join(f"is {word} there,yes {word}\n" for word in ("tea", "ale", "rum")))
     data = {"source": str(table), "prompt_field": "question", "response_field": "answer"}
     recipe = tiny_chat_recipe(tmp_path, {"data": data}, max_steps=1, validate_every=1, save_every=1)
-    run, other = tercet.load(train(recipe, tmp_path / "run", quiet=True)), tmp_path / "other.jsonl"
-    other.write_text('{"question": "is rum there", "answer": "yes rum"}\n')
-    scores: Any = run.evaluate(other)
+    run, other_file = tercet.load(train(recipe, tmp_path / "run", quiet=True)), tmp_path / "other.jsonl"
+    other_file.write_text('{"question": "is rum there", "answer": "yes rum"}\n')
+    scores: Any = run.evaluate(other_file)
     assert scores.conversations == 1
-    other.write_text('{"prompt": "is rum there", "answer": "yes rum"}\n')
+    other_file.write_text('{"prompt": "is rum there", "answer": "yes rum"}\n')
     with pytest.raises(UserError, match=r"no field 'question'.*\(set data.prompt_field\)"):
-        run.evaluate(other)
+        run.evaluate(other_file)
 
 
-def test_incompatible_settings_are_rejected_before_any_file_is_written(finished: Finished, tmp_path: Path) -> None:
-    old = finished("text")  # its tokenizer has no end token
+def test_incompatible_settings_are_rejected_before_any_file_is_written(
+    finished_run: FinishedRun, tmp_path: Path
+) -> None:
+    old = finished_run("text")  # its tokenizer has no end token
     tiny_chat_recipe(tmp_path)
     settings = {"task": "chat", "pretrained": str(old), "data": {"source": str(tmp_path / "chat.jsonl")}}
     cases: list[tuple[dict[str, Any], str]] = [
@@ -129,7 +131,7 @@ def test_incompatible_settings_are_rejected_before_any_file_is_written(finished:
             train(parse_recipe(full, name="chat"), tmp_path / "run", quiet=True)
         assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match=r"no training conversation has an answer within model\.max_len=2"):
-        task_for(tmp_path, {"model": {"max_len": 2}})
+        make_task(tmp_path, {"model": {"max_len": 2}})
 
 
 @pytest.mark.slow

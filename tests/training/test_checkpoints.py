@@ -6,8 +6,8 @@ from pathlib import Path
 from tercet.training.run_folder.checkpoints import Checkpoints
 
 
-def test_newest_undamaged_checkpoint_is_resumed(tmp_path: Path, finished: Callable[[str], Path]) -> None:
-    out = finished("text")
+def test_newest_undamaged_checkpoint_is_resumed(tmp_path: Path, finished_run: Callable[[str], Path]) -> None:
+    out = finished_run("text")
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
     newest = Checkpoints(out, keep=2).newest()
     assert newest is not None

@@ -112,14 +112,14 @@ def test_model_with_several_graphs_has_no_cuda_graphs(settings: dict[str, Any], 
 
 
 def test_blocks_or_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[dict[str, Any]]()
-    monkeypatch.setattr(compiling, "compile_loss", lambda loss, **how: made.append(how) or loss)
-    monkeypatch.setattr(compiling, "compile_in_place", lambda model, **how: made.append(how))
+    calls = list[dict[str, Any]]()
+    monkeypatch.setattr(compiling, "compile_loss", lambda loss, **how: calls.append(how) or loss)
+    monkeypatch.setattr(compiling, "compile_in_place", lambda model, **how: calls.append(how))
 
     def compiled(recipe: Recipe, device: str, how: Any = "always") -> dict[str, Any]:
         task = task_of(recipe, progress=False)
         assert compiling.compiled_loss(task, build(task.recipe.model), device, how) == task.loss
-        return made.pop()
+        return calls.pop()
 
     plain = tiny_recipe(tmp_path)
     assert compiled(plain, "cuda") == {"dynamic": False, "cuda_graphs": False}

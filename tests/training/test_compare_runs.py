@@ -44,7 +44,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="module")
-def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> ComparedRuns:
+def comparison(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> ComparedRuns:
     """Return an uninterrupted comparison of two placements and two seeds."""
     out = tmp_path_factory.mktemp("whole") / "out"
     return compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
@@ -52,21 +52,22 @@ def compared(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.slow
 def test_each_training_is_an_ordinary_run(
-    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
+    comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
 ) -> None:
-    folders = sorted(path.name for path in compared.folder.iterdir() if path.is_dir())
+    folders = sorted(path.name for path in comparison.folder.iterdir() if path.is_dir())
     assert folders == [f"placement={p},seed={s}" for p in ("pre", "sandwich") for s in (1, 2)]
     folder = Path(recipes("text")).parent
-    alone = train(tiny_recipe(folder, {"model": {"stack": {"placement": "sandwich"}}}, max_steps=4, validate_every=2,
-                              save_every=2, seed=2), tmp_path / "alone", quiet=True)  # fmt: skip
-    beside = compared.folder / "placement=sandwich,seed=2"
-    assert weights(alone) == weights(beside)
-    assert figures(alone) == figures(beside)
+    changes = {"model": {"stack": {"placement": "sandwich"}}}
+    recipe = tiny_recipe(folder, changes, max_steps=4, validate_every=2, save_every=2, seed=2)
+    separate_run = train(recipe, tmp_path / "alone", quiet=True)
+    variant_run = comparison.folder / "placement=sandwich,seed=2"
+    assert weights(separate_run) == weights(variant_run)
+    assert figures(separate_run) == figures(variant_run)
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
-    for row in compared.rows:
+def test_scores_are_those_of_evaluate(comparison: ComparedRuns) -> None:
+    for row in comparison.rows:
         nats = []
         for run in row.runs:
             trained_model = load_model(run.folder)
@@ -77,20 +78,20 @@ def test_scores_are_those_of_evaluate(compared: ComparedRuns) -> None:
         spread = row.scores["nats_per_token"]
         assert (spread.low, spread.high) == (min(nats), max(nats))
         assert spread.mean == pytest.approx(sum(nats) / 2)
-    means = [row.scores["nats_per_token"].mean for row in compared.rows]
+    means = [row.scores["nats_per_token"].mean for row in comparison.rows]
     assert means == sorted(means)
-    assert [row.rank for row in compared.rows] == [1, 2]
+    assert [row.rank for row in comparison.rows] == [1, 2]
 
 
-def test_the_folder_holds_the_table_in_three_forms(compared: ComparedRuns) -> None:
-    told = json.loads((compared.folder / "comparison.json").read_text())
-    assert told == json.loads(json.dumps(compared.to_dict()))
-    assert [row["name"] for row in told["rows"]] == [row.name for row in compared.rows]
-    assert {run["seed"] for row in told["rows"] for run in row["runs"]} == {1, 2}
-    lines = (compared.folder / "comparison.csv").read_text().splitlines()
+def test_the_folder_holds_the_table_in_three_forms(comparison: ComparedRuns) -> None:
+    table = json.loads((comparison.folder / "comparison.json").read_text())
+    assert table == json.loads(json.dumps(comparison.to_dict()))
+    assert [row["name"] for row in table["rows"]] == [row.name for row in comparison.rows]
+    assert {run["seed"] for row in table["rows"] for run in row["runs"]} == {1, 2}
+    lines = (comparison.folder / "comparison.csv").read_text().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("name,placement,kind,rank,seeds,diverged,parameters,nats_per_token,nats_per_token_min")
-    assert (compared.folder / "comparison.png").exists()
+    assert (comparison.folder / "comparison.png").exists()
 
 
 def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]]]:
@@ -110,7 +111,7 @@ def losses(result: ComparedRuns) -> list[tuple[str, int | None, dict[str, float]
     ],
 )
 def test_killed_in_the_middle_it_ends_with_the_same_table(
-    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int, after: bool
+    comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, n: int, after: bool
 ) -> None:
     out = tmp_path / "out"
 
@@ -120,19 +121,19 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
 
     assert exit_code(child(work)) == -signal.SIGKILL
     repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
-    assert losses(repeated) == losses(compared)
-    for folder in (path for path in compared.folder.iterdir() if path.is_dir()):
+    assert losses(repeated) == losses(comparison)
+    for folder in (path for path in comparison.folder.iterdir() if path.is_dir()):
         assert weights(out / folder.name) == weights(folder)
         assert figures(out / folder.name) == figures(folder)
 
 
 @pytest.mark.slow
 def test_finished_variants_are_not_trained_again(
-    compared: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    comparison: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
-    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=compared.folder, quiet=True)
-    assert losses(repeated) == losses(compared)
+    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=comparison.folder, quiet=True)
+    assert losses(repeated) == losses(comparison)
 
 
 def test_a_signal_stops_it_after_saving(
@@ -206,16 +207,16 @@ def test_kinds_have_separate_leaderboards(recipes: Callable[[str], str], tmp_pat
     result = compare_runs(
         [recipes("text"), recipes("masked")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True,
     )  # fmt: skip
-    by_kind = {row.kind: row.scores for row in result.rows}
-    assert "pseudo_bits_per_byte" in by_kind["masked language model"]
-    assert "bits_per_byte" not in by_kind["masked language model"]
-    assert "pseudo_bits_per_byte" not in by_kind["language model"]
+    scores_by_kind = {row.kind: row.scores for row in result.rows}
+    assert "pseudo_bits_per_byte" in scores_by_kind["masked language model"]
+    assert "bits_per_byte" not in scores_by_kind["masked language model"]
+    assert "pseudo_bits_per_byte" not in scores_by_kind["language model"]
     run = next(run for row in result.rows if row.kind == "masked language model" for run in row.runs)
     trained_model = load_model(run.folder)
     assert run.scores is not None
     pieces = text_pieces("\n".join(run.scores.validation), 8, max_bytes=trained_model.model.max_len - 2)
     logprobs = pseudo_logprobs(trained_model.require("fill").model, trained_model.tokenizer, pieces, within_word=True)
-    bits = -sum(float(one.sum()) for one in logprobs) / math.log(2) / sum(map(len, pieces))
+    bits = -sum(float(text_logprobs.sum()) for text_logprobs in logprobs) / math.log(2) / sum(map(len, pieces))
     assert run.scores.scores["pseudo_bits_per_byte"] == pytest.approx(bits)
     assert any("are not comparable" in note for note in result.notes)
     assert [row.rank for row in result.rows] == [1, 2, 1, 2]
@@ -228,12 +229,12 @@ def test_tokenizers_are_compared_by_bits_per_byte(recipes: Callable[[str], str],
     varied_keys = [VariedKey.of("data.tokenizer", ["characters", {"kind": "bpe", "vocab_size": 280, "eos": False}])]
     result = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
     assert list(result.leaderboard.ranked_by.values()) == ["bits_per_byte"]
-    scored = [run.scores for row in result.rows for run in row.runs if run.scores]
-    own = [evaluation_of(load_model(run.folder)).load_held_out() for row in result.rows for run in row.runs]
-    lengths = {corpus.validation_bytes for corpus in own}
+    all_scores = [run.scores for row in result.rows for run in row.runs if run.scores]
+    corpora = [evaluation_of(load_model(run.folder)).load_held_out() for row in result.rows for run in row.runs]
+    lengths = {corpus.validation_bytes for corpus in corpora}
     assert len(lengths) == 2  # otherwise the lengths would be equal already
-    assert {sum(len(text.encode()) for text in one.validation) for one in scored} == {min(lengths)}
-    assert len({one.text for one in scored}) == 1
+    assert {sum(len(text.encode()) for text in scores.validation) for scores in all_scores} == {min(lengths)}
+    assert len({scores.text for scores in all_scores}) == 1
 
 
 @pytest.mark.slow
@@ -242,9 +243,9 @@ def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp
     tails = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "tails", quiet=True)
     assert list(tails.leaderboard.ranked_by.values()) == ["nats_per_token"]  # one tail contains the other
 
-    other = tmp_path / "other.txt"
-    other.write_text("nothing of this is in the other text; " * 30)
-    held_out = [{"kind": "tail", "fraction": 0.1}, {"kind": "held_out", "source": str(other)}]
+    other_text = tmp_path / "other.txt"
+    other_text.write_text("nothing of this is in the other text; " * 30)
+    held_out = [{"kind": "tail", "fraction": 0.1}, {"kind": "held_out", "source": str(other_text)}]
     recipe = tmp_path / "bytes.yaml"
     recipe.write_text(Path(recipes("text")).read_text().replace("byte_fallback: false", "byte_fallback: true"))
     result = compare_runs(
@@ -256,10 +257,10 @@ def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp
 
 @pytest.mark.slow
 def test_finished_runs_are_taken_as_they_are(
-    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
-    runs = [str(compared.folder / f"placement=pre,seed={seed}") for seed in (1, 2)]
+    runs = [str(comparison.folder / f"placement=pre,seed={seed}") for seed in (1, 2)]
     before = [sorted(Path(run).iterdir()) for run in runs]
     result = compare_runs(runs, out=tmp_path / "out", quiet=True)
     assert sorted(row.name for row in result.rows) == ["placement=pre,seed=1", "placement=pre,seed=2"]
@@ -271,9 +272,9 @@ def test_finished_runs_are_taken_as_they_are(
 
 @pytest.mark.slow
 def test_finished_run_is_compared_with_a_recipe(
-    compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
+    comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
 ) -> None:
-    run = str(compared.folder / "placement=pre,seed=1")
+    run = str(comparison.folder / "placement=pre,seed=1")
     result = compare_runs([recipes("text"), run], changes={"model": {"max_len": 6}}, out=tmp_path / "out", quiet=True)
     assert {row.name for row in result.rows} == {"text", "placement=pre,seed=1"}
     assert list(result.leaderboard.ranked_by.values()) == ["nats_per_token"]  # the context length belongs to the model
@@ -283,7 +284,7 @@ def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:
     return plan_sweep(names, varied_keys=[VariedKey.read(text) for text in vary], out=out, **settings)
 
 
-def error_of(work: Callable[[], object]) -> str:
+def error_message(work: Callable[[], object]) -> str:
     with pytest.raises(UserError) as refusal:
         work()
     assert "\n" not in str(refusal.value)
@@ -291,25 +292,27 @@ def error_of(work: Callable[[], object]) -> str:
 
 
 def test_invalid_comparisons_are_rejected(
-    recipes: Callable[[str], str], compared: ComparedRuns, tmp_path: Path
+    recipes: Callable[[str], str], comparison: ComparedRuns, tmp_path: Path
 ) -> None:
-    text, out, run = recipes("text"), tmp_path / "out", str(compared.folder / "placement=pre,seed=1")
-    assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in error_of(lambda: plan(["nutshel"], out))
-    assert "unknown key 'placment'; did you mean 'placement'?" in error_of(
+    text, out, run = recipes("text"), tmp_path / "out", str(comparison.folder / "placement=pre,seed=1")
+    assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in error_message(lambda: plan(["nutshel"], out))
+    assert "unknown key 'placment'; did you mean 'placement'?" in error_message(
         lambda: plan([text], out, "model.stack.placment=pre,post")
     )
-    assert error_of(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
+    assert error_message(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (
         "position=rotary and position=rotary+base=10000 are the same recipe; remove one"
     )
-    assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in error_of(
+    assert "input should be 'pre', 'post', 'sandwich' or 'branch', got 'prae'" in error_message(
         lambda: plan([text], out, "model.stack.placement=pre,prae")
     )
-    assert "n_layers=1 has nothing to be compared with" in error_of(lambda: plan([text], out, "model.stack.n_layers=1"))
-    assert "text has nothing to be compared with; add another recipe or run" in error_of(lambda: plan([text], out))
-    assert "is given twice; remove one" in error_of(lambda: plan([text, text], out))
-    assert "--seeds applies only to recipes" in error_of(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
-    assert "--vary applies only to recipes" in error_of(lambda: plan([run], out, "model.max_len=1,2"))
-    assert "training.seed is both in --set and in --seeds" in error_of(
+    assert "n_layers=1 has nothing to be compared with" in error_message(
+        lambda: plan([text], out, "model.stack.n_layers=1")
+    )
+    assert "text has nothing to be compared with; add another recipe or run" in error_message(lambda: plan([text], out))
+    assert "is given twice; remove one" in error_message(lambda: plan([text, text], out))
+    assert "--seeds applies only to recipes" in error_message(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
+    assert "--vary applies only to recipes" in error_message(lambda: plan([run], out, "model.max_len=1,2"))
+    assert "training.seed is both in --set and in --seeds" in error_message(
         lambda: plan([text], out, seeds=[1, 2], changes={"training": {"seed": 3}})
     )
     assert not out.exists()
@@ -321,50 +324,54 @@ def test_all_variants_are_built_before_one_is_trained(
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
     varied_keys = [VariedKey.of("model.stack.n_heads", [2, 4, 3])]
-    words = error_of(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
+    words = error_message(
+        lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
+    )
     assert words.startswith("n_heads=3: ")
     assert "16" in words
     varied_keys = [VariedKey.of("task.best_by", ["loss", "bleu"])]
-    words = error_of(lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True))
+    words = error_message(
+        lambda: compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "out", quiet=True)
+    )
     assert "task.best_by: input should be 'loss', got 'bleu'" in words
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_holds_one_comparison(compared: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
-    text, out = recipes("text"), compared.folder
-    words = error_of(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
+def test_a_folder_holds_one_comparison(comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path) -> None:
+    text, out = recipes("text"), comparison.folder
+    words = error_message(lambda: plan([text], out, "model.stack.placement=pre,post", seeds=[1, 2]))
     assert (
         "contains a comparison with other settings (vary.model.stack.placement: ['pre', 'sandwich'] -> ['pre', 'post'])"
         in words
     )
     assert words.endswith("pass another --out")
-    words = error_of(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
+    words = error_message(lambda: plan([text], out, "model.stack.placement=pre,sandwich", seeds=[1, 2, 3]))
     assert "seeds: [1, 2] -> [1, 2, 3]" in words
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("")
-    assert "is not empty and contains no comparison" in error_of(
+    assert "is not empty and contains no comparison" in error_message(
         lambda: plan([text], tmp_path / "full", "model.stack.placement=pre,post")
     )
-    assert "is a file; pass a folder" in error_of(
+    assert "is a file; pass a folder" in error_message(
         lambda: plan([text], tmp_path / "full" / "a.txt", "model.stack.placement=pre,post")
     )
 
 
-def test_model_without_recorded_data_is_rejected(compared: ComparedRuns, tmp_path: Path) -> None:
+def test_model_without_recorded_data_is_rejected(comparison: ComparedRuns, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
-    shutil.copytree(compared.folder / "placement=pre,seed=1" / "best", bare)
+    shutil.copytree(comparison.folder / "placement=pre,seed=1" / "best", bare)
     for name in ("card.json", "manifest.json"):
         (bare / name).unlink()
-    sweep = plan([str(bare), str(compared.folder / "placement=pre,seed=1")], tmp_path / "out")
-    assert "does not contain its training data settings" in error_of(lambda: check_sweep(sweep, quiet=True))
+    sweep = plan([str(bare), str(comparison.folder / "placement=pre,seed=1")], tmp_path / "out")
+    assert "does not contain its training data settings" in error_message(lambda: check_sweep(sweep, quiet=True))
 
 
-def test_unfinished_run_is_rejected(compared: ComparedRuns, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    (begun / "recipe.yaml").write_bytes((compared.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
-    assert "is not finished, according to its run.json; finish it first" in error_of(
-        lambda: plan([str(begun)], tmp_path / "out")
+def test_unfinished_run_is_rejected(comparison: ComparedRuns, tmp_path: Path) -> None:
+    unfinished = tmp_path / "begun"
+    unfinished.mkdir()
+    (unfinished / "recipe.yaml").write_bytes((comparison.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
+    assert "is not finished, according to its run.json; finish it first" in error_message(
+        lambda: plan([str(unfinished)], tmp_path / "out")
     )
 
 
@@ -376,7 +383,7 @@ def test_run_with_missing_data_is_rejected_before_training(
     run = str(train(tiny_recipe(tmp_path / "own", max_steps=2), tmp_path / "run", quiet=True))
     (tmp_path / "own" / "text.txt").unlink()
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained"))
-    assert "text.txt" in error_of(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
+    assert "text.txt" in error_message(lambda: compare_runs([recipes("text"), run], out=tmp_path / "out", quiet=True))
 
 
 @pytest.mark.slow
@@ -388,7 +395,7 @@ def test_changed_recipe_is_rejected_before_training(
     compare_runs([str(recipe)], varied_keys=TWO, out=tmp_path / "out", quiet=True)
     recipe.write_text(recipe.read_text().replace("batch_size: 16", "batch_size: 8").replace("micro_batch_size: 4", ""))
     sweep = plan_sweep([str(recipe)], varied_keys=TWO, out=tmp_path / "out")
-    assert "task.batch_size: 16 -> 8" in error_of(lambda: check_sweep(sweep, quiet=True))
+    assert "task.batch_size: 16 -> 8" in error_message(lambda: check_sweep(sweep, quiet=True))
 
 
 def test_default_folder() -> None:

@@ -79,9 +79,9 @@ def test_a_recipe_needs_a_task() -> None:
 
 
 def test_two_vocabularies_cannot_share_an_embedding(tmp_path: Path) -> None:
-    own = {"data": {"source_tokenizer": {"kind": "characters"}}}
+    changes = {"data": {"source_tokenizer": {"kind": "characters"}}}
     words = "model.share_embeddings requires one vocabulary; set it to false, or leave out source_tokenizer"
-    check_rejected(tiny_pairs_recipe(tmp_path, own), tmp_path, words)
+    check_rejected(tiny_pairs_recipe(tmp_path, changes), tmp_path, words)
     with pytest.raises(UserError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         tiny_pairs_recipe(tmp_path, {"model": {"source_vocab_size": 50}})
 

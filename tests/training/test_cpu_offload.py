@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from machines import start
-from tiny_runs import UNDROPPED, tiny_recipe
+from tiny_runs import NO_DROPOUT, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -47,7 +47,7 @@ def test_conflicting_settings_are_rejected(settings: dict[str, Any], message: st
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None:
     """On a CPU all memory is host memory; the test covers FSDP's code path for offloading and its checkpoints."""
-    model = {"stack": {"dropout": UNDROPPED}} if family == "text" else None
+    model = {"stack": {"dropout": NO_DROPOUT}} if family == "text" else None
     changes = None if model is None else {"model": model}
 
     def run(out: str, **settings: Any) -> None:
@@ -57,6 +57,8 @@ def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None
     run("kept")
     run("later", max_steps=4)
     run("later", cpu_offload=True)
-    kept, later = (load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "later"))
-    for name in kept:
-        torch.testing.assert_close(later[name], kept[name], atol=1e-6, rtol=1e-5)
+    plain_weights, offloaded_weights = (
+        load_model(tmp_path / out / "last").model.state_dict() for out in ("kept", "later")
+    )
+    for name in plain_weights:
+        torch.testing.assert_close(offloaded_weights[name], plain_weights[name], atol=1e-6, rtol=1e-5)

@@ -13,14 +13,14 @@ from tiny_runs import dies_at_rename, figures, tiny_pairs_recipe, tiny_recipe, w
 from tercet.config import UserError
 from tercet.training import read_recipe, train
 
-OF_A_WHOLE_MODEL = "val/unigram_entropy"  # sharded runs do not have it on any device
+UNSHARDED_METRIC = "val/unigram_entropy"  # sharded runs do not have it on any device
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(first: Path, second: Path) -> None:
     for folder in ("last", "best"):
-        assert weights(one, folder) == weights(other, folder), folder
+        assert weights(first, folder) == weights(second, folder), folder
     expected, actual = (
-        {name: column for name, column in figures(run).items() if name != OF_A_WHOLE_MODEL} for run in (one, other)
+        {name: column for name, column in figures(run).items() if name != UNSHARDED_METRIC} for run in (first, second)
     )
     assert expected == actual
 

@@ -47,20 +47,20 @@ EXHAUSTIVE = pytest.mark.exhaustive
 Whole = Callable[[str], Path]
 
 
-def recipe_of(case: str, folder: Path) -> Recipe:
+def make_recipe(case: str, folder: Path) -> Recipe:
     return TINY[case.partition("-")[0]](folder, **CASES[case])
 
 
 @pytest.fixture(scope="session")
-def whole(finished: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(finished_run: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """Return a function that gives the uninterrupted run, next to its data."""
     folder = tmp_path_factory.mktemp("whole")
 
     def run(case: str) -> Path:
         if case in TINY:
-            return finished(case)
+            return finished_run(case)
         out = folder / case
-        return out if out.exists() else train(recipe_of(case, folder), out, quiet=True)
+        return out if out.exists() else train(make_recipe(case, folder), out, quiet=True)
 
     return run
 
@@ -85,7 +85,7 @@ def train_and_die(recipe: Recipe, out: Path, n: int, *, after: bool, name: str =
 )
 def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
     reference = whole(case)
-    recipe = recipe_of(case, reference.parent)
+    recipe = make_recipe(case, reference.parent)
     chance, deaths, out = random.Random(7), 0, tmp_path / "run"
     for _ in range(attempts):
         code = train_and_die(recipe, out, chance.randint(1, 20), after=chance.random() < 0.5)
@@ -104,7 +104,7 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
 @pytest.mark.parametrize(("case", "after"), [("text", False), pytest.param("pairs", True, marks=EXHAUSTIVE)])
 def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
     reference = whole(case)
-    recipe = recipe_of(case, reference.parent)
+    recipe = make_recipe(case, reference.parent)
     out = tmp_path / "run"
     for n in (1, 2, 3):
         assert train_and_die(recipe, out, n, after=after) == -signal.SIGKILL
@@ -116,10 +116,10 @@ def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case
 @pytest.mark.parametrize(("case", "kills"), [("text", 3), *(pytest.param(case, 5, marks=EXHAUSTIVE) for case in CASES)])
 def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int) -> None:
     reference = whole(case)
-    recipe = recipe_of(case, reference.parent)
-    started = time.perf_counter()
+    recipe = make_recipe(case, reference.parent)
+    start_time = time.perf_counter()
     train(recipe, tmp_path / "timed", quiet=True)
-    takes, chance, out = time.perf_counter() - started, random.Random(3), tmp_path / "run"
+    takes, chance, out = time.perf_counter() - start_time, random.Random(3), tmp_path / "run"
     for _ in range(kills):
         pid = child(lambda: train(recipe, out, quiet=True))
         time.sleep(chance.uniform(0.2, 0.9) * takes)
@@ -141,7 +141,7 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int)
 )
 def test_stopped_by_signal(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
     reference = whole(case)
-    recipe = recipe_of(case, reference.parent)
+    recipe = make_recipe(case, reference.parent)
     out = tmp_path / "run"
     pid = child(lambda: train(recipe, out, quiet=True))
     wait_for(out / "metrics.csv")
@@ -181,7 +181,7 @@ def remembers_another_best(state: dict[str, Any]) -> None:
 def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a translation run that was killed right after its first save: at step 4, 4 buckets into an epoch of 11."""
     out = tmp_path_factory.mktemp("killed") / "run"
-    recipe = recipe_of("pairs", whole("pairs").parent)
+    recipe = make_recipe("pairs", whole("pairs").parent)
     assert train_and_die(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 4
     return out
@@ -210,7 +210,7 @@ def test_missing_state_is_detected_after_resume(
         fault(state)
         with write_folder(newest_checkpoint(out), keep=lambda entry: entry.name == "metrics.csv") as new:
             torch.save(state, new / "state.ckpt")
-    train(recipe_of("pairs", whole("pairs").parent), out, quiet=True)
+    train(make_recipe("pairs", whole("pairs").parent), out, quiet=True)
     if fault is None:
         assert_same_run(whole("pairs"), out)
     else:
@@ -248,12 +248,12 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     pid = child(stuck)
     wait_for(out / "metrics.csv")
     time.sleep(0.2)
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     os.kill(pid, signal.SIGINT)
     time.sleep(0.2)
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid) == 130
-    assert time.perf_counter() - started < 30  # not the 60 s of the step
+    assert time.perf_counter() - start_time < 30  # not the 60 s of the step
 
 
 @pytest.mark.parametrize("case", ["text-muon", "pairs"])

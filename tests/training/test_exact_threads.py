@@ -89,15 +89,15 @@ def test_a_command_ends_with_the_same_weights_as_one_thread(tmp_path: Path, coun
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {} if count is None else {"OMP_NUM_THREADS": count}
     command = ["train", str(path), "--out", str(out), "--devices", str(devices), "--quiet"]
-    completed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tercet", *command], env=environment, capture_output=True, text=True, timeout=150,
         check=False,
     )  # fmt: skip
-    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     torch.set_num_threads(1)
     assert weights(out) == weights(train(recipe, tmp_path / "one", quiet=True))
-    recorded = json.loads((out / "run.json").read_text())["threads"]
-    assert recorded == (int(count) if count else max(1, len(os.sched_getaffinity(0)) // devices))
+    n_threads = json.loads((out / "run.json").read_text())["threads"]
+    assert n_threads == (int(count) if count else max(1, len(os.sched_getaffinity(0)) // devices))
 
 
 def test_processes_of_a_node_divide_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:

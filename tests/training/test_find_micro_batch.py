@@ -26,10 +26,10 @@ FREE = "tercet.training.planning.find_micro_batch.free_memory"
 KEYS = {family: "micro_batch_tokens" if family == "pairs" else "micro_batch_size" for family in TINY}
 
 
-def memory_for(recipe: Recipe, micro: int) -> int:
+def measure_memory(recipe: Recipe, micro: int) -> int:
     """Return the bytes of a step with this micro-batch, including the headroom."""
-    sized = task_of(recipe, progress=False).recipe
-    step = measure_step(sized, micro=micro, device="cpu", precision="fp32", checkpointing=False)
+    sized_recipe = task_of(recipe, progress=False).recipe
+    step = measure_step(sized_recipe, micro=micro, device="cpu", precision="fp32", checkpointing=False)
     total = step.weights + step.gradients + step.optimizer + step.average + step.activations + step.workspace
     return ceil(total / 0.9) + 10
 
@@ -43,7 +43,7 @@ def test_micro_batch_is_determined_once(
 ) -> None:
     recipe = TINY[family](tmp_path, max_steps=3, schedule="constant", **{KEYS[family]: "auto"})
     half = device_share(recipe) // 2
-    free = memory_for(recipe, half)
+    free = measure_memory(recipe, half)
     monkeypatch.setattr(FREE, lambda *_: free)
     out = train(recipe, tmp_path / "run")
     assert f"2 micro-batches of {half} " in capsys.readouterr().err
@@ -53,8 +53,8 @@ def test_micro_batch_is_determined_once(
     assert record is not None
     assert (record.saved, record.micro_batches) == (4, ((0, half),))
     if family != "pairs":  # with pairs, a micro-batch stays a device's share of a bucket
-        told = TINY[family](tmp_path, max_steps=4, schedule="constant", **{KEYS[family]: half})
-        assert weights(out) == weights(train(told, tmp_path / "told", quiet=True))
+        fixed_recipe = TINY[family](tmp_path, max_steps=4, schedule="constant", **{KEYS[family]: half})
+        assert weights(out) == weights(train(fixed_recipe, tmp_path / "told", quiet=True))
 
 
 @pytest.mark.slow
@@ -69,23 +69,25 @@ def test_single_row_is_tried_even_if_estimated_too_large(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(share=st.integers(1, 200), fit=st.integers(1, 300))
-def test_parts_are_equal_and_as_few_as_fit(share: int, fit: int, tmp_path: Path) -> None:
+@given(share=st.integers(1, 200), available=st.integers(1, 300))
+def test_parts_are_equal_and_as_few_as_fit(share: int, available: int, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=share, micro_batch_size="auto")
-    counted = StepMemory(**{field.name: 0 for field in fields(StepMemory)})
+    empty_memory = StepMemory(**{field.name: 0 for field in fields(StepMemory)})
     micro = auto_micro_batch(
-        recipe, lambda n, _: replace(counted, activations=n), checkpointing=False, available_bytes=fit
+        recipe, lambda n, _: replace(empty_memory, activations=n), checkpointing=False, available_bytes=available
     )
-    assert micro <= fit
-    assert ceil(share / micro) == ceil(share / fit)
+    assert micro <= available
+    assert ceil(share / micro) == ceil(share / available)
     assert micro * ceil(share / micro) - share < ceil(share / micro)  # one row fewer in each part would not be enough
 
 
 @pytest.mark.slow
 def test_plan_determines_micro_batch(tmp_path: Path) -> None:
-    auto, told = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
-    free = memory_for(told, 40)
-    plan, expected = (plan_run("tiny", recipe, cluster=Cluster(GPU("small", free, None), 1)) for recipe in (auto, told))
+    auto, fixed_recipe = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
+    free = measure_memory(fixed_recipe, 40)
+    plan, expected = (
+        plan_run("tiny", recipe, cluster=Cluster(GPU("small", free, None), 1)) for recipe in (auto, fixed_recipe)
+    )
     assert plan == expected
     assert (plan.micro_batch, plan.micro_batches) == (32, 2)
     assert plan_run("tiny", auto).micro_batch == 64  # the memory of no device is known
@@ -94,7 +96,7 @@ def test_plan_determines_micro_batch(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_doctor_determines_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=64, micro_batch_size="auto")
-    free = memory_for(recipe, 40)
+    free = measure_memory(recipe, 40)
     monkeypatch.setattr("tercet.diagnosis.recipe_use.device_memory", lambda: free)
     use = diagnose_recipe("tiny", recipe)
     assert (use.micro_batch, use.micro_batches, use.fits) == (32, 2, True)
@@ -114,15 +116,15 @@ def test_free_memory_is_the_minimum_of_reported_limits(tmp_path: Path) -> None:
     assert list(free_of_linux(tmp_path)) == [12 << 10, 4000]
     (group / "memory.current").write_text("6000\n")
     assert list(free_of_linux(tmp_path)) == [12 << 10, 0]
-    one, two, total = free_memory("cpu", 1), free_memory("cpu", 2), machine_memory()
-    assert one is not None
-    assert two is not None
+    for_one_process, for_two_processes, total = free_memory("cpu", 1), free_memory("cpu", 2), machine_memory()
+    assert for_one_process is not None
+    assert for_two_processes is not None
     assert total is not None
-    assert 0.4 * one < two < 0.6 * one < total
+    assert 0.4 * for_one_process < for_two_processes < 0.6 * for_one_process < total
 
 
 @pytest.mark.parametrize(
-    ("family", "other", "message"),
+    ("family", "changes", "message"),
     [
         ("text", {"exact": True}, r"training.exact requires a fixed micro-batch; set task.micro_batch_size"),
         ("pairs", {"exact": True}, r"training.exact requires a fixed micro-batch; set task.micro_batch_tokens"),
@@ -131,10 +133,10 @@ def test_free_memory_is_the_minimum_of_reported_limits(tmp_path: Path) -> None:
     ],
 )
 def test_auto_micro_batch_is_rejected_if_it_affects_the_result(
-    family: str, other: dict[str, Any], message: str, tmp_path: Path
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
-        TINY[family](tmp_path, **other, **{KEYS[family]: "auto"})
+        TINY[family](tmp_path, **changes, **{KEYS[family]: "auto"})
 
 
 @pytest.mark.parametrize("value", ["all", "Auto", "", 0, -1, 1.5, True, [4]])
@@ -146,10 +148,10 @@ def test_other_words_are_rejected(value: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_auto_run_with_buckets_stays_on_its_devices(tmp_path: Path) -> None:
-    of_run: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
-    out = train(TINY["pairs"](tmp_path, **of_run), tmp_path / "run", quiet=True)
+    run_settings: dict[str, Any] = {"max_steps": 2, "micro_batch_tokens": "auto", "best_by": "loss"}
+    out = train(TINY["pairs"](tmp_path, **run_settings), tmp_path / "run", quiet=True)
     with pytest.raises(
         UserError,
         match=r"cannot change the number of devices of .*batches of pairs depend on .*; use 1, as until now",
     ):
-        train(TINY["pairs"](tmp_path, devices=2, **{**of_run, "max_steps": 4}), out, quiet=True)
+        train(TINY["pairs"](tmp_path, devices=2, **{**run_settings, "max_steps": 4}), out, quiet=True)

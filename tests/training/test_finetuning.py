@@ -17,9 +17,9 @@ from tercet.training import recipe_names, train
 from tercet.training.recipe.files import recipes_from_scratch
 from tercet.training.request import RunRequest, resolve
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 FAMILY = {"lm": "text", "chat": "chat", "mlm": "masked", "classify": "masked", "translate": "pairs"}
-FEW = {
+TWO_STEPS = {
     "training": {"max_steps": 2, "max_epochs": None, "accelerator": "cpu", "compile": "never", "precision": "fp32"},
 }
 ROWS: dict[str, Any] = {"batch_size": 4, "micro_batch_size": 2}
@@ -31,8 +31,10 @@ def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | N
     data = to_plain(TINY["labels" if kind == "classify" else FAMILY[kind]](out.parent).data)
     del data["tokenizer"]
     data.pop("source_tokenizer", None)
-    few = {**FEW, "data": data, "task": TASKS.get(kind, ROWS), **(changes or {})}
-    recipe = resolve(RunRequest(recipe=f"finetune-{kind}", changes=few, out=out, pretrained=str(pretrained))).recipe
+    settings = {**TWO_STEPS, "data": data, "task": TASKS.get(kind, ROWS), **(changes or {})}
+    recipe = resolve(
+        RunRequest(recipe=f"finetune-{kind}", changes=settings, out=out, pretrained=str(pretrained))
+    ).recipe
     return train(recipe, out, quiet=True)
 
 
@@ -42,8 +44,8 @@ def test_every_fine_tuning_recipe_is_tested() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILY)
-def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
-    old = finished(FAMILY[kind])
+def test_it_takes_a_step(finished_run: FinishedRun, tmp_path: Path, kind: str) -> None:
+    old = finished_run(FAMILY[kind])
     out = finetune(kind, old, tmp_path / "run")
     tuned, before = load_model(out / "last"), load_model(old)
     assert tuned.tokenizer.hash == before.tokenizer.hash
@@ -54,16 +56,20 @@ def test_it_takes_a_step(finished: Finished, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILY)
-def test_with_an_adapter(finished: Finished, tmp_path: Path, kind: str) -> None:
+def test_with_an_adapter(finished_run: FinishedRun, tmp_path: Path, kind: str) -> None:
     adapter = {"kind": "lora", "rank": 2, "targets": ["all"]}
-    out = finetune(kind, finished(FAMILY[kind]), tmp_path / "run", {"adapter": adapter})
+    out = finetune(kind, finished_run(FAMILY[kind]), tmp_path / "run", {"adapter": adapter})
     assert load_model(out).adapter is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lm", "mlm", "classify"])
-def test_fine_tuning_from_third_party_models(finished: Finished, tmp_path: Path, kind: str) -> None:
-    old = finished("text") if kind == "lm" else train(tiny_masked_recipe(tmp_path, BERT), tmp_path / "old", quiet=True)
+def test_fine_tuning_from_third_party_models(finished_run: FinishedRun, tmp_path: Path, kind: str) -> None:
+    old = (
+        finished_run("text")
+        if kind == "lm"
+        else train(tiny_masked_recipe(tmp_path, BERT), tmp_path / "old", quiet=True)
+    )
     theirs = convert(old, tmp_path / "theirs", "hf")
     out = finetune(kind, theirs, tmp_path / "run")
     assert load_model(out / "pretrained").tokenizer.hash == load_model(theirs).tokenizer.hash
@@ -73,21 +79,23 @@ BERT: dict[str, Any] = {"model": {"preset": "bert-tiny"}, "training": {"max_step
 
 
 @pytest.mark.parametrize(("name", "family"), [("demo", "text"), ("bert-shakespeare", "masked"), ("numbers", "pairs")])
-def test_sizes_of_another_recipe_are_replaced(finished: Finished, tmp_path: Path, name: str, family: str) -> None:
-    recipe = resolve(RunRequest(recipe=name, out=tmp_path / "run", pretrained=str(finished(family)))).recipe
-    old = load_model(finished(family)).model.spec
+def test_sizes_of_another_recipe_are_replaced(
+    finished_run: FinishedRun, tmp_path: Path, name: str, family: str
+) -> None:
+    recipe = resolve(RunRequest(recipe=name, out=tmp_path / "run", pretrained=str(finished_run(family)))).recipe
+    old = load_model(finished_run(family)).model.spec
     sizes = {key: value for key, value in to_plain(recipe.model).items() if key not in ("stack", "encoder", "decoder")}
     assert sizes.items() <= to_plain(old).items()
 
 
-def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_path: Path) -> None:
+def test_dropout_and_the_length_of_rows_are_the_recipes(finished_run: FinishedRun, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "task: language\ndata: {source: text.txt}\ntraining: {max_steps: 1}\n"
         "model: {preset: gpt2, max_len: 5, stack: {d_model: 999, dropout: {residual: 0.4}}}\n"
     )
-    old = load_model(finished("text")).model.spec
+    old = load_model(finished_run("text")).model.spec
     recipe = resolve(
-        RunRequest(recipe=str(tmp_path / "own.yaml"), out=tmp_path / "run", pretrained=str(finished("text")))
+        RunRequest(recipe=str(tmp_path / "own.yaml"), out=tmp_path / "run", pretrained=str(finished_run("text")))
     ).recipe
     assert recipe.model.max_len == 5
     assert recipe.model.stack.position == Learned(size=8)  # the table keeps its length
@@ -96,8 +104,8 @@ def test_dropout_and_the_length_of_rows_are_the_recipes(finished: Finished, tmp_
 
 
 @pytest.mark.slow
-def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: Path) -> None:
-    out = finetune("lm", finished("text"), tmp_path / "run", {"model": {"max_len": 6}})
+def test_shorter_rows_keep_the_table_of_positions(finished_run: FinishedRun, tmp_path: Path) -> None:
+    out = finetune("lm", finished_run("text"), tmp_path / "run", {"model": {"max_len": 6}})
     tuned = load_model(out)
     assert tuned.model.spec.max_len == 6
     assert tuned.model.state_dict()["stack.position.table.weight"].shape == (8, 16)
@@ -113,16 +121,16 @@ def test_shorter_rows_keep_the_table_of_positions(finished: Finished, tmp_path: 
     ],
 )
 def test_contradicting_request_is_rejected(
-    finished: Finished, tmp_path: Path, changes: dict[str, Any], words: str
+    finished_run: FinishedRun, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     out, data = (
         tmp_path / "run",
         {
-            "data": {"source": str(finished("text").parent / "text.txt")},
+            "data": {"source": str(finished_run("text").parent / "text.txt")},
             "task": {"sample_tokens": 0},
         },
     )
-    request = RunRequest(recipe="demo", changes=merge(data, changes), out=out, pretrained=str(finished("text")))
+    request = RunRequest(recipe="demo", changes=merge(data, changes), out=out, pretrained=str(finished_run("text")))
     with pytest.raises(UserError, match=words):
         train(resolve(request).recipe, out, quiet=True)
     assert not (tmp_path / "run").exists()
@@ -150,7 +158,7 @@ def test_model_pretrained_on_characters_becomes_a_classifier(tmp_path: Path) -> 
     assert isinstance(model, EncoderOnly)
     run = tercet.load(out)
     texts = ["the red cat", "the small duck sleeps", "a"]
-    together, alone = run.classify(texts), [run.classify(text) for text in texts]
-    for one, other in zip(together, alone, strict=True):
-        assert one.label == other.label
-        assert torch.isfinite(torch.tensor(one.probability))
+    batch_predictions, single_predictions = run.classify(texts), [run.classify(text) for text in texts]
+    for found, expected in zip(batch_predictions, single_predictions, strict=True):
+        assert found.label == expected.label
+        assert torch.isfinite(torch.tensor(found.probability))

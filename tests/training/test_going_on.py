@@ -37,7 +37,7 @@ from tercet.training.request import ResolvedRecipe
 from tercet.training.run.train import train_resolved
 from tercet.training.run_folder.choices import More, Resume, Until
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 CONSTANT: dict[str, Any] = {"schedule": "constant"}
 STUCK: dict[str, Any] = {"optimizer": {"kind": "adam", "lr": 0.0}, "patience": 2, "validate_every": 2, "max_steps": 30}
 
@@ -56,13 +56,13 @@ def killed_run(recipe: Recipe, out: Path, saves: int = 2) -> Path:
 def changes(out: Path) -> list[tuple[int, str, Any, Any]]:
     record = read_record(out)
     assert record is not None
-    return [(one.step, one.key, one.old, one.new) for one in record.changes]
+    return [(change.step, change.key, change.old, change.new) for change in record.changes]
 
 
 @pytest.mark.slow
 def test_extended_run_equals_run_of_that_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run", quiet=True)
-    begun = (out / "recipe.yaml").read_bytes()
+    original_recipe = (out / "recipe.yaml").read_bytes()
     train(tiny_recipe(tmp_path, **CONSTANT), out, Resume(More(4), exact=True))
     assert_same_run(train(tiny_recipe(tmp_path, max_steps=16, **CONSTANT), tmp_path / "planned", quiet=True), out)
     output = capsys.readouterr().err
@@ -75,14 +75,14 @@ def test_extended_run_equals_run_of_that_length(tmp_path: Path, capsys: pytest.C
     assert card.changes == [{"step": 12, "key": "training.max_steps", "old": 12, "new": 16, "steps": 16}]
     readme = (out / "last" / "README.md").read_text()
     assert "| 1. after step 12 | training.max_steps: 12 -> 16 |\n" in readme
-    assert (out / "recipe.yaml").read_bytes() == begun
+    assert (out / "recipe.yaml").read_bytes() == original_recipe
 
 
 @pytest.mark.slow
-def test_extended_run_with_constant_rate_equals_longer_run(finished: Finished, tmp_path: Path) -> None:
-    out = shutil.copytree(finished("pairs"), tmp_path / "run")
+def test_extended_run_with_constant_rate_equals_longer_run(finished_run: FinishedRun, tmp_path: Path) -> None:
+    out = shutil.copytree(finished_run("pairs"), tmp_path / "run")
     train(read_recipe(out), out, Resume(Until(15), exact=True), quiet=True)
-    recipe = TINY["pairs"](finished("pairs").parent, max_steps=15)
+    recipe = TINY["pairs"](finished_run("pairs").parent, max_steps=15)
     assert_same_run(train(recipe, tmp_path / "planned", quiet=True), out)
 
 
@@ -97,15 +97,15 @@ def test_run_extended_before_cooldown_equals_longer_run(tmp_path: Path, capsys: 
 
 @pytest.mark.slow
 def test_extension_after_decay_raises_the_rate_with_a_note(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = shutil.copytree(finished("text"), tmp_path / "run")
+    out = shutil.copytree(finished_run("text"), tmp_path / "run")
     recipe = read_recipe(out)
-    before = files_of(out)
+    before = read_files(out)
     with pytest.raises(UserError, match=r"cannot change the length of .* exactly: learning rate \(cosine\): .*; omit"):
         train(recipe, out, Resume(More(4), exact=True))
     assert capsys.readouterr().err == ""
-    assert files_of(out) == before
+    assert read_files(out) == before
 
     train(recipe, out, Resume(More(4)))
     words = r"learning rate \(cosine\): 0\.001 at step 12, 0\.00(\d+) at step 13, then as in a run of 16 steps; "
@@ -120,9 +120,9 @@ def test_extension_after_decay_raises_the_rate_with_a_note(
 
 
 @pytest.mark.slow
-def test_steps_before_a_change_are_replayed_unchanged(finished: Finished, tmp_path: Path) -> None:
+def test_steps_before_a_change_are_replayed_unchanged(finished_run: FinishedRun, tmp_path: Path) -> None:
     """The checkpoint at which the run was extended is lost, and the steps up to it are repeated."""
-    expected = shutil.copytree(finished("text"), tmp_path / "expected")
+    expected = shutil.copytree(finished_run("text"), tmp_path / "expected")
     recipe = read_recipe(expected)
     out = shutil.copytree(expected, tmp_path / "run")
     train(recipe, expected, Resume(More(4)), quiet=True)
@@ -140,9 +140,11 @@ def test_steps_before_a_change_are_replayed_unchanged(finished: Finished, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "after"), [(1, False), (1, True), (2, False)])
-def test_killed_while_the_change_is_written(finished: Finished, tmp_path: Path, number: int, after: bool) -> None:
+def test_killed_while_the_change_is_written(
+    finished_run: FinishedRun, tmp_path: Path, number: int, after: bool
+) -> None:
     """The run is in the state before or after the change, and the same command does not extend it twice."""
-    out = shutil.copytree(finished("text"), tmp_path / "run")
+    out = shutil.copytree(finished_run("text"), tmp_path / "run")
     recipe = read_recipe(out)
 
     def work() -> None:
@@ -169,13 +171,13 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert changes(out) == [(first, "training.max_steps", None, first + 1), (first, "training.max_epochs", 1, None)]
     train(tiny_recipe(tmp_path, max_epochs=2, **epochs), out)
     assert f"resuming at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
-    planned = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
-    assert weights(planned) == weights(out)
+    expected_run = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
+    assert weights(expected_run) == weights(out)
     with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} were requested"):
-        train_resolved(resolve_current(read_with(out, max_epochs=1, max_steps=None), out), quiet=True)
+        train_resolved(resolve_current(read_changed_recipe(out, max_epochs=1, max_steps=None), out), quiet=True)
 
 
-def read_with(out: Path, **training: Any) -> Recipe:
+def read_changed_recipe(out: Path, **training: Any) -> Recipe:
     recipe = read_recipe(out)
     return replace(recipe, training=replace(recipe.training, **training))
 
@@ -193,7 +195,7 @@ def test_run_out_of_patience_can_be_extended(tmp_path: Path, capsys: pytest.Capt
     assert f"{why}; to continue, pass --more STEPS or a larger training.patience\n" in capsys.readouterr().err
     train(recipe, out)
     assert f"is already finished: {why}; pass --more STEPS to train longer" in capsys.readouterr().err
-    train_resolved(resolve_current(read_with(out, patience=3), out))
+    train_resolved(resolve_current(read_changed_recipe(out, patience=3), out))
     output = capsys.readouterr().err
     assert "changed: training.patience 2 -> 3\nresuming at step 7 of 30\n" in output
     assert "it stopped at step 8 of 30, after 3 validations without improvement" in output
@@ -206,24 +208,24 @@ def test_run_out_of_patience_can_be_extended(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.slow
 def test_allowed_changes_of_a_stopped_run(tmp_path: Path) -> None:
     out = killed_run(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "run")
-    changed = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}
-    train(tiny_recipe(tmp_path, **CONSTANT, **changed), out, quiet=True)
-    assert {key: new for _, key, _, new in changes(out)} == {f"training.{k}": value for k, value in changed.items()}
+    settings = {"validate_every": 5, "save_every": 2, "log_every": 4, "keep": 4, "patience": 50}
+    train(tiny_recipe(tmp_path, **CONSTANT, **settings), out, quiet=True)
+    assert {key: new for _, key, _, new in changes(out)} == {f"training.{k}": value for k, value in settings.items()}
     assert {step for step, *_ in changes(out)} == {8}
     whole = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "whole", quiet=True)
     assert weights(out) == weights(whole)
     assert len(list((out / "checkpoints").iterdir())) == 4
     assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
     train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the original command reverts no change
-    assert len(changes(out)) == len(changed)
-    train_resolved(resolve_current(read_with(out, keep=2), out), quiet=True)
+    assert len(changes(out)) == len(settings)
+    train_resolved(resolve_current(read_changed_recipe(out, keep=2), out), quiet=True)
     assert changes(out)[-1] == (12, "training.keep", 4, 2)
     assert json.loads((out / "run.json").read_text())["changes"][-1] == {
         "step": 12, "key": "training.keep", "old": 4, "new": 2,
     }  # fmt: skip
 
 
-def files_of(out: Path) -> dict[Path, bytes]:
+def read_files(out: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
@@ -231,8 +233,8 @@ def files_of(out: Path) -> dict[Path, bytes]:
     ("family", "words"),
     [("text", "best validation loss {:.4f}"), ("pairs", "highest BLEU {:.2f}"), ("labels", "highest accuracy {:.1%}")],
 )
-def test_cards_state_why_a_model_was_kept(finished: Finished, family: str, words: str) -> None:
-    out = finished(family)
+def test_cards_state_why_a_model_was_kept(finished_run: FinishedRun, family: str, words: str) -> None:
+    out = finished_run(family)
     name = {"text": "val/loss", "pairs": "val/bleu", "labels": "val/accuracy"}[family]
     values = [(value if name == "val/loss" else -value, step) for step, value in figures(out)[name]]
     value, step = min(values)  # the first of equal values
@@ -247,17 +249,17 @@ def test_cards_state_why_a_model_was_kept(finished: Finished, family: str, words
     assert output.endswith(f", at step {step}{', the last' if step == 12 else '; last, at step 12'}.")
 
 
-def test_other_changes_of_a_run_are_rejected(finished: Finished, tmp_path: Path) -> None:
-    out = shutil.copytree(finished("text"), tmp_path / "run")
-    before = files_of(out)
-    only = r"only training\.max_steps, training\.max_epochs, .*, training\.cpu_offload and logging may change"
+def test_other_changes_of_a_run_are_rejected(finished_run: FinishedRun, tmp_path: Path) -> None:
+    out = shutil.copytree(finished_run("text"), tmp_path / "run")
+    before = read_files(out)
+    message = r"only training\.max_steps, training\.max_epochs, .*, training\.cpu_offload and logging may change"
     for change in ({"warmup_steps": 3}, {"schedule": "constant"}, {"batch_size": 8}, {"ema": 0.5}):
         key = next(iter(change))
-        with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{only}"):
-            train(TINY["text"](finished("text").parent, keep=7, **change), out, quiet=True)
+        with pytest.raises(UserError, match=rf"other settings \((task|training)\.{key}.*{message}"):
+            train(TINY["text"](finished_run("text").parent, keep=7, **change), out, quiet=True)
     with pytest.raises(UserError, match="cannot change max_hours of a started run"):
-        train_resolved(resolve_current(read_with(out, max_steps=None, max_hours=1.0), out), quiet=True)
-    assert files_of(out) == before
+        train_resolved(resolve_current(read_changed_recipe(out, max_steps=None, max_hours=1.0), out), quiet=True)
+    assert read_files(out) == before
 
 
 @pytest.mark.slow
@@ -266,15 +268,15 @@ def test_other_changes_of_a_run_are_rejected(finished: Finished, tmp_path: Path)
     [("text", 5), *(pytest.param(case, 20, marks=pytest.mark.exhaustive) for case in TINY)],
 )
 def test_extended_run_killed_at_any_time_equals_uninterrupted(
-    finished: Finished, tmp_path: Path, case: str, n_kills: int
+    finished_run: FinishedRun, tmp_path: Path, case: str, n_kills: int
 ) -> None:
     """Repetitions of the command neither extend the run twice nor change its result."""
-    recipe = TINY[case](finished(case).parent, save_every=2)
-    begun = train(recipe, tmp_path / "begun", quiet=True)
-    expected, out = (shutil.copytree(begun, tmp_path / name) for name in ("expected", "run"))
-    started = time.perf_counter()
+    recipe = TINY[case](finished_run(case).parent, save_every=2)
+    original_run = train(recipe, tmp_path / "begun", quiet=True)
+    expected, out = (shutil.copytree(original_run, tmp_path / name) for name in ("expected", "run"))
+    start_time = time.perf_counter()
     train(recipe, expected, Resume(More(28)), quiet=True)
-    takes, chance, kills = time.perf_counter() - started, random.Random(case), 0
+    takes, chance, kills = time.perf_counter() - start_time, random.Random(case), 0
     while kills < n_kills:
         pid = child(lambda: train(recipe, out, Resume(More(28)), quiet=True))
         time.sleep(chance.uniform(0.0, 0.5) * takes)
@@ -284,7 +286,7 @@ def test_extended_run_killed_at_any_time_equals_uninterrupted(
         assert record is not None
         if record.finished and record.changes:  # it finished before it was killed, so it starts again
             shutil.rmtree(out)
-            shutil.copytree(begun, out)
+            shutil.copytree(original_run, out)
         assert changes(out) in ([], [(12, "training.max_steps", 12, 40)])
         assert load_model(out / "last").card.step <= 40
     train(recipe, out, Resume(More(28)), quiet=True)

@@ -17,14 +17,14 @@ from tercet.storage import lock_folder, read_sealed_json, write_sealed_json
 from tercet.training import read_recipe, train
 from tercet.training.request import RunRequest, find_run, resolve
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
-def files_of(folder: Path) -> dict[Path, bytes]:
+def read_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def error_message(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Return the one line on stderr of a command that must exit with 2."""
     assert main(["train", *map(str, arguments)]) == 2
     out, err = capsys.readouterr()
@@ -34,16 +34,16 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.fixture
-def run(finished: Finished, tmp_path: Path) -> Path:
+def run(finished_run: FinishedRun, tmp_path: Path) -> Path:
     """Return a finished run of 12 steps."""
-    return shutil.copytree(finished("text"), tmp_path / "run")
+    return shutil.copytree(finished_run("text"), tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_stopped_run_is_resumed_by_its_folder(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, recipe = tmp_path / "run", read_recipe(finished("text"))
+    out, recipe = tmp_path / "run", read_recipe(finished_run("text"))
 
     def work() -> None:
         dies_at_rename(1, after=True, name=CHECKPOINT)()
@@ -54,7 +54,7 @@ def test_stopped_run_is_resumed_by_its_folder(
     output = capsys.readouterr()
     assert "resuming at step 5 of 12\n" in output.err
     assert output.out.startswith(f"The run is in {out}; ")
-    assert_same_run(finished("text"), out)
+    assert_same_run(finished_run("text"), out)
     assert main(["train", str(out), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -101,48 +101,48 @@ def test_more_until_and_set(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_rejected_command_changes_no_file(
-    finished: Finished, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = finished("text")
-    before = files_of(run)
-    assert words in error_of(capsys, run, *flags)
-    assert files_of(run) == before
+    run = finished_run("text")
+    before = read_files(run)
+    assert words in error_message(capsys, run, *flags)
+    assert read_files(run) == before
     assert not Path("elsewhere").exists()
 
 
 def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     words = f"{tmp_path / 'empty'} contains no run: it has neither run.json nor readable data; pass a run folder, or a "
-    assert words in error_of(capsys, tmp_path / "empty", "--more", "5")
-    assert "last contains no run: it has neither run.json" in error_of(capsys, run / "last", "--more", "5")
-    assert "unknown recipe" in error_of(capsys, tmp_path / "nothing", "--more", "5")
+    assert words in error_message(capsys, tmp_path / "empty", "--more", "5")
+    assert "last contains no run: it has neither run.json" in error_message(capsys, run / "last", "--more", "5")
+    assert "unknown recipe" in error_message(capsys, tmp_path / "nothing", "--more", "5")
     assert list((tmp_path / "empty").iterdir()) == []
     (run / "recipe.yaml").rename(tmp_path / "recipe.yaml")
-    assert "recipe.yaml is missing; put it back" in error_of(capsys, run, "--more", "5")
+    assert "recipe.yaml is missing; put it back" in error_message(capsys, run, "--more", "5")
     (tmp_path / "recipe.yaml").rename(run / "recipe.yaml")
     (run / "run.json").unlink()
-    assert "run.json is missing; restore it, or pass --from-weights" in error_of(capsys, run, "--more", "5")
+    assert "run.json is missing; restore it, or pass --from-weights" in error_message(capsys, run, "--more", "5")
     new = tmp_path / "new"
-    assert "--more: no run to extend in" in error_of(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
+    assert "--more: no run to extend in" in error_message(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
     assert not new.exists()
 
 
 def test_run_in_training_is_not_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = files_of(run)
+    before = read_files(run)
     with lock_folder(run):
-        assert f"run is in use by process {os.getpid()} on " in error_of(capsys, run, "--more", "5")
-    assert files_of(run) == before
+        assert f"run is in use by process {os.getpid()} on " in error_message(capsys, run, "--more", "5")
+    assert read_files(run) == before
 
 
 @pytest.mark.slow
 def test_a_damaged_record_leaves_the_choices_and_a_restart(
-    run: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
+    run: Path, finished_run: FinishedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = run / "run.json"
     path.write_text(path.read_text().replace("12", "13", 1))
-    assert "run.json is damaged; restore the original file; or pass --from-weights" in error_of(capsys, run)
+    assert "run.json is damaged; restore the original file; or pass --from-weights" in error_message(capsys, run)
     assert main(["train", str(run), "--restart", "--quiet"]) == 0
-    assert_same_run(finished("text"), run)
+    assert_same_run(finished_run("text"), run)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> N
 @pytest.mark.slow
 def test_from_weights_extends_a_finished_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "checkpoints")
-    assert "pass --from-weights to continue" in error_of(capsys, run, "--more", "2")
+    assert "pass --from-weights to continue" in error_message(capsys, run, "--more", "2")
     assert main(["train", str(run), "--more", "2", "--from-weights"]) == 0
     assert "resuming at step 13 of 14\n" in capsys.readouterr().err
     assert resume_state(run)["global_step"] == 14

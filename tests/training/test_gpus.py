@@ -54,9 +54,9 @@ def test_free_form_cluster_has_memory_and_speed() -> None:
     ],
 )
 def test_invalid_cluster_is_rejected_with_remedy(text: str, words: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         parse_cluster(text)
-    assert words in str(refused.value)
+    assert words in str(error.value)
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=5), st.sampled_from([",", ", ", " ,  "]))
 def test_any_values_come_through(values: list[object], comma: str) -> None:
-    written = [json.dumps(value, ensure_ascii=False) for value in values]
-    assert split_values(comma.join(written)) == written
+    texts = [json.dumps(value, ensure_ascii=False) for value in values]
+    assert split_values(comma.join(texts)) == texts
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4, unique_by=format_label))
@@ -193,6 +193,6 @@ def test_other_seeds_are_rejected(text: str) -> None:
 def test_seeds_of_python() -> None:
     assert check_seeds(2) == (1, 2)
     assert check_seeds([4, 9]) == (4, 9)
-    for wrong in ([], 0, [1, 1], [-1]):
+    for invalid in ([], 0, [1, 1], [-1]):
         with pytest.raises(UserError, match="--seeds"):
-            check_seeds(wrong)
+            check_seeds(invalid)

@@ -29,18 +29,18 @@ WAITS = (
 class HostReads(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found = list[str]()
+        self.reads = list[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func).removeprefix("aten.")
         if name.startswith(WAITS) or (name.startswith("index") and is_chosen_by_mask(args)):
-            self.found.append(name)
+            self.reads.append(name)
         return func(*args, **(kwargs or {}))
 
 
 def is_chosen_by_mask(args: Any) -> bool:
-    chosen = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
-    return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in chosen)
+    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices)
 
 
 def reads(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> list[list[str]]:
@@ -63,15 +63,15 @@ def reads(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, *, steps: int) -> lis
         step()
 
     monkeypatch.setattr(optimizer, "step", clipped_step)
-    found = list[list[str]]()
+    reads_by_step = list[list[str]]()
     for place.step in range(steps):
         batches = task.batches(place.step, 0, 1)
         with HostReads() as mode:
             module.training_step(batches, place.step)
-            if place.step and not mode.found:
+            if place.step and not mode.reads:
                 assert module.current_loss > 0  # the value of a progress bar causes no wait
-        found.append(mode.found)
-    return found
+        reads_by_step.append(mode.reads)
+    return reads_by_step
 
 
 OPTIMIZERS = {"muon": {"kind": "muon"}, "adamw": {"kind": "adamw"}}
@@ -101,11 +101,11 @@ def test_step_reads_no_number_unless_metrics_are_logged(
 
 @pytest.mark.slow
 def test_an_average_that_reads_its_count_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = MovingAverage.update_parameters
+    update_parameters = MovingAverage.update_parameters
 
     def forgetful(self: MovingAverage, model: torch.nn.Module) -> None:
         self.updates = None
-        counted(self, model)
+        update_parameters(self, model)
 
     monkeypatch.setattr(MovingAverage, "update_parameters", forgetful)
     recipe = TINY["text"](tmp_path, log_every=100, save_every=100, max_steps=10, ema=0.9)

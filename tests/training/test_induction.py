@@ -46,8 +46,8 @@ def test_the_best_induction_head_is_worth_five_times_the_median_head(
 
     def loss() -> float:
         with inference_mode(model.modules()):
-            found = causal_loss(model, batch)
-        return float(found.total / found.count)
+            batch_loss = causal_loss(model, batch)
+        return float(batch_loss.total / batch_loss.count)
 
     with inference_mode(model.modules()):
         right = model(batch.inputs).argmax(-1)[:, 24:63] == batch.targets[:, 24:63]

@@ -20,17 +20,19 @@ from tercet.training.loop.interruption import Interruption
 from tercet.training.loop.step_actions import StepActions
 
 
-def trainer_of(others: int, *, should_stop: bool = False) -> Any:
-    """Return a trainer whose other process has reached the state `others`."""
+def make_trainer(other_state: int, *, should_stop: bool = False) -> Any:
+    """Return a trainer whose other process has reached the state `other_state`."""
     strategy = SimpleNamespace(
         root_device=torch.device("cpu"),
-        reduce=lambda tensor, reduce_op: torch.maximum(tensor, torch.tensor(others)) if reduce_op == "max" else None,
+        reduce=lambda tensor, reduce_op: (
+            torch.maximum(tensor, torch.tensor(other_state)) if reduce_op == "max" else None
+        ),
     )
     return SimpleNamespace(should_stop=should_stop, strategy=strategy)
 
 
 @pytest.mark.parametrize(
-    ("mine", "stopping", "others", "stops", "number"),
+    ("mine", "stopping", "other_state", "stops", "number"),
     [
         (None, False, 0, False, None),
         (None, True, 0, True, None),  # patience is exhausted
@@ -41,9 +43,9 @@ def trainer_of(others: int, *, should_stop: bool = False) -> Any:
     ],
 )
 def test_all_processes_stop_with_the_signal(
-    mine: int | None, stopping: bool, others: int, stops: bool, number: int | None
+    mine: int | None, stopping: bool, other_state: int, stops: bool, number: int | None
 ) -> None:
-    interruption, trainer = Interruption(), trainer_of(others, should_stop=stopping)
+    interruption, trainer = Interruption(), make_trainer(other_state, should_stop=stopping)
     interruption.signal = mine
     interruption.after_step(trainer, None)  # type: ignore[arg-type]
     assert (trainer.should_stop, interruption.signal) == (stops, number)
@@ -69,16 +71,16 @@ def test_lightning_does_not_replace_signal_handlers(monkeypatch: pytest.MonkeyPa
 
 def test_other_threads_install_no_signal_handlers() -> None:
     """Ray trains in another thread."""
-    before, entered = signal.getsignal(signal.SIGTERM), list[Interruption]()
+    before, interruptions = signal.getsignal(signal.SIGTERM), list[Interruption]()
 
     def work() -> None:
         with Interruption() as interruption:
-            entered.append(interruption)
+            interruptions.append(interruption)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert entered
+    assert interruptions
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -101,8 +103,8 @@ def test_other_ranks_ignore_the_first_interrupt(
             assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a second one ends it
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams
-        for number, one in before.items():
-            signal.signal(number, one)
+        for number, original_handler in before.items():
+            signal.signal(number, original_handler)
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", ["finishing this step, then saving"]), ("1", [])])
@@ -125,7 +127,7 @@ def test_two_devices_interrupted_before_the_first_step_save_with_one_note(tmp_pa
         "run",
         "--devices",
         "2",
-        *(word for one in sets for word in ("--set", one)),
+        *(word for setting in sets for word in ("--set", setting)),
     ]
     training = subprocess.Popen(
         [sys.executable, "-m", "tercet", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True,

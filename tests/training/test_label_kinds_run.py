@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import accumulated, validation_batches
+from by_hand import accumulate_gradients, validation_batches
 from tiny_runs import (
     assert_same_run,
     child,
     dies_at_rename,
     exit_code,
     figures,
-    killed_at_random,
+    kill_at_random,
     tiny_labels_recipe,
     tiny_numbers_recipe,
     tiny_sets_recipe,
@@ -36,11 +36,11 @@ from tercet.training.tasks.labels import LabelsTask
 from tercet.training.tasks.open_task import task_of
 
 RECIPES: dict[str, Callable[..., Recipe]] = {"numbers": tiny_numbers_recipe, "sets": tiny_sets_recipe}
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Return a function that gives an uninterrupted run of a kind."""
     folder = tmp_path_factory.mktemp("own")
 
@@ -51,7 +51,7 @@ def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return run
 
 
-def task_for(kind: str, folder: Path, **settings: Any) -> LabelsTask:
+def make_task(kind: str, folder: Path, **settings: Any) -> LabelsTask:
     task = task_of(RECIPES[kind](folder, **settings), progress=False)
     assert isinstance(task, LabelsTask)
     return task
@@ -63,30 +63,32 @@ def last_figures(out: Path) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_figures_are_those_of_evaluate(kind: str, uninterrupted_run: Finished) -> None:
+def test_figures_are_those_of_evaluate(kind: str, uninterrupted_run: FinishedRun) -> None:
     out = uninterrupted_run(kind)
-    task, trained_model = task_for(kind, out.parent), load_model(out / "last")
+    task, trained_model = make_task(kind, out.parent), load_model(out / "last")
     assert isinstance(trained_model, Encoder)
-    scores, logged = (
+    scores, last_values = (
         score_classifier(trained_model.model, trained_model.tokenizer, task.corpus.validation),
         last_figures(out),
     )
     batches = validation_batches(task)
     losses = [task.loss(trained_model.model.eval(), batch).detach() for batch in batches]
     whole = sum(losses[1:], losses[0])
-    assert logged["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)
+    assert last_values["val/loss"] == pytest.approx(whole.mean.item(), rel=1e-5)
     assert whole.count == len(task.corpus.validation) == scores.count
     assert read_recipe(out).model == trained_model.model.spec
     if isinstance(scores, MultiLabelScores):
-        assert (logged["val/f1"], logged["val/accuracy"]) == pytest.approx((scores.f1, scores.exact_match))
-        assert "val/rmse" not in logged
+        assert (last_values["val/f1"], last_values["val/accuracy"]) == pytest.approx((scores.f1, scores.exact_match))
+        assert "val/rmse" not in last_values
     else:
         assert isinstance(scores, RegressionScores)
         names = ("rmse", "pearson", "spearman")
-        assert [logged[f"val/{name}"] for name in names] == pytest.approx([getattr(scores, name) for name in names])
+        assert [last_values[f"val/{name}"] for name in names] == pytest.approx(
+            [getattr(scores, name) for name in names]
+        )
         head = trained_model.label_head
         assert scores.rmse == pytest.approx(whole.mean.item() ** 0.5 * head.target_std, rel=1e-4)
-        assert not {"val/f1", "val/accuracy"} & logged.keys()
+        assert not {"val/f1", "val/accuracy"} & last_values.keys()
     best = load_model(out / "best").card
     by = dict(figures(out)[f"val/{best.best_by}"])
     assert best.step == max(by, key=lambda step: by[step])
@@ -127,27 +129,27 @@ def test_labels_are_learned(kind: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_accumulation_equals_one_big_batch(kind: str, tmp_path: Path) -> None:
     gradients = list[list[torch.Tensor]]()
     for micro in (16, 3):
-        task = task_for(kind, tmp_path, micro_batch_size=micro)
+        task = make_task(kind, tmp_path, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1).eval()
-        gradients.append(accumulated(task, model))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        gradients.append(accumulate_gradients(task, model))
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
 
 
-def texts_of(batches: list[Any]) -> list[tuple[list[int], Any]]:
+def text_rows(batches: list[Any]) -> list[tuple[list[int], Any]]:
     return sorted((row.tolist(), target.tolist()) for batch in batches for row, target in zip(*batch[::2], strict=True))
 
 
 @pytest.mark.parametrize("kind", RECIPES)
 def test_devices_share_a_step(kind: str, tmp_path: Path) -> None:
-    task = task_for(kind, tmp_path, batch_size=12, micro_batch_size=1)
-    shared = [batch for rank in range(3) for batch in task.batches(5, rank, 3)]
-    assert texts_of(shared) == texts_of(task.batches(5, 0, 1))
+    task = make_task(kind, tmp_path, batch_size=12, micro_batch_size=1)
+    rank_batches = [batch for rank in range(3) for batch in task.batches(5, rank, 3)]
+    assert text_rows(rank_batches) == text_rows(task.batches(5, 0, 1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_killed_in_the_middle_of_saving(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_saving(kind: str, uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](uninterrupted_run(kind).parent), tmp_path / "run"
 
     def work() -> None:
@@ -161,16 +163,16 @@ def test_killed_in_the_middle_of_saving(kind: str, uninterrupted_run: Finished, 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", RECIPES)
-def test_killed_at_any_time(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
+def test_killed_at_any_time(kind: str, uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](uninterrupted_run(kind).parent), tmp_path / "run"
-    assert killed_at_random(recipe, out, timed=tmp_path / "timed") >= 3
+    assert kill_at_random(recipe, out, timed_run=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
     assert_same_run(uninterrupted_run(kind), out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: Finished, tmp_path: Path) -> None:
+def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     """The scale of numbers and the labels come from the data, and are not a change of the recipe."""
     out = shutil.copytree(uninterrupted_run(kind), tmp_path / "run")
     assert main(["train", str(out), "--more", "4"]) == 0
@@ -179,8 +181,8 @@ def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: Finished, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_with_an_adapter_or_frozen_parts(kind: str, finished: Finished, tmp_path: Path) -> None:
-    settings = to_plain(RECIPES[kind](tmp_path)) | {"model": {}, "pretrained": str(finished("masked"))}
+def test_with_an_adapter_or_frozen_parts(kind: str, finished_run: FinishedRun, tmp_path: Path) -> None:
+    settings = to_plain(RECIPES[kind](tmp_path)) | {"model": {}, "pretrained": str(finished_run("masked"))}
     for name, change in (
         ("lora", {"adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}),
         ("frozen", {"freeze": ["embedding"]}),
@@ -188,27 +190,27 @@ def test_with_an_adapter_or_frozen_parts(kind: str, finished: Finished, tmp_path
         out = train(parse_recipe(merge(settings, change), name=name), tmp_path / name, quiet=True)
         trained_model = load_model(out)
         assert isinstance(trained_model, Encoder)
-        reloaded = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
-        assert reloaded.model.spec == trained_model.model.spec
+        reloaded_model = load_model(tercet.convert(out, tmp_path / f"{name}-again", merge=name == "lora"))
+        assert reloaded_model.model.spec == trained_model.model.spec
         texts = tmp_path / f"{kind}.jsonl"
         assert tercet.load(out).evaluate(texts) == tercet.load(tmp_path / f"{name}-again").evaluate(texts)
 
 
-def continued(kind: str, folder: Path, old: Path, **data: Any) -> Recipe:
+def finetune_recipe(kind: str, folder: Path, old: Path, **data: Any) -> Recipe:
     settings = to_plain(RECIPES[kind](folder)) | {"model": {}, "pretrained": str(old)}
     return parse_recipe(merge(settings, {"data": data, "training": {"max_steps": 1}}), name="continued")
 
 
 @pytest.mark.slow
 def test_a_head_of_another_kind_is_replaced(
-    finished: Finished, uninterrupted_run: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, uninterrupted_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for old, kind in (
-        (finished("labels"), "numbers"),
+        (finished_run("labels"), "numbers"),
         (uninterrupted_run("numbers"), "sets"),
         (uninterrupted_run("sets"), "numbers"),
     ):
-        out = train(continued(kind, uninterrupted_run(kind).parent, old), tmp_path / f"{old.name} {kind}")
+        out = train(finetune_recipe(kind, uninterrupted_run(kind).parent, old), tmp_path / f"{old.name} {kind}")
         assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
         head = load_model(out).require("classify").label_head
         assert head.problem_type == {"numbers": "regression"}.get(kind, "multi_label_classification")
@@ -222,13 +224,13 @@ def test_the_same_labels_of_another_kind_are_other_labels(tmp_path: Path, capsys
     (tmp_path / "sets.jsonl").write_text(
         "".join(json.dumps({"text": f"the {a} and the {b}", "label": [a, b]}) + "\n" for a in names for b in names)
     )
-    out = train(continued("sets", tmp_path, old), tmp_path / "run")
+    out = train(finetune_recipe("sets", tmp_path, old), tmp_path / "run")
     assert load_model(out).require("classify").label_head.labels == names
     assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_fine_tuned_regressor_uses_the_new_datas_scale(uninterrupted_run: Finished, tmp_path: Path) -> None:
+def test_fine_tuned_regressor_uses_the_new_datas_scale(uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     """Predictions are the same before the first step, although the new targets have another mean and spread."""
     (tmp_path / "b.jsonl").write_text(
         "".join(
@@ -236,14 +238,14 @@ def test_fine_tuned_regressor_uses_the_new_datas_scale(uninterrupted_run: Finish
         )
     )
     old = uninterrupted_run("numbers")
-    recipe = continued("numbers", old.parent, old, source=str(tmp_path / "b.jsonl"))
+    recipe = finetune_recipe("numbers", old.parent, old, source=str(tmp_path / "b.jsonl"))
     recipe = parse_recipe(merge(to_plain(recipe), {"training": {"optimizer": {"lr": 0}}}), name="still")
     out = train(recipe, tmp_path / "run", quiet=True)
     before, after = tercet.load(old), tercet.load(out)
     heads = [run.trained_model.require("classify").label_head for run in (before, after)]
     assert heads[0].target_mean != heads[1].target_mean
     texts = ["the red cat sleeps", "a bee"]
-    values = [[one.value for one in run.regress(texts)] for run in (before, after)]
+    values = [[prediction.value for prediction in run.regress(texts)] for run in (before, after)]
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
@@ -281,7 +283,7 @@ def test_a_wrong_label_is_one_line_and_writes_nothing(
     (tmp_path / "a.jsonl").write_text(f'{lines}{{"text": "last", "label": {label}}}\n')
     settings = ["data.problem_type=regression", "task.best_by=loss"]
     arguments = ["train", "classify-docstrings", "--data", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "run")]
-    assert main([*arguments, *(word for one in settings for word in ("--set", one))]) == 2
+    assert main([*arguments, *(word for setting in settings for word in ("--set", setting))]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / 'a.jsonl'} line 31 has" in error
     assert error.count("\n") == 1

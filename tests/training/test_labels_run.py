@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import accumulated, validation_batches
+from by_hand import accumulate_gradients, validation_batches
 from tiny_runs import figures, tiny_labels_recipe
 
 from tercet.checkpoint import load_model
@@ -20,36 +20,36 @@ from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.labels import LabelsTask
 from tercet.training.tasks.open_task import task_of
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
-def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> LabelsTask:
+def make_task(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> LabelsTask:
     task = task_of(tiny_labels_recipe(folder, changes, **training), progress=False)
     assert isinstance(task, LabelsTask)
     return task
 
 
-def texts_of(batches: list[LabeledBatch]) -> list[tuple[tuple[int, ...], int]]:
+def text_rows(batches: list[LabeledBatch]) -> list[tuple[tuple[int, ...], int]]:
     """Return the tokens without padding and the label of each text."""
-    found = list[tuple[tuple[int, ...], int]]()
+    texts = list[tuple[tuple[int, ...], int]]()
     for batch in batches:
         real = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.token_mask is None else batch.token_mask
         rows = zip(batch.inputs, real, batch.targets.tolist(), strict=True)
-        found += [(tuple(row[kept].tolist()), label) for row, kept, label in rows]
-    return found
+        texts += [(tuple(row[is_real].tolist()), label) for row, is_real, label in rows]
+    return texts
 
 
-def test_figures_are_those_of_evaluate(finished: Finished) -> None:
-    out = finished("labels")
-    task, trained_model = task_for(out.parent), load_model(out / "last")
+def test_figures_are_those_of_evaluate(finished_run: FinishedRun) -> None:
+    out = finished_run("labels")
+    task, trained_model = make_task(out.parent), load_model(out / "last")
     assert isinstance(trained_model.model, EncoderOnly)
     assert trained_model.model.spec.classifier is not None
     assert trained_model.model.spec.classifier.labels == tuple(sorted(("cat", "mouse", "cow", "duck", "bee")))
     assert trained_model.model.spec.masked_head is None
     scores = score_labels(trained_model.model, trained_model.tokenizer, task.corpus.validation)
-    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
-    assert logged["val/accuracy"] == pytest.approx(scores.accuracy)
-    assert logged["val/f1"] == pytest.approx(scores.f1)
+    last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert last_values["val/accuracy"] == pytest.approx(scores.accuracy)
+    assert last_values["val/f1"] == pytest.approx(scores.f1)
     best = load_model(out / "best").card
     accuracies = dict(figures(out)["val/accuracy"])
     assert best.step == max(accuracies, key=lambda step: accuracies[step])
@@ -57,28 +57,28 @@ def test_figures_are_those_of_evaluate(finished: Finished) -> None:
 
 
 def test_an_epoch_sees_each_text_once_with_its_label(tmp_path: Path) -> None:
-    task = task_for(tmp_path, batch_size=6, micro_batch_size=3)
+    task = make_task(tmp_path, batch_size=6, micro_batch_size=3)
     tokenizer = task.corpus.tokenizer
     steps = len(task.corpus.train) // 6
     assert len(task.corpus.train) % 6 == 0
-    seen = sorted(text for step in range(steps) for text in texts_of(task.batches(step, 0, 1)))
+    texts = sorted(text for step in range(steps) for text in text_rows(task.batches(step, 0, 1)))
     expected = list[tuple[tuple[int, ...], int]]()
     for line in (tmp_path / "labels.jsonl").read_text().splitlines():
         example = json.loads(line)
         ids = (tokenizer.bos_id, *tokenizer.encode(example["text"])[:6], tokenizer.eos_id)
         expected.append((ids, task.corpus.labels.index(example["label"])))  # pyright: ignore[reportArgumentType]
-    assert set(seen) <= set(expected)
-    assert len(set(seen)) == len(seen) == len(task.corpus.train)
-    assert task.tokens_before(steps) == sum(len(ids) for ids, _ in seen)
+    assert set(texts) <= set(expected)
+    assert len(set(texts)) == len(texts) == len(task.corpus.train)
+    assert task.tokens_before(steps) == sum(len(ids) for ids, _ in texts)
 
 
 def test_devices_share_a_step(tmp_path: Path) -> None:
-    task = task_for(tmp_path, batch_size=12, micro_batch_size=2)
+    task = make_task(tmp_path, batch_size=12, micro_batch_size=2)
     for step in (0, 7):
-        whole = texts_of(task.batches(step, 0, 1))
-        shared = texts_of([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
-        assert sorted(shared) == sorted(whole)
-    held_out = texts_of(validation_batches(task))
+        whole = text_rows(task.batches(step, 0, 1))
+        rank_texts = text_rows([batch for rank in range(3) for batch in task.batches(step, rank, 3)])
+        assert sorted(rank_texts) == sorted(whole)
+    held_out = text_rows(validation_batches(task))
     assert len(held_out) == len(task.corpus.validation)
 
 
@@ -86,11 +86,11 @@ def test_devices_share_a_step(tmp_path: Path) -> None:
 def test_accumulation_equals_one_big_batch(tmp_path: Path, over: str) -> None:
     gradients = list[list[torch.Tensor]]()
     for micro in (16, 3):
-        task = task_for(tmp_path, words_and_tags(tmp_path) if over == "tokens" else {}, micro_batch_size=micro)
+        task = make_task(tmp_path, words_and_tags(tmp_path) if over == "tokens" else {}, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1).eval()
-        gradients.append(accumulated(task, model))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        gradients.append(accumulate_gradients(task, model))
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
 
 
 def words_and_tags(folder: Path) -> dict[str, Any]:
@@ -151,4 +151,4 @@ def test_easy_labels_are_learned(tmp_path: Path) -> None:
 )
 def test_incompatible_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        task_for(tmp_path, changes)
+        make_task(tmp_path, changes)

@@ -15,7 +15,7 @@ LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "found"),
+    ("environment", "expected"),
     [
         ({}, None),
         ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # of an unknown launcher
@@ -31,8 +31,8 @@ LONE = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
         ({**SRUN, **TORCHRUN}, Launch("torchrun", 4, 2)),  # srun starts torchrun
     ],
 )
-def test_launcher_is_detected(environment: Mapping[str, str], found: Launch | None) -> None:
-    assert detect_launch(environment) == found
+def test_launcher_is_detected(environment: Mapping[str, str], expected: Launch | None) -> None:
+    assert detect_launch(environment) == expected
 
 
 @pytest.mark.parametrize(

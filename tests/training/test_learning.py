@@ -25,9 +25,9 @@ def test_string_task_is_learned_exactly(tmp_path: Path, task: str) -> None:
     def line(word: str) -> str:
         return f"{word}>{word if task == 'copy' else word[::-1]}."
 
-    unseen, seen = words[:60], words[60:]
-    (tmp_path / "seen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in seen))
-    (tmp_path / "unseen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in unseen))
+    validation_words, training_words = words[:60], words[60:]
+    (tmp_path / "seen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in training_words))
+    (tmp_path / "unseen.jsonl").write_text("".join(f'{{"text": "{line(word)}"}}\n' for word in validation_words))
     recipe = parse_recipe(
         {
             "task": {"kind": "language", "batch_size": 64, "sample_tokens": 0},
@@ -50,11 +50,11 @@ def test_string_task_is_learned_exactly(tmp_path: Path, task: str) -> None:
         name=task,
     )
     trained_model = load_model(train(recipe, tmp_path / "run", quiet=True) / "last")
-    prompts = [f"{word}>" for word in unseen]
+    prompts = [f"{word}>" for word in validation_words]
     answers = generate(
         trained_model.model, trained_model.tokenizer, prompts, Sampling(max_new_tokens=5, temperature=0.0)
     )
-    assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in unseen]
+    assert [answer.prompt + answer.text for answer in answers] == [line(word) for word in validation_words]
 
 
 @pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])

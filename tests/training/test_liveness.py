@@ -78,8 +78,10 @@ def test_living_and_finished_ranks_are_not_reported_lost(ranks: Ranks) -> None:
 def test_rank_lost_by_rank_0_is_reported_to_all(ranks: Ranks) -> None:
     ranks.silence(2)
     for rank in (0, 1):
-        said = ranks.reports[rank].get(timeout=5)
-        assert said.startswith(f"rank 2 on {HOST} has sent no heartbeat for {PATIENCE * BEAT:.3g} s: it has died or is")
+        report = ranks.reports[rank].get(timeout=5)
+        assert report.startswith(
+            f"rank 2 on {HOST} has sent no heartbeat for {PATIENCE * BEAT:.3g} s: it has died or is"
+        )
 
 
 @pytest.mark.slow
@@ -109,9 +111,9 @@ def test_failed_exchange_names_the_silent_rank(ranks: Ranks) -> None:
     """A rank that only observes rank 0 gives the explanation too."""
     assert ranks.beating[1].explain() is None
     ranks.silence(2)
-    said = ranks.beating[1].explain()
-    assert said is not None
-    assert said.startswith(f"rank 2 on {HOST} has sent no heartbeat for {GRACE * BEAT:.2g} s")
+    explanation = ranks.beating[1].explain()
+    assert explanation is not None
+    assert explanation.startswith(f"rank 2 on {HOST} has sent no heartbeat for {GRACE * BEAT:.2g} s")
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from machines import start_run
 from tiny_runs import (
     CHECKPOINT,
     MUON,
+    NO_DROPOUT,
     PAIRS_MUON,
     TINY,
-    UNDROPPED,
     dies_at_rename,
     figures,
     tiny_numbers_recipe,
@@ -32,14 +32,14 @@ from tercet.training import Recipe, parse_recipe, train
 PROGRAM = Path(__file__).with_name("train_one.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 PLAIN_CALL: list[str] = []  # the first process starts the second
-ALIKE: dict[str, dict[str, Any]] = {
+COMPARABLE_SETTINGS: dict[str, dict[str, Any]] = {
     # Without biases: the gradient of a key's bias is rounding noise, which Adam scales to a full step.
-    "text": {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}},
+    "text": {"model": {"stack": {"bias": False, "dropout": NO_DROPOUT}}},
     "pairs": {
-        "model": {"encoder": {"dropout": UNDROPPED}, "decoder": {"dropout": UNDROPPED}},
+        "model": {"encoder": {"dropout": NO_DROPOUT}, "decoder": {"dropout": NO_DROPOUT}},
         "task": {"batch_tokens": 256},  # four buckets, divisible by two
     },
-    "masked": {"model": {"stack": {"dropout": UNDROPPED}}},
+    "masked": {"model": {"stack": {"dropout": NO_DROPOUT}}},
     "labels": {"model": {"classifier": {"dropout": 0.0}}},
     "numbers": {"model": {"classifier": {"dropout": 0.0}}},
     "sets": {"model": {"classifier": {"dropout": 0.0}}},
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.slow
 def recipe_for_two(folder: Path, family: str, **training: Any) -> Recipe:
     if family != "pairs":
         training["micro_batch_size"] = 2
-    return RECIPES[family](folder, ALIKE[family], devices=2, **training)
+    return RECIPES[family](folder, COMPARABLE_SETTINGS[family], devices=2, **training)
 
 
 def launch(folder: Path, launcher: list[str], recipe: Recipe) -> Path:
@@ -62,12 +62,12 @@ def launch(folder: Path, launcher: list[str], recipe: Recipe) -> Path:
     out = folder / "two"
     command = [sys.executable, *launcher, str(PROGRAM), str(folder / "two.yaml"), str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert completed.returncode == 0, completed.stderr[:3000] + "\n...\n" + completed.stderr[-3000:]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert process.returncode == 0, process.stderr[:3000] + "\n...\n" + process.stderr[-3000:]
     return out
 
 
-SCORED = (
+SCORE_METRICS = (
     "val/bleu",
     "val/f1",
     "val/rmse",
@@ -77,20 +77,20 @@ SCORED = (
 )  # computed on the whole model, which no device has in a sharded run
 
 
-def assert_nearly_same(one: Path, two: Path, *, sharded: bool = False) -> None:
+def assert_nearly_same(expected_run: Path, actual_run: Path, *, sharded: bool = False) -> None:
     for folder in ("last", "best"):
-        a, b = (load_model(run / folder).model.state_dict() for run in (one, two))
+        a, b = (load_model(run / folder).model.state_dict() for run in (expected_run, actual_run))
         for name in a:
             torch.testing.assert_close(a[name], b[name], atol=1e-5, rtol=1e-4)
-    expected, actual = figures(one), figures(two)
+    expected, actual = figures(expected_run), figures(actual_run)
     for name in expected:
-        if sharded and name in SCORED:
+        if sharded and name in SCORE_METRICS:
             assert not actual[name]
             continue
         assert [step for step, _ in expected[name]] == [step for step, _ in actual[name]], name
         assert [y for _, y in actual[name]] == pytest.approx([y for _, y in expected[name]], rel=1e-4), name
-    assert json.loads((two / "run.json").read_text())["finished"]
-    assert (two / "loss.png").exists()
+    assert json.loads((actual_run / "run.json").read_text())["finished"]
+    assert (actual_run / "loss.png").exists()
 
 
 def exhaustive(*values: Any) -> Any:
@@ -111,11 +111,13 @@ def exhaustive(*values: Any) -> Any:
 def test_launched_processes_train_like_one(
     tmp_path: Path, launcher: list[str], family: str, training: dict[str, Any]
 ) -> None:
-    one = train(
-        RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True
+    single_run = train(
+        RECIPES[family](tmp_path, COMPARABLE_SETTINGS[family], **training | {"strategy": "auto"}),
+        tmp_path / "one",
+        quiet=True,
     )
     two = launch(tmp_path, launcher, recipe_for_two(tmp_path, family, **training))
-    assert_nearly_same(one, two, sharded=training.get("strategy") in ("fsdp", "tp"))
+    assert_nearly_same(single_run, two, sharded=training.get("strategy") in ("fsdp", "tp"))
 
 
 @pytest.mark.parametrize(
@@ -142,23 +144,25 @@ def test_launched_processes_train_like_one(
 )
 def test_two_processes_train_like_one(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
     training = {"max_steps": 6, **training}
-    one = train(
-        RECIPES[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True
+    single_run = train(
+        RECIPES[family](tmp_path, COMPARABLE_SETTINGS[family], **training | {"strategy": "auto"}),
+        tmp_path / "one",
+        quiet=True,
     )
     start_run(recipe_for_two(tmp_path, family, **training), tmp_path / "two").finish()
-    assert_nearly_same(one, tmp_path / "two", sharded=training.get("strategy") in ("fsdp", "tp"))
+    assert_nearly_same(single_run, tmp_path / "two", sharded=training.get("strategy") in ("fsdp", "tp"))
 
 
 @pytest.mark.parametrize("family", ["text", exhaustive("pairs"), exhaustive("labels")])
-def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
+def test_two_processes_train_one_adapter(tmp_path: Path, finished_run: Callable[[str], Path], family: str) -> None:
     """Most weights have no gradient, and a strategy that waits for gradients must skip them."""
-    settings = to_plain(TINY[family](tmp_path, ALIKE[family]))
-    settings["model"] = {"stack": {"dropout": UNDROPPED}} if family == "text" else ALIKE[family]["model"]
-    settings |= {"pretrained": str(finished(family)), "adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}
-    one = train(parse_recipe(settings, name="one"), tmp_path / "one", quiet=True)
-    shared = merge(settings, {"training": {"devices": 2, "strategy": "ddp"}})
-    start_run(parse_recipe(shared, name="two"), tmp_path / "two").finish()
-    assert_nearly_same(one, tmp_path / "two")
+    settings = to_plain(TINY[family](tmp_path, COMPARABLE_SETTINGS[family]))
+    settings["model"] = {"stack": {"dropout": NO_DROPOUT}} if family == "text" else COMPARABLE_SETTINGS[family]["model"]
+    settings |= {"pretrained": str(finished_run(family)), "adapter": {"kind": "lora", "rank": 3, "targets": ["all"]}}
+    single_run = train(parse_recipe(settings, name="one"), tmp_path / "one", quiet=True)
+    two_device_settings = merge(settings, {"training": {"devices": 2, "strategy": "ddp"}})
+    start_run(parse_recipe(two_device_settings, name="two"), tmp_path / "two").finish()
+    assert_nearly_same(single_run, tmp_path / "two")
     assert load_model(tmp_path / "two" / "last").adapter is not None
 
 
@@ -168,27 +172,35 @@ def test_two_processes_train_one_adapter(tmp_path: Path, finished: Callable[[str
     ids=["text-ddp", "text-fsdp", "pairs-ddp"],
 )
 def test_two_processes_resume(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
-    one = train(TINY[family](tmp_path, ALIKE[family], **training | {"strategy": "auto"}), tmp_path / "one", quiet=True)
+    single_run = train(
+        TINY[family](tmp_path, COMPARABLE_SETTINGS[family], **training | {"strategy": "auto"}),
+        tmp_path / "one",
+        quiet=True,
+    )
     recipe, two = recipe_for_two(tmp_path, family, **training), tmp_path / "two"
     assert start_run(recipe, two, prepare=dies_at_rename(1, after=True, name=CHECKPOINT)).wait() == -signal.SIGKILL
     assert list((two / "checkpoints").iterdir())
     assert not json.loads((two / "run.json").read_text())["finished"]
     start_run(recipe, two).finish()
-    assert_nearly_same(one, two, sharded=training["strategy"] == "fsdp")
+    assert_nearly_same(single_run, two, sharded=training["strategy"] == "fsdp")
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, PLAIN_CALL], ids=["torchrun", "lightning"])
 @pytest.mark.exhaustive
 def test_launched_processes_extend_a_run(tmp_path: Path, launcher: list[str]) -> None:
     """The processes determine the new length separately, before or after the first has recorded it."""
-    one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
+    single_run = train(
+        TINY["text"](tmp_path, COMPARABLE_SETTINGS["text"], schedule="constant"), tmp_path / "one", quiet=True
+    )
     launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant", max_steps=6))
-    assert_nearly_same(one, launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant")))
+    assert_nearly_same(single_run, launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant")))
 
 
 def test_two_processes_extend_a_run(tmp_path: Path) -> None:
-    one = train(TINY["text"](tmp_path, ALIKE["text"], schedule="constant"), tmp_path / "one", quiet=True)
+    single_run = train(
+        TINY["text"](tmp_path, COMPARABLE_SETTINGS["text"], schedule="constant"), tmp_path / "one", quiet=True
+    )
     for steps in (6, 12):
         recipe = recipe_for_two(tmp_path, "text", schedule="constant", max_steps=steps)
         start_run(recipe, tmp_path / "two").finish()
-    assert_nearly_same(one, tmp_path / "two")
+    assert_nearly_same(single_run, tmp_path / "two")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import accumulated
-from tiny_runs import UNDROPPED, figures, resume_state, tiny_masked_recipe
+from by_hand import accumulate_gradients
+from tiny_runs import NO_DROPOUT, figures, resume_state, tiny_masked_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -19,26 +19,26 @@ from tercet.training import parse_recipe, read_recipe, train
 from tercet.training.tasks.masked import BLOCK, MaskedTask
 from tercet.training.tasks.open_task import task_of
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
-def task_for(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> MaskedTask:
+def make_task(folder: Path, changes: dict[str, Any] | None = None, /, **training: Any) -> MaskedTask:
     task = task_of(tiny_masked_recipe(folder, changes, **training), progress=False)
     assert isinstance(task, MaskedTask)
     return task
 
 
-def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]]:
+def split_rows(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]]:
     """Return each row's inputs, and its hidden tokens by position."""
-    found = list[tuple[list[int], dict[int, int]]]()
+    masked_rows = list[tuple[list[int], dict[int, int]]]()
     for batch in batches:
         length = batch.inputs.shape[1]
         used = batch.targets != IGNORE_INDEX
         hidden = dict(zip(batch.positions[used].tolist(), batch.targets[used].tolist(), strict=True))
         for row, inputs in enumerate(batch.inputs.tolist()):
             row_hidden = {place - row * length: token for place, token in hidden.items() if place // length == row}
-            found.append((inputs, row_hidden))
-    return found
+            masked_rows.append((inputs, row_hidden))
+    return masked_rows
 
 
 @pytest.mark.slow
@@ -46,40 +46,40 @@ def rows_of(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, int]]
 def test_masks_depend_only_on_the_row_of_the_step(tmp_path: Path, rows: Any) -> None:
     changes = {"data": {"rows": rows}}
     size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that are divided between two devices
-    whole = task_for(tmp_path, changes, batch_size=size, micro_batch_size=None)
+    whole = make_task(tmp_path, changes, batch_size=size, micro_batch_size=None)
     for micro in (1, 7, size // 2):
-        other = task_for(tmp_path, changes, batch_size=size, micro_batch_size=micro)
+        other_task = make_task(tmp_path, changes, batch_size=size, micro_batch_size=micro)
         for step in (0, 3):
-            expected = rows_of(whole.batches(step, 0, 1))
-            assert rows_of(other.batches(step, 0, 1)) == expected
-            assert rows_of([*other.batches(step, 0, 2), *other.batches(step, 1, 2)]) == expected
-    assert sum(len(hidden) for _, hidden in rows_of(whole.batches(0, 0, 1))) > size
+            expected = split_rows(whole.batches(step, 0, 1))
+            assert split_rows(other_task.batches(step, 0, 1)) == expected
+            assert split_rows([*other_task.batches(step, 0, 2), *other_task.batches(step, 1, 2)]) == expected
+    assert sum(len(hidden) for _, hidden in split_rows(whole.batches(0, 0, 1))) > size
 
 
 def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Path) -> None:
     text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows at fixed positions
-    task, repeated = task_for(tmp_path, text), task_for(tmp_path, text)
-    assert rows_of(task.batches(5, 0, 1)) == rows_of(repeated.batches(5, 0, 1))
+    task, repeated = make_task(tmp_path, text), make_task(tmp_path, text)
+    assert split_rows(task.batches(5, 0, 1)) == split_rows(repeated.batches(5, 0, 1))
     hidden: dict[int, list[dict[int, int]]] = {}
     for step in range(2 * len(task.rows) // 16):
         numbers, _ = task.plan.rows(step)
-        for number, (_, row_hidden) in zip(numbers.tolist(), rows_of(task.batches(step, 0, 1)), strict=True):
+        for number, (_, row_hidden) in zip(numbers.tolist(), split_rows(task.batches(step, 0, 1)), strict=True):
             hidden.setdefault(number, []).append(row_hidden)
-    twice = [masks for masks in hidden.values() if len(masks) == 2]
-    assert sum(one != other for one, other in twice) > 0.8 * len(twice)
+    mask_pairs = [masks for masks in hidden.values() if len(masks) == 2]
+    assert sum(first != second for first, second in mask_pairs) > 0.8 * len(mask_pairs)
 
 
 def test_each_step_and_each_block_of_its_rows_hides_other_places(tmp_path: Path) -> None:
-    task = task_for(tmp_path, batch_size=2 * BLOCK, micro_batch_size=None)
-    hidden = [[set(row_hidden) for _, row_hidden in rows_of(task.batches(step, 0, 1))] for step in range(2)]
+    task = make_task(tmp_path, batch_size=2 * BLOCK, micro_batch_size=None)
+    hidden = [[set(row_hidden) for _, row_hidden in split_rows(task.batches(step, 0, 1))] for step in range(2)]
     blocks = [rows[first : first + BLOCK] for rows in hidden for first in (0, BLOCK)]
-    assert all(one != other for n, one in enumerate(blocks) for other in blocks[:n])
+    assert all(block != previous for n, block in enumerate(blocks) for previous in blocks[:n])
 
 
 def test_each_hidden_token_was_there_and_no_special_one_is_hidden(tmp_path: Path) -> None:
-    task = task_for(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay unchanged
+    task = make_task(tmp_path, masking={"masked": 0.0, "random": 0.0})  # all stay unchanged
     special = task.corpus.tokenizer.special_ids
-    for inputs, hidden in rows_of(task.batches(2, 0, 1)):
+    for inputs, hidden in split_rows(task.batches(2, 0, 1)):
         assert all(inputs[place] == token and token not in special for place, token in hidden.items())
         assert inputs[0] == task.corpus.tokenizer.bos_id
         assert inputs[-1] == task.corpus.tokenizer.eos_id
@@ -87,35 +87,35 @@ def test_each_hidden_token_was_there_and_no_special_one_is_hidden(tmp_path: Path
 
 
 def test_accumulation_equals_one_big_batch(tmp_path: Path) -> None:
-    changes = {"model": {"stack": {"dropout": UNDROPPED}}}
+    changes = {"model": {"stack": {"dropout": NO_DROPOUT}}}
     gradients = list[list[torch.Tensor]]()
     for micro in (16, 3):
-        task = task_for(tmp_path, changes, micro_batch_size=micro)
+        task = make_task(tmp_path, changes, micro_batch_size=micro)
         model = build(task.recipe.model, seed=1)
-        gradients.append(accumulated(task, model))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        gradients.append(accumulate_gradients(task, model))
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
 
 
-def test_the_validation_is_that_of_evaluate(finished: Finished) -> None:
-    out = finished("masked")
-    task, trained_model = task_for(out.parent), load_model(out / "last")
+def test_the_validation_is_that_of_evaluate(finished_run: FinishedRun) -> None:
+    out = finished_run("masked")
+    task, trained_model = make_task(out.parent), load_model(out / "last")
     assert isinstance(trained_model.model, EncoderOnly)
     scores = score_masked(trained_model.model, trained_model.tokenizer, task.corpus)
-    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
-    assert logged["val/loss"] == pytest.approx(scores.masked_loss, rel=1e-5)
-    assert logged["val/accuracy"] == pytest.approx(scores.masked_accuracy, rel=1e-6)
-    assert logged["val/unigram_entropy"] == pytest.approx(scores.unigram_entropy, rel=1e-6)
+    last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert last_values["val/loss"] == pytest.approx(scores.masked_loss, rel=1e-5)
+    assert last_values["val/accuracy"] == pytest.approx(scores.masked_accuracy, rel=1e-6)
+    assert last_values["val/unigram_entropy"] == pytest.approx(scores.unigram_entropy, rel=1e-6)
 
 
-def test_tokens_are_counted_after_resuming(finished: Finished) -> None:
-    out = finished("masked")
+def test_tokens_are_counted_after_resuming(finished_run: FinishedRun) -> None:
+    out = finished_run("masked")
     assert [y for _, y in figures(out)["tokens"]] == [160 * step for step in range(1, 13)]
     assert resume_state(out)["global_step"] == 12
 
 
-def test_samples_contain_filled_masks(finished: Finished) -> None:
-    out = finished("masked")
+def test_samples_contain_filled_masks(finished_run: FinishedRun) -> None:
+    out = finished_run("masked")
     blocks = (out / "samples" / "step-000012.txt").read_text().split("\n\n")
     assert len(blocks) == 3
     hidden = 0
@@ -158,7 +158,7 @@ def test_plateau_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[
 )
 def test_incompatible_settings_are_rejected(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        task_for(tmp_path, changes)
+        make_task(tmp_path, changes)
 
 
 def learnt(
@@ -215,13 +215,13 @@ def key_values(n: int) -> list[str]:
 @pytest.mark.slow
 def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
     out = learnt(tmp_path, key_values(1500), max_len=14, steps=150)
-    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
-    assert logged["val/loss"] < 0.1 * logged["val/unigram_entropy"]
+    last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert last_values["val/loss"] < 0.1 * last_values["val/unigram_entropy"]
     trained_model = load_model(out / "last")
     assert isinstance(trained_model.model, EncoderOnly)
     corpus = task_of(read_recipe(out), progress=False).corpus  # pyright: ignore[reportAttributeAccessIssue]
-    both = score_masked(trained_model.model, trained_model.tokenizer, corpus, document_mask=True)
-    assert both.masked_loss == pytest.approx(logged["val/loss"], rel=1e-4)
+    scores = score_masked(trained_model.model, trained_model.tokenizer, corpus, document_mask=True)
+    assert scores.masked_loss == pytest.approx(last_values["val/loss"], rel=1e-4)
     trained_model.model.stack.causal = True
     left = score_masked(trained_model.model, trained_model.tokenizer, corpus, document_mask=True)
     assert left.masked_loss > 0.2 * left.unigram_entropy
@@ -232,6 +232,6 @@ def test_paragraph_is_memorized(tmp_path: Path) -> None:
     chance = random.Random(1)
     sentences = [" ".join(chance.choices(WORDS, k=40)) for _ in range(5)]
     out = learnt(tmp_path, sentences, max_len=42, steps=250, by_heart=True, batch_size=10)
-    logged = {name: column[-1][1] for name, column in figures(out).items() if column}
-    assert logged["val/accuracy"] >= 0.95
-    assert logged["val/loss"] < 0.3
+    last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
+    assert last_values["val/accuracy"] >= 0.95
+    assert last_values["val/loss"] < 0.3

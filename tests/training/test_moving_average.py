@@ -35,21 +35,25 @@ def resume_weights(run: Path) -> dict[str, Tensor]:
 
 
 def assert_is_average(run: Path, folder: str, step: Step) -> None:
-    held = load_model(run / folder).model.state_dict()
-    assert held.keys() == step.average.keys()
+    saved_weights = load_model(run / folder).model.state_dict()
+    assert saved_weights.keys() == step.average.keys()
     for name, average in step.average.items():
-        torch.testing.assert_close(held[name], average, atol=1e-6, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            saved_weights[name], average, atol=1e-6, rtol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("family", families("pairs", "labels"))
-def test_best_and_last_are_averages_of_the_steps(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
+def test_best_and_last_are_averages_of_the_steps(
+    tmp_path: Path, finished_run: Callable[[str], Path], family: str
+) -> None:
     recipe = TINY[family](tmp_path, ema=0.4, **NO_SAMPLES[family])
-    out = finished(family) if family == "pairs" else train(recipe, tmp_path / "run", quiet=True)
+    out = finished_run(family) if family == "pairs" else train(recipe, tmp_path / "run", quiet=True)
     steps = list(steps_by_hand(task_of(recipe, progress=False)))
     assert_is_average(out, "last", steps[-1])
     assert_is_average(out, "best", steps[load_model(out / "best").card.step - 1])
-    held = resume_weights(out)
-    assert all(torch.equal(held[name], x) for name, x in steps[-1].weights.items())
+    saved_weights = resume_weights(out)
+    assert all(torch.equal(saved_weights[name], x) for name, x in steps[-1].weights.items())
     name = "embedding.weight"
     assert not torch.allclose(steps[-1].average[name], steps[-1].weights[name], atol=1e-5)
 
@@ -71,27 +75,29 @@ def test_early_average_is_not_the_first_weights(tmp_path: Path) -> None:
     out = train(tiny_pairs_recipe(tmp_path, ema=0.999, max_steps=5), tmp_path / "run", quiet=True)
     first = train(tiny_pairs_recipe(tmp_path, max_steps=1), tmp_path / "first", quiet=True)
     average = load_model(out / "last").model.state_dict()["embedding.weight"]
-    begun, now = resume_weights(first)["embedding.weight"], resume_weights(out)["embedding.weight"]
-    assert float((average - now).norm()) < 0.5 * float((begun - now).norm())
+    first_embedding, last_embedding = resume_weights(first)["embedding.weight"], resume_weights(out)["embedding.weight"]
+    assert float((average - last_embedding).norm()) < 0.5 * float((first_embedding - last_embedding).norm())
     assert load_model(first / "last").model.state_dict().keys() == resume_weights(first).keys()
-    assert torch.equal(load_model(first / "last").model.state_dict()["embedding.weight"], begun)
+    assert torch.equal(load_model(first / "last").model.state_dict()["embedding.weight"], first_embedding)
 
 
 @pytest.mark.parametrize("family", families("pairs", "text"))
-def test_average_changes_only_validated_weights(tmp_path: Path, finished: Callable[[str], Path], family: str) -> None:
+def test_average_changes_only_validated_weights(
+    tmp_path: Path, finished_run: Callable[[str], Path], family: str
+) -> None:
     other_recipe = TINY[family](tmp_path, ema=None if family == "pairs" else 0.4)
-    runs = finished(family), train(other_recipe, tmp_path / "other", quiet=True)
-    with_it, without = runs if family == "pairs" else reversed(runs)
-    assert not any("average" in name for name in resume_state(without)["state_dict"])
-    one, other = resume_weights(with_it), resume_weights(without)
-    assert all(torch.equal(one[name], x) for name, x in other.items())
-    expected, actual = figures(without), figures(with_it)
+    runs = finished_run(family), train(other_recipe, tmp_path / "other", quiet=True)
+    averaged_run, plain_run = runs if family == "pairs" else reversed(runs)
+    assert not any("average" in name for name in resume_state(plain_run)["state_dict"])
+    averaged_weights, plain_weights = resume_weights(averaged_run), resume_weights(plain_run)
+    assert all(torch.equal(averaged_weights[name], x) for name, x in plain_weights.items())
+    expected, actual = figures(plain_run), figures(averaged_run)
     assert actual["train/loss"] == expected["train/loss"]
     assert actual["grad_norm"] == expected["grad_norm"]
     assert actual["val/loss"] != expected["val/loss"]
-    held = load_model(without / "last").model.state_dict()
-    assert all(torch.equal(held[name], x) for name, x in other.items())
-    assert weights(with_it) != weights(without)
+    saved_weights = load_model(plain_run / "last").model.state_dict()
+    assert all(torch.equal(saved_weights[name], x) for name, x in plain_weights.items())
+    assert weights(averaged_run) != weights(plain_run)
 
 
 def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
@@ -104,5 +110,7 @@ def test_tied_weights_stay_tied_in_the_average(tmp_path: Path) -> None:
     sizes = [sum(p.numel() for p in model.parameters()) for model in (module.model, module.eval_model)]
     assert sizes[0] == sizes[1]
     assert not any(p.requires_grad for p in module.eval_model.parameters())
-    held = [p for group in build_optimizer(module.spec.optimizer, module.model).param_groups for p in group["params"]]
-    assert len(held) == len(list(module.model.parameters()))
+    parameters = [
+        p for group in build_optimizer(module.spec.optimizer, module.model).param_groups for p in group["params"]
+    ]
+    assert len(parameters) == len(list(module.model.parameters()))

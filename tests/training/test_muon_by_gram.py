@@ -25,7 +25,7 @@ def plainly(matrix: Tensor, iterations: int) -> Tensor:
     return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
-def with_spectrum(rows: int, columns: int, values: Tensor, *, seed: int) -> Tensor:
+def matrix_with_spectrum(rows: int, columns: int, values: Tensor, *, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     left, right = (torch.linalg.qr(torch.randn(n, n, generator=generator))[0] for n in (rows, columns))
     return left[:, : len(values)] @ torch.diag(values) @ right[:, : len(values)].T
@@ -52,23 +52,23 @@ def test_it_is_the_plain_iteration(
 ) -> None:
     count = min(rank, rows, columns)
     values = size * torch.linspace(1.0, smallest, count)
-    matrix = with_spectrum(rows, columns, values, seed=seed)
+    matrix = matrix_with_spectrum(rows, columns, values, seed=seed)
     matrix = matrix.T.contiguous() if tall else matrix
-    found = orthogonalize(matrix[None], iterations)[0]
-    assert torch.linalg.matrix_norm(found.double() - plainly(matrix, iterations), 2) < CLOSE
+    result = orthogonalize(matrix[None], iterations)[0]
+    assert torch.linalg.matrix_norm(result.double() - plainly(matrix, iterations), 2) < CLOSE
 
 
 @pytest.mark.parametrize("shape", [(96, 389), (389, 96), (96, 97)])
 @pytest.mark.parametrize("smallest", [1e-2, 1e-5, 1e-9])
 def test_at_the_sizes_of_a_model(shape: tuple[int, int], smallest: float) -> None:
     values = torch.logspace(0, torch.tensor(smallest).log10().item(), min(shape))
-    matrix = with_spectrum(*shape, values, seed=1)
-    found = orthogonalize(matrix[None])[0]
-    assert torch.linalg.matrix_norm(found.double() - plainly(matrix, 5), 2) < CLOSE
+    matrix = matrix_with_spectrum(*shape, values, seed=1)
+    result = orthogonalize(matrix[None])[0]
+    assert torch.linalg.matrix_norm(result.double() - plainly(matrix, 5), 2) < CLOSE
 
 
 def test_many_iterations_need_a_recomputed_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = with_spectrum(11, 60, torch.tensor([1.0, 0.5, 0.3]), seed=3)
+    matrix = matrix_with_spectrum(11, 60, torch.tensor([1.0, 0.5, 0.3]), seed=3)
     plain = plainly(matrix, 10)
 
     def distance() -> float:
@@ -82,10 +82,10 @@ def test_many_iterations_need_a_recomputed_gram_matrix(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("shape", [(11, 60), (60, 11), (24, 24)])
 def test_a_step_within_autocast_is_as_exact(shape: tuple[int, int]) -> None:
     """If a trainer runs whole steps within autocast, rounding the products to bfloat16 would prevent learning."""
-    matrix = with_spectrum(*shape, torch.logspace(0, -4, min(shape)), seed=2)[None]
+    matrix = matrix_with_spectrum(*shape, torch.logspace(0, -4, min(shape)), seed=2)[None]
     with torch.autocast("cpu", torch.bfloat16):
-        found = orthogonalize(matrix)
-    torch.testing.assert_close(found, orthogonalize(matrix), rtol=0, atol=0)
+        result = orthogonalize(matrix)
+    torch.testing.assert_close(result, orthogonalize(matrix), rtol=0, atol=0)
 
 
 @settings(max_examples=30)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_runs import MUON, TINY, UNDROPPED, child, exit_code, figures, resume_state, tiny_recipe, weights
+from tiny_runs import MUON, NO_DROPOUT, TINY, child, exit_code, figures, resume_state, tiny_recipe, weights
 from torch import Tensor, nn
 
 from tercet.checkpoint import load_model
@@ -29,28 +29,30 @@ EVAL = {"validate_every": 1, "save_every": 5, "log_every": 5, "sample_tokens": 3
 @pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, MUON], ids=lambda spec: spec["kind"])
 def test_validation_and_samples_do_not_change_a_run(tmp_path: Path, optimizer: dict[str, Any]) -> None:
     quiet = {"validate_every": 12, "save_every": 12, "log_every": 12, "sample_tokens": 0}
-    one = train(tiny_recipe(tmp_path, optimizer=optimizer, **quiet), tmp_path / "one", quiet=True)
-    other = train(tiny_recipe(tmp_path, optimizer=optimizer, **EVAL), tmp_path / "other", quiet=True)
-    assert weights(one) == weights(other)
+    plain_run = train(tiny_recipe(tmp_path, optimizer=optimizer, **quiet), tmp_path / "one", quiet=True)
+    evaluated_run = train(tiny_recipe(tmp_path, optimizer=optimizer, **EVAL), tmp_path / "other", quiet=True)
+    assert weights(plain_run) == weights(evaluated_run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
-def test_activation_checkpointing_changes_no_weight(tmp_path: Path, kind: str, finished: Callable[[str], Path]) -> None:
+def test_activation_checkpointing_changes_no_weight(
+    tmp_path: Path, kind: str, finished_run: Callable[[str], Path]
+) -> None:
     checkpointed_run = train(TINY[kind](tmp_path, activation_checkpointing=True), tmp_path / "again", quiet=True)
-    assert weights(checkpointed_run) == weights(finished(kind))
+    assert weights(checkpointed_run) == weights(finished_run(kind))
 
 
 @pytest.mark.slow
 def test_run_is_independent_of_the_global_generator(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    one = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)
+    first_run = train(tiny_recipe(tmp_path), tmp_path / "one", quiet=True)
     torch.manual_seed(2)
     np.random.default_rng(5)
-    other = train(tiny_recipe(tmp_path), tmp_path / "other", quiet=True)
-    assert weights(one) == weights(other)
-    third = train(tiny_recipe(tmp_path, seed=2**40), tmp_path / "third", quiet=True)
-    assert weights(one) != weights(third)
+    second_run = train(tiny_recipe(tmp_path), tmp_path / "other", quiet=True)
+    assert weights(first_run) == weights(second_run)
+    third_run = train(tiny_recipe(tmp_path, seed=2**40), tmp_path / "third", quiet=True)
+    assert weights(first_run) != weights(third_run)
 
 
 @pytest.mark.slow
@@ -65,9 +67,9 @@ def test_micro_batches_are_one_batch(tmp_path: Path, rows: dict[str, Any]) -> No
         train(tiny_recipe(tmp_path, changes, batch_size=32, micro_batch_size=size), tmp_path / str(size), quiet=True)
         for size in (32, 8)
     ]
-    one, other = (load_model(run / "last").model.state_dict() for run in runs)
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
+    first, second = (load_model(run / "last").model.state_dict() for run in runs)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=1e-5, rtol=1e-4)
     losses = [[y for _, y in figures(run)["train/loss"]] for run in runs]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
@@ -77,7 +79,7 @@ def test_validation_loss_equals_evaluation(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path), tmp_path / "run", quiet=True)
     recipe, trained_model = read_recipe(out), load_model(out / "last")
     corpus = prepare(recipe.data)
-    logged = figures(out)["val/loss"][-1][1]
+    val_loss = figures(out)["val/loss"][-1][1]
     scores = score(trained_model.model, corpus.validation, n_bytes=corpus.validation_bytes)
     ids = corpus.validation.astype(np.int64)
     nats = []
@@ -86,8 +88,8 @@ def test_validation_loss_equals_evaluation(tmp_path: Path) -> None:
         with torch.no_grad():
             logs = trained_model.model(row[None, :-1]).log_softmax(-1)[0]
         nats += (-logs[torch.arange(len(row) - 1), row[1:]]).tolist()
-    assert logged == pytest.approx(np.mean(nats), rel=1e-5)
-    assert scores.loss_nats_per_token == pytest.approx(logged, rel=1e-5)
+    assert val_loss == pytest.approx(np.mean(nats), rel=1e-5)
+    assert scores.loss_nats_per_token == pytest.approx(val_loss, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -146,9 +148,11 @@ def _nan_gradient(x: Tensor) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("family", ["text", "pairs"])
-def test_every_precision_learns(tmp_path: Path, finished: Callable[[str], Path], family: str, precision: str) -> None:
+def test_every_precision_learns(
+    tmp_path: Path, finished_run: Callable[[str], Path], family: str, precision: str
+) -> None:
     out = train(TINY[family](tmp_path, precision=precision), tmp_path / "run", quiet=True)
-    whole, half = figures(finished(family)), figures(out)
+    whole, half = figures(finished_run(family)), figures(out)
     losses = [y for _, y in half["train/loss"]]
     assert losses[-1] < losses[0] - 0.05
     assert losses == pytest.approx([y for _, y in whole["train/loss"]], rel=0.03)
@@ -178,22 +182,22 @@ def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 def test_compiled_is_eager(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """This tests the graphs; generating machine code would take another half minute."""
-    changes = {"model": {"stack": {"bias": False, "dropout": UNDROPPED}}}
+    changes = {"model": {"stack": {"bias": False, "dropout": NO_DROPOUT}}}
     eager = train(tiny_recipe(tmp_path, changes), tmp_path / "eager", quiet=True)
     compiled = tmp_path / "compiled"
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     assert exit_code(child(lambda: train(tiny_recipe(tmp_path, changes, compile="always"), compiled, quiet=True))) == 0
-    one, other = ([y for _, y in figures(run)["train/loss"]] for run in (eager, compiled))
-    assert other == pytest.approx(one, rel=1e-4)
+    eager_losses, compiled_losses = ([y for _, y in figures(run)["train/loss"]] for run in (eager, compiled))
+    assert compiled_losses == pytest.approx(eager_losses, rel=1e-4)
     assert load_model(compiled).model.state_dict().keys() == load_model(eager).model.state_dict().keys()
 
 
 @pytest.mark.slow
 def test_failing_compiler_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
-    monkeypatch.setattr(choosing, "compiled_loss", broken)
+    monkeypatch.setattr(choosing, "compiled_loss", fail)
     monkeypatch.setattr(choosing, "MIN_TRAINING_SECONDS", 0.0)
     recipe = tiny_recipe(tmp_path, compile="auto")
     out = train(recipe, tmp_path / "run", quiet=False)
@@ -201,7 +205,7 @@ def test_failing_compiler_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("no C++ compiler\nand a long story")
 
     def seconds(*_: object, **__: object) -> float:
@@ -211,7 +215,7 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         task = task_of(tiny_recipe(tmp_path, **training), progress=False)
         return choosing.choose_compile(task, build(task.recipe.model), "fp32")
 
-    monkeypatch.setattr(choosing, "compiled_loss", broken)
+    monkeypatch.setattr(choosing, "compiled_loss", fail)
     monkeypatch.setattr(choosing, "median_seconds", seconds)
     assert choice(compile="auto", max_steps=10) == (
         "never",
@@ -225,16 +229,16 @@ def test_why_it_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_compiling_is_tried_in_the_precision_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, expected: torch.dtype
 ) -> None:
-    seen = set[torch.dtype]()
+    dtypes = set[torch.dtype]()
     task = task_of(tiny_recipe(tmp_path, compile="auto", max_steps=10), progress=False)
     model = build(task.recipe.model)
     loss = type(task).loss
 
-    def noted(self: Any, trial: nn.Module, *given: Any, **how: Any) -> Loss:
+    def record_dtypes(self: Any, trial: nn.Module, *args: Any, **how: Any) -> Loss:
         projection = next(module for module in trial.modules() if isinstance(module, nn.Linear))
-        projection.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
-        return loss(self, trial, *given, **how)
+        projection.register_forward_hook(lambda _module, _inputs, output: dtypes.add(output.dtype))
+        return loss(self, trial, *args, **how)
 
-    monkeypatch.setattr(type(task), "loss", noted)
+    monkeypatch.setattr(type(task), "loss", record_dtypes)
     choosing.choose_compile(task, model, precision)
-    assert seen == {expected}
+    assert dtypes == {expected}

@@ -57,9 +57,9 @@ def test_vectors_do_not_decay() -> None:
 @pytest.mark.parametrize("preset", ["gpt2", "modern", "llama"])
 def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
     model = small_model(preset=preset)
-    inside, rest = hidden_matrices(model)
+    matrices, rest = hidden_matrices(model)
     names = {id(p): name for name, p in model.named_parameters()}
-    assert all(".blocks." in names[id(p)] and p.ndim == 2 for p in inside)
+    assert all(".blocks." in names[id(p)] and p.ndim == 2 for p in matrices)
     left = [names[id(p)] for p in rest]
     assert all(p.ndim == 1 or "embedding" in name or "position" in name for name, p in zip(left, rest, strict=True))
     assert "embedding.weight" in left
@@ -88,8 +88,8 @@ def test_orthogonalize_keeps_the_singular_vectors(shape: tuple[int, int]) -> Non
 
 def test_orthogonalize_treats_each_matrix_separately() -> None:
     matrices = torch.randn(3, 5, 7) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
-    one_by_one = torch.stack([orthogonalize(m[None])[0] for m in matrices])
-    torch.testing.assert_close(orthogonalize(matrices), one_by_one)
+    separate = torch.stack([orthogonalize(m[None])[0] for m in matrices])
+    torch.testing.assert_close(orthogonalize(matrices), separate)
     assert torch.equal(orthogonalize(torch.zeros(1, 5, 7)), torch.zeros(1, 5, 7))
 
 
@@ -143,12 +143,12 @@ def test_muon_on_a_gpu_makes_as_few_calls_for_many_matrices(monkeypatch: pytest.
                 optimizer.step()
         return [p.detach() for p in matrices], calls.names
 
-    one_by_one, many = trained_model(5)
+    separate, separate_calls = trained_model(5)
     monkeypatch.setattr(muon, "BATCHED_DEVICES", ("cpu",))
-    together, few = trained_model(5)
-    assert all(map(torch.equal, together, one_by_one))
-    assert few == trained_model(2)[1]
-    assert len(few) < len(many)
+    batched, batched_calls = trained_model(5)
+    assert all(map(torch.equal, batched, separate))
+    assert batched_calls == trained_model(2)[1]
+    assert len(batched_calls) < len(separate_calls)
 
 
 def test_muon_equals_torch_except_for_precision() -> None:
@@ -162,9 +162,9 @@ def test_muon_equals_torch_except_for_precision() -> None:
         theirs.grad = ours.grad.clone()
         mine.step()
         torchs.step()
-    moved, moved_there = ((p.detach() - before).flatten() for p in (ours, theirs))
-    assert torch.cosine_similarity(moved, moved_there, dim=0) > 0.999
-    assert float(moved.norm() / moved_there.norm()) == pytest.approx(1.0, abs=0.02)
+    update, torch_update = ((p.detach() - before).flatten() for p in (ours, theirs))
+    assert torch.cosine_similarity(update, torch_update, dim=0) > 0.999
+    assert float(update.norm() / torch_update.norm()) == pytest.approx(1.0, abs=0.02)
 
 
 def test_vectors_use_adamw_of_torch() -> None:
@@ -197,20 +197,20 @@ def test_muon_state_round_trip() -> None:
         for p in model.parameters():
             p.grad = torch.randn(p.shape, generator=generator)
 
-    one, other = small_model(), small_model()
-    first = build_optimizer(Muon(), one)
+    first_model, second_model = small_model(), small_model()
+    first = build_optimizer(Muon(), first_model)
     for seed in range(3):
-        gradients(one, seed)
+        gradients(first_model, seed)
         first.step()
-    other.load_state_dict(one.state_dict())
-    second = build_optimizer(Muon(), other)
+    second_model.load_state_dict(first_model.state_dict())
+    second = build_optimizer(Muon(), second_model)
     second.load_state_dict(copy.deepcopy(first.state_dict()))  # loading shares its tensors
     for seed in range(3, 6):
-        for model, optimizer in ((one, first), (other, second)):
+        for model, optimizer in ((first_model, first), (second_model, second)):
             gradients(model, seed)
             optimizer.step()
-    left: list[Tensor] = list(one.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(left, other.parameters(), strict=True))
+    left: list[Tensor] = list(first_model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(left, second_model.parameters(), strict=True))
 
 
 def test_a_factor_is_on_each_groups_own_rate() -> None:

@@ -16,12 +16,12 @@ from tercet.training.recipe.other_data import GENERAL_KEYS, KEPT_KEYS, REPLACED_
 from tercet.training.request import RunRequest, resolve
 
 FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
-DECIDED = {*REPLACED_KEYS, *KEPT_KEYS, *GENERAL_KEYS}
-OTHER = {"data": {"source": "other.csv"}}
+DECIDED_KEYS = {*REPLACED_KEYS, *KEPT_KEYS, *GENERAL_KEYS}
+OTHER_DATA = {"data": {"source": "other.csv"}}
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("facts.txt").write_text(FACTS)
 
@@ -34,29 +34,32 @@ def find(settings: Any, path: str) -> Any:
 
 def test_every_key_of_data_and_task_is_decided_once() -> None:
     keys = {key for key in recipe_keys() if key.startswith(("data.", "task."))}
-    assert keys >= DECIDED
-    assert len(DECIDED) == len(REPLACED_KEYS) + len(KEPT_KEYS) + len(GENERAL_KEYS)
-    related = {
-        key for key in keys for one in DECIDED if one == key or key.startswith(f"{one}.") or one.startswith(f"{key}.")
+    assert keys >= DECIDED_KEYS
+    assert len(DECIDED_KEYS) == len(REPLACED_KEYS) + len(KEPT_KEYS) + len(GENERAL_KEYS)
+    related_keys = {
+        key
+        for key in keys
+        for decided_key in DECIDED_KEYS
+        if decided_key == key or key.startswith(f"{decided_key}.") or decided_key.startswith(f"{key}.")
     }
-    assert keys - related == set()
+    assert keys - related_keys == set()
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
     settings = read_settings(name)
-    own = settings["data"]["source"]
-    assert change_settings(settings, {"data": {"source": own}}) == settings
-    assert describe_other_data(settings, {"data": {"source": own}}) is None
-    changed, note = change_settings(settings, OTHER), describe_other_data(settings, OTHER) or ""
-    changes = [line.partition(":")[0] for line in find_differences(settings, changed)]
+    recipe_source = settings["data"]["source"]
+    assert change_settings(settings, {"data": {"source": recipe_source}}) == settings
+    assert describe_other_data(settings, {"data": {"source": recipe_source}}) is None
+    changed_settings, note = change_settings(settings, OTHER_DATA), describe_other_data(settings, OTHER_DATA) or ""
+    changes = [line.partition(":")[0] for line in find_differences(settings, changed_settings)]
     assert all(key.startswith((*REPLACED_KEYS, "data.source")) for key in changes)
-    if own == REQUIRED:
+    if recipe_source == REQUIRED:
         assert changes == ["data.source"]
         return
-    assert find(changed, "data.validation.source") in (None, "other.csv")
+    assert find(changed_settings, "data.validation.source") in (None, "other.csv")
     for key in REPLACED_KEYS:
-        assert key == "data.validation" or find(changed, key) is None
+        assert key == "data.validation" or find(changed_settings, key) is None
         is_changed = any(f"{line}.".startswith(f"{key}.") for line in changes)
         assert (f"{key}: " in note or f"{key}.source: " in note) == is_changed
     for key in KEPT_KEYS:
@@ -64,27 +67,27 @@ def test_nothing_that_belongs_to_a_recipes_data_is_left(name: str) -> None:
 
 
 def test_animals_are_validated_on_training_facts() -> None:
-    resolved = resolve(RunRequest(recipe="animals", data="facts.txt"))
-    recipe: Any = resolved.recipe
+    resolved_recipe = resolve(RunRequest(recipe="animals", data="facts.txt"))
+    recipe: Any = resolved_recipe.recipe
     assert recipe.data.validation == HeldOut(source="facts.txt")
     corpus = prepare(recipe.data)
     assert corpus.tokenizer.decode(corpus.validation.tolist()) == FACTS
-    [output] = resolved.notes
+    [output] = resolved_recipe.notes
     assert output.startswith("facts.txt replaces animals: data.validation.source: 'animals' -> 'facts.txt'; ")
     assert "task.sample_prompt: 'elephants' -> None" in output
-    own: Any = load_recipe("animals")
-    assert own.data.validation == HeldOut(source="animals")
+    packaged_recipe: Any = load_recipe("animals")
+    assert packaged_recipe.data.validation == HeldOut(source="animals")
 
 
 def test_a_held_out_set_of_other_data_is_not_validated_on() -> None:
     settings = read_settings("demo", {"data": {"source": "a.txt"}})
     settings["data"]["validation"] = {"kind": "held_out", "source": "b.txt"}
     Path("mine.yaml").write_text(write_yaml(settings))
-    chosen = {"kind": "held_out", "source": "c.txt"}
+    held_out = {"kind": "held_out", "source": "c.txt"}
     for changes, validation in (
         ({"seed": 1}, HeldOut(source="b.txt")),
         ({"source": "facts.txt"}, Tail()),
-        ({"source": "facts.txt", "validation": chosen}, HeldOut(source="c.txt")),
+        ({"source": "facts.txt", "validation": held_out}, HeldOut(source="c.txt")),
     ):
         changes = {"data": changes} if "source" in changes else {"training": changes}
         recipe: Any = load_recipe("mine.yaml", changes)
@@ -92,17 +95,19 @@ def test_a_held_out_set_of_other_data_is_not_validated_on() -> None:
 
 
 def test_sentences_in_other_languages_have_none() -> None:
-    of_files: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.txt", target="b.txt")).recipe
-    assert (of_files.data.source_language, of_files.data.target_language, of_files.data.validation) == (None,) * 3
+    files_recipe: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.txt", target="b.txt")).recipe
+    assert (files_recipe.data.source_language, files_recipe.data.target_language, files_recipe.data.validation) == (
+        None,
+    ) * 3
     keys = {"data": {"source_language": "fr"}}
-    of_table: Any = resolve(
+    table_recipe: Any = resolve(
         RunRequest(recipe="wmt14-en-de-base", changes=keys, source="A.TSV", validation_source="v.tsv")
     ).recipe
-    assert (of_table.data.source_language, of_table.data.target_language) == ("fr", None)
-    assert of_table.data.target is None
-    assert of_table.data.validation == HeldOutPairs(source="v.tsv")
-    of_objects: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.jsonl")).recipe
-    assert (of_objects.data.source_language, of_objects.data.target_language) == ("en", "de")
+    assert (table_recipe.data.source_language, table_recipe.data.target_language) == ("fr", None)
+    assert table_recipe.data.target is None
+    assert table_recipe.data.validation == HeldOutPairs(source="v.tsv")
+    objects_recipe: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.jsonl")).recipe
+    assert (objects_recipe.data.source_language, objects_recipe.data.target_language) == ("en", "de")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from machines import Ranks, start_run
 from small_memory import hold_rows
-from tiny_runs import TINY, UNDROPPED, figures, newest_checkpoint, weights
+from tiny_runs import NO_DROPOUT, TINY, figures, newest_checkpoint, weights
 
 from tercet.checkpoint import load_model
 from tercet.checkpoint.run_record import read_record
@@ -45,9 +45,9 @@ def test_a_run_that_halves_at_its_first_step_is_one_of_small_micro_batches(
 
 @pytest.mark.slow
 def test_a_bucket_of_pairs_goes_through_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    undropped = {side: {"dropout": UNDROPPED} for side in ("encoder", "decoder")}
+    model_changes = {side: {"dropout": NO_DROPOUT} for side in ("encoder", "decoder")}
     settings: dict[str, Any] = {"micro_batch_tokens": None, "batch_tokens": 128, "best_by": "loss", "max_steps": 4}
-    recipe = TINY["pairs"](tmp_path, {"model": undropped}, **settings)
+    recipe = TINY["pairs"](tmp_path, {"model": model_changes}, **settings)
     expected = train(recipe, tmp_path / "expected", quiet=True)
     rows_per_step = hold_rows(lambda step: 6 if step > 1 else 99, monkeypatch.setattr)
     out = train(recipe, tmp_path / "run", quiet=True)
@@ -83,7 +83,7 @@ def test_run_continues_with_the_smaller_micro_batch(
     assert "arithmetic: micro_batch unset, now 4: up to rounding, the run ends as an uninterrupted run would" in output
     assert json.loads((out / "run.json").read_text())["micro_batches"] == [[5, 4]]
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
-    assert [one.get("micro_batch") for one in state["arithmetic"]] == [None, "4"]
+    assert [entry.get("micro_batch") for entry in state["arithmetic"]] == [None, "4"]
     # The first cosine had 8 steps instead of 12, so the weights differ; the rows of each step do not.
     assert figures(expected)["tokens"] == figures(out)["tokens"]
 
@@ -137,8 +137,8 @@ def test_other_errors_are_not_out_of_memory() -> None:
 
 @pytest.mark.parametrize("plain", [3, [3], [[0, 0]], [[-1, 4]], [[0, 4, 5]], [["0", 4]], [[0, True]], {"0": 4}])
 def test_invalid_record_is_rejected(tmp_path: Path, plain: Any) -> None:
-    settled = {"data": "a", "tokenizer": "b", "precision": "fp32", "matmul": "highest", "compile": "never"}
-    write_sealed_json(tmp_path / "run.json", {**settled, "micro_batches": plain, "files": {}})
+    run_settings = {"data": "a", "tokenizer": "b", "precision": "fp32", "matmul": "highest", "compile": "never"}
+    write_sealed_json(tmp_path / "run.json", {**run_settings, "micro_batches": plain, "files": {}})
     with pytest.raises(UserError, match=r"run\.json was written by another version"):
         read_record(tmp_path)
 
@@ -149,15 +149,15 @@ def test_invalid_record_is_rejected(tmp_path: Path, plain: Any) -> None:
 )
 def test_several_ranks_end_and_resume_with_half(tmp_path: Path, strategy: str) -> None:
     settings = {"devices": 2, "strategy": strategy, "micro_batch_size": 8, "max_steps": 4}
-    changes = {"model": {"stack": {"dropout": UNDROPPED}}}
+    changes = {"model": {"stack": {"dropout": NO_DROPOUT}}}
     recipe = TINY["text"](tmp_path, changes, **settings)
 
     def run() -> Ranks:
         return start_run(recipe, tmp_path / "run", prepare=lambda: hold_rows(lambda step: 4))
 
-    assert (ended := run()).wait() == 1
+    assert (ranks := run()).wait() == 1
     assert "step 1 is out of memory with 8 rows per micro-batch; start the run again to resume it with 4 rows" in (
-        ended.stderr.read_text()
+        ranks.stderr.read_text()
     )
     run().finish()
     record = read_record(tmp_path / "run")
@@ -165,7 +165,7 @@ def test_several_ranks_end_and_resume_with_half(tmp_path: Path, strategy: str) -
     assert (record.finished, record.micro_batches) == (True, ((0, 4),))
     single = settings | {"devices": 1, "strategy": "single"}
     train(
-        TINY["text"](tmp_path, {"model": {"stack": {"dropout": UNDROPPED}}}, **single), tmp_path / "whole", quiet=True
+        TINY["text"](tmp_path, {"model": {"stack": {"dropout": NO_DROPOUT}}}, **single), tmp_path / "whole", quiet=True
     )
     a, b = (load_model(tmp_path / name / "last").model.state_dict() for name in ("run", "whole"))
     for name in a:
@@ -200,12 +200,12 @@ train(recipe, folder / "run")
 @pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="limits what a process may have, as Linux does it")
 def test_process_with_limited_memory_trains(tmp_path: Path) -> None:
-    completed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", REAL, str(Path(__file__).parent), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
-    assert completed.returncode == 0, completed.stderr[-3000:]
-    assert "step 1 is out of memory with 256 rows per micro-batch; continuing with 128 rows" in completed.stderr
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "step 1 is out of memory with 256 rows per micro-batch; continuing with 128 rows" in process.stderr
     record = read_record(tmp_path / "run")
     assert record is not None
     assert record.finished

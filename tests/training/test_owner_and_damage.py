@@ -21,12 +21,12 @@ from tercet.training import read_recipe, train
 from tercet.training.run_folder import arithmetic
 from tercet.training.run_folder.choices import FromWeights, Resume
 
-Finished = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
-def stopped_at(step: int, finished: Path, out: Path) -> Path:
+def stop_at(step: int, finished_run: Path, out: Path) -> Path:
     """Create a run of the same recipe that was killed right after its save at `step`."""
-    recipe = read_recipe(finished)
+    recipe = read_recipe(finished_run)
 
     def work() -> None:
         dies_at_rename(step // 4, after=True, name=CHECKPOINT)()
@@ -45,23 +45,23 @@ def flip(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", "pairs", "masked"])
 def test_damaged_checkpoint_is_skipped(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
-    out = stopped_at(8, finished(family), tmp_path / "run")
+    out = stop_at(8, finished_run(family), tmp_path / "run")
     assert newest_checkpoint(out).name == "step-000008"
     flip(newest_checkpoint(out) / "state.ckpt")
     train(read_recipe(out), out, quiet=True)
-    assert "step-000008/state.ckpt is damaged" in (told := capsys.readouterr().err)
-    assert "resuming from the checkpoint of step 4" in told
-    assert_same_run(finished(family), out)
+    assert "step-000008/state.ckpt is damaged" in (stderr := capsys.readouterr().err)
+    assert "resuming from the checkpoint of step 4" in stderr
+    assert_same_run(finished_run(family), out)
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
 
 
 @pytest.mark.slow
 def test_without_any_checkpoint_there_are_choices(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     recipe = read_recipe(out)
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     command = ["train", str(tmp_path / "recipe.yaml"), "--out", str(out)]
@@ -74,32 +74,34 @@ def test_without_any_checkpoint_there_are_choices(
     assert main([*command, "--from-weights", "--exact"]) == 2
     assert "exclude each other" in capsys.readouterr().err
 
-    other = shutil.copytree(out, tmp_path / "other")
+    run_copy = shutil.copytree(out, tmp_path / "other")
     assert main([*command, "--from-weights"]) == 0
     err = capsys.readouterr().err
     assert "resuming at step 9 of 12" in err
     assert f"only the weights in {out}/last could be recovered" in err
     assert load_model(out / "last").card.step == 12
-    assert weights(out) != weights(finished("text"))
+    assert weights(out) != weights(finished_run("text"))
     assert [line.partition(",")[0] for line in (out / "metrics.csv").read_text().splitlines()[1:]] == [
         str(step) for step in range(1, 13)
     ]
 
-    (other / "notes.txt").write_text("mine")
-    assert main([*command[:-1], str(other), "--restart"]) == 0
-    assert_same_run(finished("text"), other)
-    assert (other / "notes.txt").read_text() == "mine"
+    (run_copy / "notes.txt").write_text("mine")
+    assert main([*command[:-1], str(run_copy), "--restart"]) == 0
+    assert_same_run(finished_run("text"), run_copy)
+    assert (run_copy / "notes.txt").read_text() == "mine"
 
-    stopped = stopped_at(4, finished("text"), tmp_path / "third")
+    early_run = stop_at(4, finished_run("text"), tmp_path / "third")
     with pytest.raises(UserError, match=r"has an undamaged checkpoint of step 4; leave out --from-weights"):
-        train(recipe, stopped, FromWeights(), quiet=True)
+        train(recipe, early_run, FromWeights(), quiet=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["last", "best"])
-def test_models_saved_before_a_kill_are_verified_at_the_end(finished: Finished, tmp_path: Path, model: str) -> None:
+def test_models_saved_before_a_kill_are_verified_at_the_end(
+    finished_run: FinishedRun, tmp_path: Path, model: str
+) -> None:
     """No step is left, so neither model is written again."""
-    out = stopped_at(12, finished("text"), tmp_path / "run")
+    out = stop_at(12, finished_run("text"), tmp_path / "run")
     flip(out / model / "model.safetensors")
     with pytest.raises(UserError, match=rf"{model}/model.safetensors is damaged"):
         train(read_recipe(out), out, quiet=True)
@@ -107,9 +109,9 @@ def test_models_saved_before_a_kill_are_verified_at_the_end(finished: Finished, 
 
 @pytest.mark.slow
 def test_from_weights_uses_best_if_last_is_damaged(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     for checkpoint in (out / "checkpoints").iterdir():
         flip(checkpoint / "state.ckpt")
     flip(out / "last" / "model.safetensors")
@@ -118,7 +120,7 @@ def test_from_weights_uses_best_if_last_is_damaged(
     assert f"; using the weights of step {best}\n" in capsys.readouterr().err
     assert load_model(out / "last").card.step == 12
     shutil.rmtree(out)
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
     flip(out / "last" / "model.safetensors")
     flip(out / "best" / "tokenizer.json")
@@ -129,23 +131,23 @@ def test_from_weights_uses_best_if_last_is_damaged(
 
 @pytest.mark.slow
 def test_checkpoint_of_another_run_is_ignored(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
-    other = train(TINY["text"](tmp_path, seed=5), tmp_path / "other", quiet=True)
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
+    other_run = train(TINY["text"](tmp_path, seed=5), tmp_path / "other", quiet=True)
     shutil.rmtree(newest_checkpoint(out))
-    shutil.copytree(other / "checkpoints" / "step-000008", out / "checkpoints" / "step-000008")
+    shutil.copytree(other_run / "checkpoints" / "step-000008", out / "checkpoints" / "step-000008")
     train(read_recipe(out), out, quiet=True)
     assert "step-000008 contains the state of another run" in capsys.readouterr().err
-    assert_same_run(finished("text"), out)
+    assert_same_run(finished_run("text"), out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 def test_damaged_metrics_are_restored(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     if damage == "missing":
         (out / "metrics.csv").unlink()
     else:
@@ -154,13 +156,13 @@ def test_damaged_metrics_are_restored(
             read_metrics(out / "metrics.csv")
     train(read_recipe(out), out, quiet=True)
     assert "metrics.csv was damaged or missing; restored to step 8" in capsys.readouterr().err
-    assert_same_run(finished("text"), out)
+    assert_same_run(finished_run("text"), out)
 
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "run.json"])
-def test_damaged_recipe_or_record_is_reported(finished: Finished, tmp_path: Path, name: str) -> None:
-    out, recipe = tmp_path / "run", read_recipe(finished("text"))
-    shutil.copytree(finished("text"), out)
+def test_damaged_recipe_or_record_is_reported(finished_run: FinishedRun, tmp_path: Path, name: str) -> None:
+    out, recipe = tmp_path / "run", read_recipe(finished_run("text"))
+    shutil.copytree(finished_run("text"), out)
     path = out / name
     path.write_text(path.read_text().replace("12", "13", 1))
     with pytest.raises(UserError, match=rf"{name} is damaged"):
@@ -171,8 +173,8 @@ def test_damaged_recipe_or_record_is_reported(finished: Finished, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path) -> None:
-    out, recipe = stopped_at(8, finished("text"), tmp_path / "run"), read_recipe(finished("text"))
+def test_a_damaged_record_leaves_the_choices(finished_run: FinishedRun, tmp_path: Path) -> None:
+    out, recipe = stop_at(8, finished_run("text"), tmp_path / "run"), read_recipe(finished_run("text"))
     flip(out / "run.json")
     with pytest.raises(UserError, match=r"run\.json is damaged.*; or remove .*checkpoints and pass --from-weights"):
         train(recipe, out, quiet=True)
@@ -185,9 +187,9 @@ def test_a_damaged_record_leaves_the_choices(finished: Finished, tmp_path: Path)
 
 @pytest.mark.slow
 def test_changed_arithmetic_is_reported(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     copy = shutil.copytree(out, tmp_path / "copy")
     monkeypatch.setattr(arithmetic, "build_id", lambda: "other")
     recipe = read_recipe(out)
@@ -200,23 +202,25 @@ def test_changed_arithmetic_is_reported(
     assert "now other: up to rounding, the run ends as an uninterrupted run would" in capsys.readouterr().err
     monkeypatch.undo()
     state = torch.load(newest_checkpoint(out) / "state.ckpt", weights_only=True)
-    assert [one["kernels"] for one in state["arithmetic"]][1:] == ["other"]
+    assert [entry["kernels"] for entry in state["arithmetic"]][1:] == ["other"]
     train(recipe, copy, Resume(exact=True), quiet=True)
     assert capsys.readouterr().err == ""
-    assert_same_run(finished("text"), copy)
+    assert_same_run(finished_run("text"), copy)
 
 
 def test_changes_are_found_in_all_of_the_past() -> None:
-    here, there = {"threads": "2"}, {"threads": "4", "isa": "avx2"}
-    assert arithmetic.find_changes([], here) == []
-    assert arithmetic.find_changes([here], here) == []
-    assert arithmetic.find_changes([there], here) == ["threads 4, now 2", "isa avx2, now unset"]
-    assert arithmetic.find_changes([there, here], here) == ["threads 4, now 2", "isa avx2, now unset"]
+    current, previous = {"threads": "2"}, {"threads": "4", "isa": "avx2"}
+    assert arithmetic.find_changes([], current) == []
+    assert arithmetic.find_changes([current], current) == []
+    assert arithmetic.find_changes([previous], current) == ["threads 4, now 2", "isa avx2, now unset"]
+    assert arithmetic.find_changes([previous, current], current) == ["threads 4, now 2", "isa avx2, now unset"]
 
 
 @pytest.mark.slow
-def test_second_trainer_is_rejected(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = stopped_at(8, finished("text"), tmp_path / "run")
+def test_second_trainer_is_rejected(
+    finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = stop_at(8, finished_run("text"), tmp_path / "run")
     (tmp_path / "recipe.yaml").write_text(write_yaml(read_recipe(out)))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name[0] != "."}
     with lock_folder(out):
@@ -230,19 +234,19 @@ def test_second_trainer_is_rejected(finished: Finished, tmp_path: Path, capsys: 
 
 
 @pytest.mark.slow
-def test_two_concurrent_starts(finished: Finished, tmp_path: Path) -> None:
-    recipe, out = read_recipe(finished("text")), tmp_path / "run"
+def test_two_concurrent_starts(finished_run: FinishedRun, tmp_path: Path) -> None:
+    recipe, out = read_recipe(finished_run("text")), tmp_path / "run"
     pids = [child(lambda: train(recipe, out, quiet=True)) for _ in range(2)]
     assert sorted(exit_code(pid) for pid in pids) in (
         [0, 0],
         [0, 1],
     )  # if the first has finished already, the second detects it
-    assert_same_run(finished("text"), out)
+    assert_same_run(finished_run("text"), out)
 
 
 @pytest.mark.slow
-def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Path) -> None:
-    out, recipe = tmp_path / "run", read_recipe(finished("text"))
+def test_a_reader_sees_one_state_at_every_save(finished_run: FinishedRun, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "run", read_recipe(finished_run("text"))
     steps: dict[int, set[bytes]] = {}
     pid = child(lambda: train(recipe, out, quiet=True))
     deadline = time.monotonic() + 100
@@ -253,7 +257,7 @@ def test_a_reader_sees_one_state_at_every_save(finished: Finished, tmp_path: Pat
                 weight = trained_model.model.state_dict()["embedding.weight"].numpy().tobytes()
                 steps.setdefault(trained_model.card.step, set()).add(weight)
     assert len(steps) > 1
-    assert all(len(found) == 1 for found in steps.values())
+    assert all(len(states) == 1 for states in steps.values())
 
 
 @pytest.mark.slow

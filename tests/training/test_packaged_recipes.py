@@ -21,7 +21,7 @@ from tercet.training.loop.metrics_logger import COLUMNS
 from tercet.training.recipe.files import recipes_from_scratch
 from tercet.training.recipe.recipe import LabelsRecipe
 
-FEW: dict[str, Any] = {
+ONE_STEP: dict[str, Any] = {
     "max_steps": 1,
     "max_epochs": None,
     "max_hours": None,
@@ -33,19 +33,19 @@ SMALL: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "characters", "byte_fallback": True, "pad": True}, "validation": {"kind": "tail"}},
     "model": {"max_len": 8, "stack": STACK},
     "task": {"batch_size": 2, "micro_batch_size": 1, "validation_tokens": 64, "sample_tokens": 3},
-    "training": FEW,
+    "training": ONE_STEP,
     "logging": {"wandb": "none"},
 }
 SMALL_TRANSLATOR: dict[str, Any] = {
     "model": {"max_len": 32, "encoder": STACK, "decoder": STACK},
     "task": {"batch_tokens": 64, "validation_sentences": 2},
-    "training": {**FEW, "devices": 1},
+    "training": {**ONE_STEP, "devices": 1},
 }
 SMALL_CLASSIFIER: dict[str, Any] = {
     "data": {"tokenizer": {"kind": "wordpiece", "vocab_size": 100}, "validation": {"kind": "drawn", "count": 10}},
     "model": {"max_len": 12, "stack": STACK},
     "task": {"batch_size": 2, "micro_batch_size": 1},
-    "training": FEW,
+    "training": ONE_STEP,
 }
 # Fine-tuning recipes are tested in test_finetuning.py.
 RECIPES = recipes_from_scratch()
@@ -100,11 +100,11 @@ def test_it_builds_at_its_own_size(name: str) -> None:
     assert parse_recipe(parse_yaml(write_yaml(recipe), name=name), name=name) == recipe
     assert recipe_names()[name]  # its first line is a description
     assert recipe_text(name).startswith("# ")
-    own: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
+    source_size: dict[str, Any] = {"source_size": 100} if getattr(recipe.data, "source_tokenizer", None) else {}
     if isinstance(recipe, LabelsRecipe):
         recipe = recipe.with_labels(("a", "b", "c")[: 1 if name in REGRESSIONS else 3])
     with torch.device("meta"):
-        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **own).model)
+        build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **source_size).model)
 
 
 @pytest.mark.slow

@@ -36,12 +36,12 @@ def test_all_verbs_read_the_same_pairs(tmp_path: Path, capsys: pytest.CaptureFix
     assert isinstance(corpus, ParallelCorpus)
     assert len(corpus.train) + len(corpus.validation) == len(PAIRS)
     run = str(train(recipe, tmp_path / "run", quiet=True))
-    scored = list[list[str]]()
+    outputs = list[list[str]]()
     for name in ("named.tsv", "other.CSV", "array.json"):
         path = str(write(tmp_path / name.lower()).rename(tmp_path / name))
         assert main(["evaluate", run, "--source", path, "--beam", "1", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["sentences"] == len(PAIRS)
         assert main(["evaluate", run, "--per-line", "--source", path]) == 0
-        scored.append(capsys.readouterr().out.splitlines())
-    assert len(scored[0]) == len(PAIRS)
-    assert scored[0] == scored[1] == scored[2]
+        outputs.append(capsys.readouterr().out.splitlines())
+    assert len(outputs[0]) == len(PAIRS)
+    assert outputs[0] == outputs[1] == outputs[2]

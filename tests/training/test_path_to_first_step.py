@@ -43,8 +43,8 @@ def test_call_path_is_short_and_enters_no_file_twice(tmp_path: Path) -> None:
             sys.setprofile(None)
             return
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        is_given = any(isinstance(frame.f_locals.get(name), RUN) for name in names)
-        if is_given and caller is not None and caller.f_code.co_filename != code.co_filename:
+        has_run = any(isinstance(frame.f_locals.get(name), RUN) for name in names)
+        if has_run and caller is not None and caller.f_code.co_filename != code.co_filename:
             path.append((file, code.co_name))
 
     sys.setprofile(note)

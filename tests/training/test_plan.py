@@ -30,15 +30,15 @@ def test_the_sum_of_floors(n: int, a: int, m: int) -> None:
 def test_no_row_is_skipped_or_repeated(plan: Plan) -> None:
     line = [plan.rows(step) for step in range(plan.steps)]
     numbers, epochs = (np.concatenate(parts) for parts in zip(*line, strict=True))
-    expected, in_epochs = Order(plan.n_rows, len(numbers), plan.seed).rows(0)
+    expected, expected_epochs = Order(plan.n_rows, len(numbers), plan.seed).rows(0)
     np.testing.assert_array_equal(numbers, expected)
-    np.testing.assert_array_equal(epochs, in_epochs)
-    taken = np.cumsum([0, *(len(rows) for rows, _ in line)])
-    assert [plan.rows_before(step) for step in range(plan.steps + 1)] == taken.tolist()
+    np.testing.assert_array_equal(epochs, expected_epochs)
+    row_totals = np.cumsum([0, *(len(rows) for rows, _ in line)])
+    assert [plan.rows_before(step) for step in range(plan.steps + 1)] == row_totals.tolist()
     values, three = RowSums(squares := np.arange(plan.n_rows) ** 2), RowSums(3)
     for step in (0, plan.steps // 2, plan.steps, 0):
-        assert values.sum_before(plan, step) == squares[numbers[: taken[step]]].sum()
-        assert three.sum_before(plan, step) == 3 * taken[step]
+        assert values.sum_before(plan, step) == squares[numbers[: row_totals[step]]].sum()
+        assert three.sum_before(plan, step) == 3 * row_totals[step]
 
 
 @given(plans)
@@ -65,8 +65,8 @@ def test_a_budget_is_kept_and_used_up(plan: Plan, unit_seconds: float, step_seco
     plan = plan.for_hours(seconds, unit_seconds=unit_seconds, step_seconds=step_seconds)
 
     def takes(steps: int) -> float:
-        other = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)
-        return other.units_before(steps) * unit_seconds + steps * step_seconds
+        other_plan = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)
+        return other_plan.units_before(steps) * unit_seconds + steps * step_seconds
 
     assert plan.steps == 1 or takes(plan.steps) <= seconds
     assert takes(plan.steps + 1) > seconds

@@ -28,7 +28,7 @@ from tercet.data.rows import layouts, order
 from tercet.tokens import BPE, Characters, Tokenizer
 from tercet.training import Recipe, train
 
-DRAWN = Documents(fraction=0.1)
+VALIDATION = Documents(fraction=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +41,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [(folder / f"{name}.jsonl").read_text() for name in ("times", "plus")]
     tokenizer = Tokenizer.train(Characters(), texts)
     masked = Tokenizer.train(BPE(vocab_size=300, mask=True, bos=True), texts)
-    for name, source, own in (("times", "times", tokenizer), ("plus", "plus", tokenizer), ("mask", "times", masked)):
-        spec = TextSpec(source=str(folder / f"{source}.jsonl"), validation=DRAWN)
-        prepare_tokens(spec, folder / f"{name}-tokens", tokenizer=own, shard_tokens=512, workers=1)
+    for name, source, dataset_tokenizer in (
+        ("times", "times", tokenizer),
+        ("plus", "plus", tokenizer),
+        ("mask", "times", masked),
+    ):
+        spec = TextSpec(source=str(folder / f"{source}.jsonl"), validation=VALIDATION)
+        prepare_tokens(spec, folder / f"{name}-tokens", tokenizer=dataset_tokenizer, shard_tokens=512, workers=1)
     return folder
 
 
 CASES = ["local", "groups", "url", "mixture", "padded", "masked"]
 
 
-def recipe_of(case: str, folder: Path, **settings: Any) -> Recipe:
+def make_recipe(case: str, folder: Path, **settings: Any) -> Recipe:
     times, plus = folder / "times-tokens", folder / "plus-tokens"
     data: dict[str, dict[str, Any]] = {
         "local": {"source": str(times)},
@@ -69,8 +73,8 @@ def recipe_of(case: str, folder: Path, **settings: Any) -> Recipe:
 
 def forget_orders() -> None:
     """Clear the caches of orders, as in a new process."""
-    for cached in (layouts._group_rows, layouts._group_ends, order._permutation):
-        cached.cache_clear()
+    for function in (layouts._group_rows, layouts._group_ends, order._permutation):
+        function.cache_clear()
 
 
 @pytest.mark.slow
@@ -79,7 +83,7 @@ def forget_orders() -> None:
     [name if name in ("mixture", "masked") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES],
 )
 def test_killed_run_equals_uninterrupted_run(folders: Path, tmp_path: Path, case: str) -> None:
-    recipe = recipe_of(case, folders)
+    recipe = make_recipe(case, folders)
     train(recipe, tmp_path / "whole", quiet=True)
     out = tmp_path / "run"
     forget_orders()
@@ -97,32 +101,34 @@ def test_killed_run_equals_uninterrupted_run(folders: Path, tmp_path: Path, case
 
 @pytest.mark.slow
 def test_url_gives_the_same_run_as_folder(folders: Path, tmp_path: Path) -> None:
-    train(recipe_of("groups", folders), tmp_path / "near", quiet=True)
-    train(recipe_of("url", folders), tmp_path / "far", quiet=True)
+    train(make_recipe("groups", folders), tmp_path / "near", quiet=True)
+    train(make_recipe("url", folders), tmp_path / "far", quiet=True)
     weights = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("near", "far")]
     assert weights[0] == weights[1]
-    train(recipe_of("local", folders), tmp_path / "all", quiet=True)  # another order
+    train(make_recipe("local", folders), tmp_path / "all", quiet=True)  # another order
     assert (tmp_path / "all" / "last" / "model.safetensors").read_bytes() != weights[0]
 
 
 @pytest.mark.slow
 def test_fine_tuning_requires_the_models_tokenizer(folders: Path, tmp_path: Path) -> None:
-    train(recipe_of("local", folders), tmp_path / "run", quiet=True)
-    recipe = recipe_of("local", folders)
-    other = folders / "other-tokens"
+    train(make_recipe("local", folders), tmp_path / "run", quiet=True)
+    recipe = make_recipe("local", folders)
+    other_tokens = folders / "other-tokens"
     spec = TextSpec(source=str(folders / "plus.jsonl"), tokenizer=BPE(vocab_size=300))
-    prepare_tokens(spec, other, shard_tokens=512, workers=1)
+    prepare_tokens(spec, other_tokens, shard_tokens=512, workers=1)
     from tercet.training.request import RunRequest, resolve
 
     path = tmp_path / "recipe.yaml"
     from tercet.settings_yaml import write_yaml
 
     path.write_text(write_yaml(recipe))
-    request = RunRequest(recipe=str(path), out=tmp_path / "on", data=str(other), pretrained=str(tmp_path / "run"))
+    request = RunRequest(
+        recipe=str(path), out=tmp_path / "on", data=str(other_tokens), pretrained=str(tmp_path / "run")
+    )
     with pytest.raises(UserError, match="were made with another tokenizer than the model's; prepare the text with"):
         train(resolve(request).recipe, tmp_path / "on", quiet=True)
-    same = replace(request, data=str(folders / "plus-tokens"))
-    train(resolve(same).recipe, tmp_path / "on", quiet=True)
+    same_tokenizer = replace(request, data=str(folders / "plus-tokens"))
+    train(resolve(same_tokenizer).recipe, tmp_path / "on", quiet=True)
 
 
 def test_mixture_of_other_sources_is_rejected(folders: Path, tmp_path: Path) -> None:
@@ -189,8 +195,8 @@ def big_folder(folder: Path, shards: int) -> Path:
         for name, old in ((copy.ids_file, part.ids_file), (copy.documents_file, part.documents_file)):
             (folder / name).write_bytes((folder / old).read_bytes())
             files[name] = FileHash.from_path(folder / name)
-    made = replace(contents, shards=tuple(copies), files=Manifest(files))
-    write_sealed_json(folder / "manifest.json", made.to_plain())
+    manifest = replace(contents, shards=tuple(copies), files=Manifest(files))
+    write_sealed_json(folder / "manifest.json", manifest.to_plain())
     return folder
 
 
@@ -198,12 +204,12 @@ def big_folder(folder: Path, shards: int) -> Path:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc/self/statm on this system")
 @pytest.mark.parametrize("group", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> None:
-    grown = list[int]()
+    growth = list[int]()
     for name, shards in (("small", 3), ("large", 16)):
         folder = big_folder(tmp_path / name, shards)
         command = [sys.executable, "-c", MEASURE, str(folder) if not group else f"file://{folder}", str(group)]
         env = {**os.environ, "TERCET_CACHE": str(tmp_path / "cache")}
-        grown.append(int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout))
-    small, large = grown  # in bytes; the tokens take 25 and 134 MB
-    assert large < small + 5e7, grown
-    assert large < 8e7, grown
+        growth.append(int(subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout))
+    small, large = growth  # in bytes; the tokens take 25 and 134 MB
+    assert large < small + 5e7, growth
+    assert large < 8e7, growth

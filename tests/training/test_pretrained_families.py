@@ -16,21 +16,21 @@ from tercet.training import Recipe, parse_recipe, train
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *map(str, range(57)), ".", "is", "times", "cat", "cow", "red"]
 SIZES: dict[str, Any] = {"vocab_size": len(WORDS), "num_hidden_layers": 1, "num_attention_heads": 3}
-STILL = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}
+ZERO_RATE = {"training": {"optimizer": {"kind": "adam", "lr": 0.0}, "max_steps": 1}}
 
 
-def folder_of(path: Path, model: Any) -> Path:
+def save_model(path: Path, model: Any) -> Path:
     """Save a model of transformers with a tokenizer of words, and return the folder."""
     torch.manual_seed(3)
     model.save_pretrained(path)
-    built = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>")
     )
-    built.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [tokenizers.pre_tokenizers.WhitespaceSplit(), tokenizers.pre_tokenizers.Punctuation()]
     )
-    built.add_special_tokens([tokenizers.AddedToken(word, special=True) for word in WORDS[:5]])
-    built.save(str(path / "tokenizer.json"))
+    tokenizer.add_special_tokens([tokenizers.AddedToken(word, special=True) for word in WORDS[:5]])
+    tokenizer.save(str(path / "tokenizer.json"))
     return path
 
 
@@ -77,7 +77,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("build", "tiny", "written"),
+    ("build", "tiny", "class_name"),
     [
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
@@ -85,20 +85,20 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
     ],
 )
-def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, written: str, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "theirs", build())
+def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, class_name: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "theirs", build())
     before = load_model(folder)
-    still = train(going_on(folder, tiny(tmp_path), STILL), tmp_path / "still", quiet=True)
-    same, state = load_model(still / "last").model.state_dict(), before.model.state_dict()
-    own = [name for name in same if not name.startswith("classifier.")]  # the labels differ
-    assert own
-    assert all(torch.equal(same[name], state[name]) for name in own)
+    run = train(going_on(folder, tiny(tmp_path), ZERO_RATE), tmp_path / "still", quiet=True)
+    new_state, state = load_model(run / "last").model.state_dict(), before.model.state_dict()
+    names = [name for name in new_state if not name.startswith("classifier.")]  # the labels differ
+    assert names
+    assert all(torch.equal(new_state[name], state[name]) for name in names)
     out = train(going_on(folder, tiny(tmp_path), {"training": {"max_steps": 3}}), tmp_path / "run", quiet=True)
     after = load_model(out / "last")
     assert after.tokenizer.hash == before.tokenizer.hash
     assert not torch.equal(after.model.state_dict()["embedding.weight"], state["embedding.weight"])
     converted_back = convert(out, tmp_path / "again", "hf")
-    theirs = getattr(transformers, written).from_pretrained(converted_back).eval()
+    theirs = getattr(transformers, class_name).from_pretrained(converted_back).eval()
     tokens = torch.randint(5, len(WORDS), (2, 5))
     logits = theirs(**given_to(theirs, tokens)).logits
     with torch.no_grad():
@@ -115,8 +115,8 @@ def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, written:
 
 @pytest.mark.slow
 def test_a_classifier_takes_a_roberta_and_gets_a_new_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = folder_of(tmp_path / "theirs", roberta(transformers.RobertaModel))
-    out = train(going_on(folder, tiny_labels_recipe(tmp_path), STILL), tmp_path / "run")
+    folder = save_model(tmp_path / "theirs", roberta(transformers.RobertaModel))
+    out = train(going_on(folder, tiny_labels_recipe(tmp_path), ZERO_RATE), tmp_path / "run")
     assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
     before, after = (load_model(path).model.state_dict() for path in (folder, out / "last"))
     assert torch.equal(before["stack.position.table.weight"], after["stack.position.table.weight"])
@@ -145,7 +145,7 @@ def bert() -> Any:
     )
 
 
-EVERY: dict[str, tuple[Any, Any]] = {
+FAMILIES: dict[str, tuple[Any, Any]] = {
     "gpt2": (gpt2, tiny_recipe),
     "llama": (lambda: llama_like("Llama"), tiny_recipe),
     "mistral": (lambda: llama_like("Mistral", sliding_window=None), tiny_recipe),
@@ -158,21 +158,21 @@ EVERY: dict[str, tuple[Any, Any]] = {
     "t5": (t5, tiny_pairs_recipe),
     "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
-SOME = ("gpt2", "qwen3", "roberta", "distilbert", "t5")
+FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "t5")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # a call of peft in transformers
 @pytest.mark.parametrize(
-    "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.exhaustive) for name in EVERY]
+    "name", [name if name in FAST_FAMILIES else pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILIES]
 )
 def test_adapter_of_each_family_equals_peft(name: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    build, tiny = EVERY[name]
-    folder = folder_of(tmp_path / "theirs", build())
+    build, tiny = FAMILIES[name]
+    folder = save_model(tmp_path / "theirs", build())
     adapter = {"kind": "lora", "rank": 2, "targets": ["all"]}
-    few = {"adapter": adapter, "training": {"max_steps": 4, "validate_every": 4}}
-    out = train(going_on(folder, tiny(tmp_path), few), tmp_path / "run", quiet=True)
+    changes = {"adapter": adapter, "training": {"max_steps": 4, "validate_every": 4}}
+    out = train(going_on(folder, tiny(tmp_path), changes), tmp_path / "run", quiet=True)
     tuned, pretrained = load_model(out / "last"), load_model(out / "pretrained")
     base = convert(out / "pretrained", tmp_path / "base", "hf")
     [architecture] = json.loads((base / "config.json").read_text())["architectures"]
@@ -186,7 +186,7 @@ def test_adapter_of_each_family_equals_peft(name: str, tmp_path: Path) -> None:
             encoder = tuned.require("classify").model
             ours, before = encoder.classify(encoder.hidden(tokens)), torch.zeros(())
         else:
-            both = tuple(given_to(model, tokens).values())
-            ours, before = tuned.model(*both), pretrained.model(*both)
+            inputs = tuple(given_to(model, tokens).values())
+            ours, before = tuned.model(*inputs), pretrained.model(*inputs)
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
     assert (before - ours).abs().max() > 1e-4

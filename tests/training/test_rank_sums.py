@@ -35,23 +35,23 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any
     """
 
     def run(world: int, work: Work) -> list[Any]:
-        local, sent, barrier = threading.local(), [torch.empty(0)] * world, threading.Barrier(world, timeout=20)
+        local, slots, barrier = threading.local(), [torch.empty(0)] * world, threading.Barrier(world, timeout=20)
 
-        def exchange(own: Tensor) -> list[Tensor]:
-            sent[local.rank] = own.clone()
+        def exchange(tensor: Tensor) -> list[Tensor]:
+            slots[local.rank] = tensor.clone()
             barrier.wait()
-            received = list(sent)
+            gathered = list(slots)
             barrier.wait()
-            return received
+            return gathered
 
         def all_reduce(x: Tensor, **_: Any) -> None:
             x.copy_(torch.stack(exchange(x)).sum(0))
 
-        def all_gather(output: Tensor, own: Tensor, **_: Any) -> None:
-            output.copy_(torch.cat(exchange(own)).view_as(output))
+        def all_gather(output: Tensor, tensor: Tensor, **_: Any) -> None:
+            output.copy_(torch.cat(exchange(tensor)).view_as(output))
 
-        def all_to_all(output: Tensor, own: Tensor, **_: Any) -> None:
-            output.copy_(torch.cat([x.chunk(world)[local.rank] for x in exchange(own)]))
+        def all_to_all(output: Tensor, tensor: Tensor, **_: Any) -> None:
+            output.copy_(torch.cat([x.chunk(world)[local.rank] for x in exchange(tensor)]))
 
         def start(rank: int) -> Any:
             local.rank = rank
@@ -84,7 +84,7 @@ def micro_batches(count: int) -> list[list[Tensor]]:
 
 def tree_sum(tensors: list[list[Tensor]]) -> list[Tensor]:
     tree = Tree(len(tensors))
-    total = [tree.add([x.clone() for x in some]) for some in tensors][-1]
+    total = [tree.add([x.clone() for x in leaves]) for leaves in tensors][-1]
     assert total is not None
     return total
 
@@ -95,16 +95,16 @@ def test_gradients_of_ranks_add_up_in_the_order_of_the_tree(world: int, run_rank
     whole = tree_sum(tensors)
 
     def work(rank: int) -> tuple[list[Tensor], Tensor]:
-        own = tensors[3 * rank : 3 * rank + 3]
-        gradients = tree_sum(own)
+        rank_tensors = tensors[3 * rank : 3 * rank + 3]
+        gradients = tree_sum(rank_tensors)
         all_reduce_in_order(gradients)
-        return gradients, sum_in_order([x[1] for x in own], world=world)
+        return gradients, sum_in_order([x[1] for x in rank_tensors], world=world)
 
     for gradients, loss in run_ranks(world, work):
         assert all(map(torch.equal, gradients, whole))
         assert torch.equal(loss, whole[1])
-    one_by_one = [torch.stack(list(some)).cumsum(0)[-1] for some in zip(*tensors, strict=True)]
-    assert not all(map(torch.equal, one_by_one, whole))  # otherwise any order would pass
+    sequential_sums = [torch.stack(list(parts)).cumsum(0)[-1] for parts in zip(*tensors, strict=True)]
+    assert not all(map(torch.equal, sequential_sums, whole))  # otherwise any order would pass
 
 
 def test_three_ranks_get_their_shard_of_the_sum(run_ranks: Any) -> None:
@@ -124,7 +124,7 @@ class Piece:
 
     def __init__(self, whole: Tensor, rank: int, world: int) -> None:
         self.whole, pieces = whole, whole.chunk(world)
-        self.own = pieces[rank] if rank < len(pieces) else whole[:0]
+        self.local_piece = pieces[rank] if rank < len(pieces) else whole[:0]
         self.device_mesh = SimpleNamespace(
             size=lambda: world, get_local_rank=lambda: rank, get_group=lambda: None, get_coordinate=lambda: [rank]
         )
@@ -133,7 +133,7 @@ class Piece:
         return len(self.whole)
 
     def to_local(self) -> Tensor:
-        return self.own
+        return self.local_piece
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -143,7 +143,7 @@ def test_the_norm_of_uneven_pieces_is_that_of_whole_gradients(world: int, run_ra
     norm = exact_norm(tensors)
     torch.testing.assert_close(norm, torch.cat([x.flatten() for x in tensors]).norm())
     pieces: Any = [[Piece(x, rank, world) for x in tensors] for rank in range(world)]
-    assert all(torch.equal(found, norm) for found in run_ranks(world, lambda rank: exact_norm(pieces[rank])))
+    assert all(torch.equal(rank_norm, norm) for rank_norm in run_ranks(world, lambda rank: exact_norm(pieces[rank])))
 
 
 def test_the_mean_over_ranks_is_that_of_all_targets(run_ranks: Any) -> None:

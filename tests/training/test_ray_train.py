@@ -33,10 +33,10 @@ def test_workers_are_ranks(tmp_path: Path) -> None:
             **os.environ, "HOME": str(tmp_path), "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        completed = subprocess.run(
+        process = subprocess.run(
             [python, str(EXAMPLE), "recipe.yaml", "run", "--workers", "2"],
             env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False,
         )  # fmt: skip
-    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     whole = train(recipe, tmp_path / "whole", quiet=True)
     assert weights(tmp_path / "run") == weights(whole)

@@ -37,15 +37,15 @@ FILES = {
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).parent.mkdir(exist_ok=True, parents=True)
         Path(name).write_text(text)
 
 
-def chosen_recipe(name: str, **given: Any) -> dict[str, Any]:
-    return to_plain(resolve(RunRequest(recipe=name, **given)).recipe)
+def chosen_recipe(name: str, **request: Any) -> dict[str, Any]:
+    return to_plain(resolve(RunRequest(recipe=name, **request)).recipe)
 
 
 @pytest.mark.parametrize(

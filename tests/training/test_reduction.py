@@ -21,14 +21,14 @@ def leaves(count: int, seed: int) -> list[Tensor]:
     return [torch.randn(5, generator=chance) * 10 ** torch.randn(5, generator=chance) for _ in range(count)]
 
 
-def by_definition(tensors: list[Tensor]) -> Tensor:
+def sum_by_definition(tensors: list[Tensor]) -> Tensor:
     if len(tensors) % 2:
         total = tensors[0].clone()
         for x in tensors[1:]:
             total = total + x
         return total
     half = len(tensors) // 2
-    return by_definition(tensors[:half]) + by_definition(tensors[half:])
+    return sum_by_definition(tensors[:half]) + sum_by_definition(tensors[half:])
 
 
 def branch(tensors: list[Tensor]) -> Tensor:
@@ -43,12 +43,12 @@ def branch(tensors: list[Tensor]) -> Tensor:
 def test_a_sum_is_that_of_its_two_halves(odd: int, height: int, seed: int) -> None:
     """One rank may compute the whole sum, or each rank a branch."""
     tensors = leaves(odd << height, seed)
-    expected = by_definition(tensors)
+    expected = sum_by_definition(tensors)
     assert torch.equal(branch(tensors), expected)
     for digits in range(height + 1):
         size = len(tensors) >> digits
         branches = [branch(tensors[first : first + size]) for first in range(0, len(tensors), size)]
-        assert torch.equal(by_definition(branches), expected)
+        assert torch.equal(sum_by_definition(branches), expected)
 
 
 def test_orders_differ() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from machines import run_ranks, start
-from tiny_runs import ADAMW, UNDROPPED, figures, tiny_recipe
+from tiny_runs import ADAMW, NO_DROPOUT, figures, tiny_recipe
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -17,7 +17,7 @@ from tercet.training.recipe.recipe import Recipe
 from tercet.training.tasks.open_task import task_of
 
 RANKS = Path(__file__).with_name("fsdp_program.py")
-THREE_LAYERS = {"model": {"stack": {"n_layers": 3, "dropout": UNDROPPED}}}
+THREE_LAYERS = {"model": {"stack": {"n_layers": 3, "dropout": NO_DROPOUT}}}
 
 
 def sharded(folder: Path, **settings: Any) -> Recipe:
@@ -61,11 +61,11 @@ def test_plan_equals_sent_bytes(settings: dict[str, Any], tmp_path: Path) -> Non
     recipe = task_of(sharded(tmp_path, max_steps=2, **settings), progress=False).recipe
     (tmp_path / "recipe.yaml").write_text(write_yaml(recipe))
     step = measure_step(recipe, micro=4, device="cpu", precision="fp32", checkpointing=False)
-    planned = communicated_bytes(recipe, step, "fp32", share=8, passes=2)
+    planned_bytes = communicated_bytes(recipe, step, "fp32", share=8, passes=2)
     for rank in run_ranks(RANKS, tmp_path, 2):
         assert len(rank["sent"]) == 2
-        for sent in rank["sent"]:
-            assert planned <= sent < 1.02 * planned
+        for sent_bytes in rank["sent"]:
+            assert planned_bytes <= sent_bytes < 1.02 * planned_bytes
 
 
 @pytest.mark.slow
@@ -73,12 +73,19 @@ def test_plan_equals_sent_bytes(settings: dict[str, Any], tmp_path: Path) -> Non
 def test_three_ranks_take_the_steps_of_one(keep: bool, tmp_path: Path) -> None:
     """The number of ranks is not a power of two, which `exact` does not support."""
     runs = {"one rank": {}, "fsdp on 2": {"devices": 3, "reshard_after_forward": keep}}
-    for machine, more in runs.items():
-        settings = {"exact": False, "optimizer": ADAMW, "batch_size": 12, "ema": None, "max_steps": 6, **more}
+    for machine, machine_settings in runs.items():
+        settings = {
+            "exact": False,
+            "optimizer": ADAMW,
+            "batch_size": 12,
+            "ema": None,
+            "max_steps": 6,
+            **machine_settings,
+        }
         start(tmp_path, "text", machine, tmp_path / machine, changes=THREE_LAYERS, **settings).finish()
-    one, three = (figures(tmp_path / machine) for machine in runs)
+    single_figures, three_rank_figures = (figures(tmp_path / machine) for machine in runs)
     for name in ("train/loss", "val/loss", "grad_norm"):
-        assert dict(three[name]) == pytest.approx(dict(one[name]), rel=1e-3), name
+        assert dict(three_rank_figures[name]) == pytest.approx(dict(single_figures[name]), rel=1e-3), name
 
 
 @pytest.mark.exhaustive
@@ -99,7 +106,9 @@ def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None
     run("later", max_steps=8)
     run("later", reshard_after_forward=False)
     for folder in ("best", "last"):
-        whole, *others = (load_model(tmp_path / out / folder).model.state_dict() for out in ("whole", "kept", "later"))
-        for other in others:
+        whole, *other_states = (
+            load_model(tmp_path / out / folder).model.state_dict() for out in ("whole", "kept", "later")
+        )
+        for state in other_states:
             for name in whole:
-                torch.testing.assert_close(other[name], whole[name], atol=1e-3, rtol=0)
+                torch.testing.assert_close(state[name], whole[name], atol=1e-3, rtol=0)

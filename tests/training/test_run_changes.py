@@ -32,27 +32,29 @@ lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60)), min_size=1
 ramps = st.sampled_from([0.0, 0.2, 0.7, 1.0])
 
 
-def changed(plan: Plan, said: list[tuple[int, int]]) -> Plan:
-    for at, steps in said:
+def extend_plan(plan: Plan, length_changes: list[tuple[int, int]]) -> Plan:
+    for at, steps in length_changes:
         plan = plan.extended(steps, at=at)
     return plan
 
 
 @given(lengths, ramps)
-def test_a_length_holds_from_its_step_on(said: list[tuple[int, int]], ramp: float) -> None:
-    plan = changed(Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25), said)
-    of_step = [25] * 70
-    for at, steps in said:  # the last change applies, also to a run that had to go back to an earlier step
-        of_step[at:] = [steps] * (70 - at)
-    assert [plan.length_at(step) for step in range(70)] == of_step
-    assert plan.steps == said[-1][1]
+def test_a_length_holds_from_its_step_on(length_changes: list[tuple[int, int]], ramp: float) -> None:
+    plan = extend_plan(Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25), length_changes)
+    length_by_step = [25] * 70
+    for at, steps in length_changes:  # the last change applies, also to a run that had to go back to an earlier step
+        length_by_step[at:] = [steps] * (70 - at)
+    assert [plan.length_at(step) for step in range(70)] == length_by_step
+    assert plan.steps == length_changes[-1][1]
 
 
 @pytest.mark.slow
-@given(lengths.filter(lambda said: said[0][0] > 0 and said == sorted(said)), ramps)
-def test_no_row_is_skipped_or_repeated(said: list[tuple[int, int]], ramp: float) -> None:
+@given(
+    lengths.filter(lambda length_changes: length_changes[0][0] > 0 and length_changes == sorted(length_changes)), ramps
+)
+def test_no_row_is_skipped_or_repeated(length_changes: list[tuple[int, int]], ramp: float) -> None:
     original = Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25)
-    plan = changed(original, said)
+    plan = extend_plan(original, length_changes)
     for step in range(40):
         assert np.array_equal(plan.rows(step)[0], original.rows(step)[0])
         assert plan.rows_before(step + 1) == plan.rows_before(step) + len(plan.rows(step)[0])
@@ -61,21 +63,21 @@ def test_no_row_is_skipped_or_repeated(said: list[tuple[int, int]], ramp: float)
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Draw changes of a run of 25 steps: the steps trained so far, and the new total number of steps."""
-    said, done, total = list[tuple[int, int]](), 0, 25
+    length_changes, step, total = list[tuple[int, int]](), 0, 25
     for _ in range(draw(st.integers(1, 3))):
-        done = draw(st.integers(done, total))
-        total = draw(st.integers(done + 1, done + 40))
-        said.append((done, total))
-    return said
+        step = draw(st.integers(step, total))
+        total = draw(st.integers(step + 1, step + 40))
+        length_changes.append((step, total))
+    return length_changes
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 12), histories(), ramps)
 def test_change_is_exact_if_no_trained_step_would_differ(
-    schedule: Any, warmup: int, said: list[tuple[int, int]], ramp: float
+    schedule: Any, warmup: int, length_changes: list[tuple[int, int]], ramp: float
 ) -> None:
-    at = said[-1][0]
+    at = length_changes[-1][0]
     spec = TrainingSpec(max_steps=25, schedule=schedule, warmup_steps=warmup, batch_ramp=ramp or None)
-    plan = changed(Plan(n_rows=50, unit=2, units=9, ramp=ramp, steps=25), said)
+    plan = extend_plan(Plan(n_rows=50, unit=2, units=9, ramp=ramp, steps=25), length_changes)
     straight = replace(plan, lengths=())
 
     def rate(step: int, of: Plan) -> float:
@@ -108,12 +110,12 @@ def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_
 
 def test_repeated_command_reverts_no_change(tmp_path: Path) -> None:
     original = tiny_recipe(tmp_path, max_steps=None, max_epochs=2)
-    now = tiny_recipe(tmp_path, max_steps=40, keep=7)
-    assert merge_changes(original, original, now) == now
-    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), original, now) == tiny_recipe(
-        tmp_path, max_steps=40, keep=7, patience=4
-    )
-    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), original, now) == tiny_recipe(
+    requested = tiny_recipe(tmp_path, max_steps=40, keep=7)
+    assert merge_changes(original, original, requested) == requested
+    assert merge_changes(
+        tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=4), original, requested
+    ) == tiny_recipe(tmp_path, max_steps=40, keep=7, patience=4)
+    assert merge_changes(tiny_recipe(tmp_path, max_steps=None, max_epochs=3), original, requested) == tiny_recipe(
         tmp_path, max_steps=None, max_epochs=3, keep=7
     )
 

@@ -65,9 +65,9 @@ def test_changed_settings_are_reported(tmp_path: Path) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match=r"contains a run with other settings \(training\.seed: 1 -> 2\); pass another"):
         train(tiny_recipe(tmp_path, seed=2, **SHORT), out, quiet=True)
-    other = {"model": {"stack": {"d_model": 32}}}
+    other_model = {"model": {"stack": {"d_model": 32}}}
     with pytest.raises(UserError, match=r"model\.stack\.d_model: 16 -> 32"):
-        train(tiny_recipe(tmp_path, other, **SHORT), out, quiet=True)
+        train(tiny_recipe(tmp_path, other_model, **SHORT), out, quiet=True)
 
 
 @pytest.mark.slow
@@ -159,11 +159,11 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
     scales: list[str] = []
     set_scale = matplotlib.axes.Axes.set_yscale
 
-    def seen(self: Any, value: Any, **kwargs: Any) -> None:
+    def record_scale(self: Any, value: Any, **kwargs: Any) -> None:
         scales.append(value)
         set_scale(self, value, **kwargs)
 
-    monkeypatch.setattr(matplotlib.axes.Axes, "set_yscale", seen)
+    monkeypatch.setattr(matplotlib.axes.Axes, "set_yscale", record_scale)
     metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in range(1, 5):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step}, step)
@@ -174,21 +174,21 @@ def test_the_losses_are_drawn_on_a_logarithmic_scale(tmp_path: Path, monkeypatch
 
 @pytest.mark.slow
 def test_bleu_is_plotted_next_to_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[list[float], list[float]]] = []
+    plots: list[tuple[list[float], list[float]]] = []
     plot = matplotlib.axes.Axes.plot
 
-    def seen(self: Any, x: Any, y: Any, **kwargs: Any) -> Any:
-        drawn.append((list(x), list(y)))
+    def record_plot(self: Any, x: Any, y: Any, **kwargs: Any) -> Any:
+        plots.append((list(x), list(y)))
         return plot(self, x, y, **kwargs)
 
-    monkeypatch.setattr(matplotlib.axes.Axes, "plot", seen)
+    monkeypatch.setattr(matplotlib.axes.Axes, "plot", record_plot)
     metrics = MetricsLogger(tmp_path / "metrics.csv")
     for step in (1, 2, 3):
         metrics.log_metrics({"epoch": step / 2, "train/loss": 5.0 - step, "seconds": 90.0 * step}, step)
     metrics.log_metrics({"epoch": 2, "val/loss": 1.5, "val/bleu": 7.0, "seconds": 300.0}, 4)
     save(plot_loss(metrics.path, title="run"), tmp_path / "loss.png")
-    assert ([5.0], [7.0]) in drawn  # against minutes
-    assert ([4], [1.5]) in drawn
+    assert ([5.0], [7.0]) in plots  # against minutes
+    assert ([4], [1.5]) in plots
     assert matplotlib.image.imread(tmp_path / "loss.png").shape == (600, 1560, 4)
 
 
@@ -234,7 +234,7 @@ def test_first_process_may_start_the_run_at_any_moment(
     recipe, out, looks = tiny_recipe(tmp_path, **SHORT), tmp_path / "run", 0
     out.mkdir()
 
-    def look_after(original: Any) -> Any:
+    def wrap(original: Any) -> Any:
         def look(*arguments: Any) -> Any:
             nonlocal looks
             if looks == moment:
@@ -246,5 +246,5 @@ def test_first_process_may_start_the_run_at_any_moment(
         return look
 
     for holder, name in ((Path, "exists"), (Path, "is_dir"), (os, "listdir"), (os, "scandir"), (Path, "iterdir")):
-        monkeypatch.setattr(holder, name, look_after(getattr(holder, name)))
+        monkeypatch.setattr(holder, name, wrap(getattr(holder, name)))
     assert check_recipe(out, recipe, None) == (recipe, recipe)

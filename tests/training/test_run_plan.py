@@ -32,7 +32,7 @@ from tercet.training.tasks.open_task import task_of
 FAST = GPU("fast", 16 * GIB, 100e12)
 
 
-def planned(recipe: Recipe, **options: Any) -> Any:
+def make_plan(recipe: Recipe, **options: Any) -> Any:
     return plan_run("tiny", recipe, **options)
 
 
@@ -47,7 +47,7 @@ def planned(recipe: Recipe, **options: Any) -> Any:
 )
 def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: float | None, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_ramp=ramp, **length)
-    plan = planned(recipe)
+    plan = make_plan(recipe)
     run = figures(train(recipe, tmp_path / "run", quiet=True))
     steps, tokens = run["tokens"][-1]
     assert (plan.steps, plan.tokens) == (steps, tokens)
@@ -65,16 +65,16 @@ def test_steps_and_tokens_are_those_of_the_run(length: dict[str, Any], ramp: flo
 )
 def test_every_family_has_a_plan_in_json(family: str, tmp_path: Path) -> None:
     recipe, devices = TINY[family](tmp_path), 3 if family == "pairs" else 2
-    plan = planned(recipe, cluster=Cluster(FAST, devices), mfu=0.5, price=3.0)
+    plan = make_plan(recipe, cluster=Cluster(FAST, devices), mfu=0.5, price=3.0)
     assert json.loads(json.dumps(to_plain(plan)))["devices"] == devices
-    kept, again = plan.memory
-    assert not kept.checkpointing
-    assert again.activations < kept.activations
-    assert kept.fits
-    assert kept.largest_micro_batch == plan.batch // devices
-    most = sum((plan.vocabulary_at_most or {}).values())  # the text may have fewer tokens
+    plain, checkpointed = plan.memory
+    assert not plain.checkpointing
+    assert checkpointed.activations < plain.activations
+    assert plain.fits
+    assert plain.largest_micro_batch == plan.batch // devices
+    max_vocabulary = sum((plan.vocabulary_at_most or {}).values())  # the text may have fewer tokens
     assert plan.parameters >= sum(p.numel() for p in build(task_of(recipe, progress=False).recipe.model).parameters())
-    assert (plan.parameters > most * 16) if most else plan.vocabulary_at_most is None
+    assert (plan.parameters > max_vocabulary * 16) if max_vocabulary else plan.vocabulary_at_most is None
 
 
 def counted_flops(recipe: Recipe) -> tuple[float, int]:
@@ -96,20 +96,22 @@ def counted_flops(recipe: Recipe) -> tuple[float, int]:
 )
 def test_flops_equal_count_of_pytorch(changes: dict[str, Any], tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, changes)
-    counted, tokens = counted_flops(recipe)
-    assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == counted
+    expected_flops, tokens = counted_flops(recipe)
+    assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == expected_flops
 
 
 def test_masked_model_scores_only_masked_positions(tmp_path: Path) -> None:
     recipe = tiny_masked_recipe(tmp_path)
-    counted, tokens = counted_flops(recipe)
-    assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == pytest.approx(counted, rel=0.01)
+    expected_flops, tokens = counted_flops(recipe)
+    assert training_flops(task_of(recipe, progress=False).recipe).per_token * tokens == pytest.approx(
+        expected_flops, rel=0.01
+    )
 
 
 @pytest.mark.slow
 def test_time_and_cost_follow_from_flops_and_peak(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
-    plan = planned(recipe, cluster=Cluster(FAST, 4, 2), mfu=0.25, price=8.0)
+    plan = make_plan(recipe, cluster=Cluster(FAST, 4, 2), mfu=0.25, price=8.0)
     assert plan.time.seconds == pytest.approx(plan.flops / (4 * 0.25 * 100e12))
     assert plan.time.seconds_per_step == pytest.approx(plan.time.seconds / plan.steps)
     assert plan.time.gpu_hours == pytest.approx(4 * plan.time.seconds / 3600)
@@ -117,17 +119,17 @@ def test_time_and_cost_follow_from_flops_and_peak(tmp_path: Path) -> None:
     assert plan.micro_batches == 1  # four rows each
     assert plan.communicated_bytes == 2 * 4 * plan.parameters * 3 // 4
     sharded = replace(recipe, training=replace(recipe.training, strategy="fsdp", ema=None))
-    assert planned(sharded, cluster=Cluster(FAST, 4)).communicated_bytes == 2 * 4 * plan.parameters * 3 // 4
-    assert planned(recipe).communicated_bytes == 0
-    assert planned(recipe).time is None
+    assert make_plan(sharded, cluster=Cluster(FAST, 4)).communicated_bytes == 2 * 4 * plan.parameters * 3 // 4
+    assert make_plan(recipe).communicated_bytes == 0
+    assert make_plan(recipe).time is None
 
 
 @pytest.mark.slow
 def test_hours_become_steps_by_the_speed(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, max_steps=None, max_hours=1e-9)
-    assert planned(recipe).steps is None
-    assert planned(recipe).flops is None
-    plan = planned(recipe, cluster=Cluster(FAST, 1), mfu=0.5)
+    assert make_plan(recipe).steps is None
+    assert make_plan(recipe).flops is None
+    plan = make_plan(recipe, cluster=Cluster(FAST, 1), mfu=0.5)
     assert plan.time.seconds <= 3600 * 1e-9 < plan.time.seconds + plan.time.seconds_per_step
 
 
@@ -136,24 +138,24 @@ def test_plan_uses_measured_speed_of_a_run(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     run = train(recipe, tmp_path / "run", quiet=True)
     rate = statistics.median(rate for _, rate in read_metrics(run / "metrics.csv")["tokens_per_second"])
-    plan = planned(recipe, measured=run)
+    plan = make_plan(recipe, measured=run)
     assert plan.time.throughput.basis == "run"
     assert f"{rate:,.0f} tokens/s on one device (cpu) in {run}" in plan.time.throughput.described
     assert plan.time.seconds == pytest.approx(plan.tokens / rate)
     wider = replace(recipe, model=replace(recipe.model, max_len=16))  # a larger model at the same FLOP/s
-    flops = planned(wider, measured=run)
+    flops = make_plan(wider, measured=run)
     assert flops.time.seconds == pytest.approx(flops.flops / (rate * plan.flops_per_token))
     with pytest.raises(UserError, match="measures cpu, which does not apply to fast; leave out --gpus, or pass --mfu"):
-        planned(recipe, measured=run, cluster=Cluster(FAST, 1))
+        make_plan(recipe, measured=run, cluster=Cluster(FAST, 1))
     (run / "metrics.csv").unlink()
     with pytest.raises(UserError, match=r"no metrics\.csv yet"):
-        planned(recipe, measured=run)
+        make_plan(recipe, measured=run)
 
 
 @pytest.mark.slow
 def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.training.compute.speed.speed", lambda *_, **__: Speed(2.0, 0.5, 3.0))
-    plan = planned(tiny_recipe(tmp_path), here=True)
+    plan = make_plan(tiny_recipe(tmp_path), here=True)
     assert plan.time.seconds == 12 * 2.5 + (12 // 3 + 1) * 3.0
     assert plan.time.throughput.flops_per_second == pytest.approx(plan.flops_per_step / 2.5)
     assert plan.time.throughput.described == "2.5 s per step, measured on this machine (cpu)"
@@ -163,31 +165,31 @@ def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, batch_size=256, micro_batch_size=1)
-    sized = task_of(recipe, progress=False).recipe
+    sized_recipe = task_of(recipe, progress=False).recipe
 
     def total(micro: int) -> int:
-        step = measure_step(sized, micro=micro, device="cuda", precision="fp32", checkpointing=False)
+        step = measure_step(sized_recipe, micro=micro, device="cuda", precision="fp32", checkpointing=False)
         return step.weights + step.gradients + step.optimizer + step.activations + step.workspace
 
     small = GPU("small", int(total(100) / 0.9) + 1, None)
-    largest = planned(recipe, cluster=Cluster(small, 1)).memory[0].largest_micro_batch
+    largest = make_plan(recipe, cluster=Cluster(small, 1)).memory[0].largest_micro_batch
     assert largest is not None
     assert total(largest) <= 0.9 * small.memory_bytes < total(largest + 1)
-    assert micro_batch(sized) == 1
-    tiny = planned(recipe, cluster=Cluster(GPU("tiny", 10_000, None), 1)).memory[0]
+    assert micro_batch(sized_recipe) == 1
+    tiny = make_plan(recipe, cluster=Cluster(GPU("tiny", 10_000, None), 1)).memory[0]
     assert (tiny.fits, tiny.largest_micro_batch) == (False, None)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(0, 10**8), st.integers(1, 5000))
-def test_largest_micro_batch_is_exact_for_linear_memory(base: int, each: int, room: int, most: int) -> None:
-    found = largest_that_fits(lambda micro: base + each * micro, room, maximum=most)
-    fits = min(most, (room - base) // each)
-    assert found == (fits if fits >= 1 else None)
+def test_largest_micro_batch_is_exact_for_linear_memory(base: int, row_bytes: int, room: int, maximum: int) -> None:
+    found = largest_that_fits(lambda micro: base + row_bytes * micro, room, maximum=maximum)
+    expected = min(maximum, (room - base) // row_bytes)
+    assert found == (expected if expected >= 1 else None)
 
 
 @pytest.mark.slow
 def test_a_translator_is_planned_by_tokens(tmp_path: Path) -> None:
-    plan = planned(tiny_pairs_recipe(tmp_path))
+    plan = make_plan(tiny_pairs_recipe(tmp_path))
     assert (plan.unit, plan.rows) == ("token pair", "tokens per side")
     assert (plan.batch, plan.micro_batch, plan.micro_batches, plan.tokens_per_step) == (192, 64, 3, 192)
     assert plan.tokens == 12 * 192
@@ -196,10 +198,10 @@ def test_a_translator_is_planned_by_tokens(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
     run = train(tiny_recipe(tmp_path, max_steps=3), tmp_path / "run", quiet=True)
-    own = tmp_path / "own.yaml"
-    own.write_text(write_yaml(tiny_recipe(tmp_path)))
-    whole = tercet.plan(own, pretrained=run)
-    lora = tercet.plan(own, pretrained=run, changes={"adapter": {"kind": "lora", "rank": 2}})
+    recipe_file = tmp_path / "own.yaml"
+    recipe_file.write_text(write_yaml(tiny_recipe(tmp_path)))
+    whole = tercet.plan(recipe_file, pretrained=run)
+    lora = tercet.plan(recipe_file, pretrained=run, changes={"adapter": {"kind": "lora", "rank": 2}})
     assert lora.trainable == 2 * 2 * 2 * 16  # two layers of one block, two matrices each
     assert lora.parameters == whole.parameters + lora.trainable
     assert lora.memory[0].gradients == 4 * lora.trainable
@@ -212,9 +214,9 @@ def test_indivisible_settings_are_reported(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"on 3 GPUs: task\.batch_size=16 must be divisible by the number of devices: 3"
     ):
-        planned(tiny_recipe(tmp_path), cluster=Cluster(FAST, 3))
+        make_plan(tiny_recipe(tmp_path), cluster=Cluster(FAST, 3))
     with pytest.raises(UserError, match="--mfu requires a peak, but --gpus has none"):
-        planned(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)
+        make_plan(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)
 
 
 @pytest.mark.slow
@@ -222,7 +224,7 @@ def test_nothing_of_the_models_size_is_allocated(tmp_path: Path) -> None:
     """Planning a model of 3 TB works too."""
     stack = {"d_model": 65_536, "n_heads": 64, "n_layers": 16}
     recipe = tiny_recipe(tmp_path, {"model": {"stack": stack}})
-    plan = planned(recipe, cluster=Cluster(FAST, 16))
+    plan = make_plan(recipe, cluster=Cluster(FAST, 16))
     assert plan.memory[0].weights > 3 * 10**12
     assert not plan.memory[0].fits
     assert torch.get_default_dtype() == torch.float32

@@ -18,7 +18,7 @@ from tercet.training.optim.schedules import (
     rate_factor,
 )
 
-ALL = [Constant(), LinearDecay(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
+SCHEDULES = [Constant(), LinearDecay(final=0.1), Cosine(final=0.1), WSD(cooldown=0.6), WSD(cooldown=1.0, final=0.2)]
 shares = st.floats(0.0, 1.0)
 schedules = st.one_of(
     st.just(Constant()),
@@ -35,7 +35,7 @@ def test_a_factor_is_a_share(schedule: Schedule, warmup: int, total: int) -> Non
     assert total == 1 or factors[0] > 0.0
 
 
-@pytest.mark.parametrize("schedule", ALL)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_warm_up_is_a_straight_line_that_begins_above_zero(schedule: Schedule) -> None:
     factors = [rate_factor(schedule, step=step, warmup=5, total=50) for step in range(5)]
     assert [factor / factors[-1] for factor in factors] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -55,7 +55,7 @@ def test_the_last_step_reaches_final(schedule: LinearDecay | Cosine, warmup: int
 
 Factor = Callable[[int, int, int], float]  # of step, warm-up and total, as in the table at the top of the source file
 
-DOCUMENTED: list[tuple[Schedule, Factor, Factor]] = [  # after the warm-up, and at the last step
+DOCUMENTED_VALUES: list[tuple[Schedule, Factor, Factor]] = [  # after the warm-up, and at the last step
     (Constant(), lambda s, W, S: 1.0, lambda s, W, S: 1.0),
     (LinearDecay(final=0.2), lambda s, W, S: 1 - 0.8 * (s - W) / (S - 1 - W), lambda s, W, S: 0.2),
     (LinearDecay(), lambda s, W, S: 1 - (s - W) / (S - 1 - W), lambda s, W, S: 0.0),
@@ -75,7 +75,7 @@ DOCUMENTED: list[tuple[Schedule, Factor, Factor]] = [  # after the warm-up, and 
 
 
 @pytest.mark.parametrize(("warmup", "total"), [(1, 3), (7, 41), (20, 50)])
-@pytest.mark.parametrize(("schedule", "after", "last"), DOCUMENTED, ids=lambda x: getattr(x, "kind", ""))
+@pytest.mark.parametrize(("schedule", "after", "last"), DOCUMENTED_VALUES, ids=lambda x: getattr(x, "kind", ""))
 def test_beginning_height_and_end_are_the_documented_ones(
     schedule: Schedule, after: Factor, last: Factor, warmup: int, total: int
 ) -> None:

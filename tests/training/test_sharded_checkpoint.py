@@ -59,17 +59,18 @@ def test_shards_are_read_as_one_tensor(tmp_path: Path) -> None:
 def test_every_machine_resumes_from_shards(machines: tuple[str, ...], tmp_path: Path) -> None:
     """A checkpoint of two ranks gives the same weights on one rank and as shards on two or four ranks."""
     settings: dict[str, Any] = {"max_steps": 6, "schedule": "constant", "validate_every": 6}
-    started = tmp_path / "begun"
+    partial_run = tmp_path / "begun"
     dies = dies_at_rename(1, after=True, name=CHECKPOINT)
     assert (
-        start(tmp_path, "text", "fsdp on 2", started, save_every=2, prepare=dies, **settings).wait() == -signal.SIGKILL
+        start(tmp_path, "text", "fsdp on 2", partial_run, save_every=2, prepare=dies, **settings).wait()
+        == -signal.SIGKILL
     )
-    assert not json.loads((started / "run.json").read_text())["finished"]
-    (newest, *_) = sorted(started.glob("checkpoints/step-*"), reverse=True)
+    assert not json.loads((partial_run / "run.json").read_text())["finished"]
+    (newest, *_) = sorted(partial_run.glob("checkpoints/step-*"), reverse=True)
     assert len([*newest.glob("shard-*.safetensors")]) == 2
     runs = [tmp_path / machine for machine in machines]
     for run in runs:
-        shutil.copytree(started, run)
+        shutil.copytree(partial_run, run)
         start(tmp_path, "text", run.name, run, save_every=6, **settings).finish()
     start(tmp_path, "text", "one rank", tmp_path / "unbroken", save_every=6, **settings).finish()
     for run in runs:
@@ -117,13 +118,13 @@ def test_row_and_column_shards_resume_on_any_machine(switches: tuple[tuple[str, 
     changes = {"model": {"stack": {"dropout": {"attention": 0.0, "activation": 0.0, "residual": 0.1}}}}
     settings: dict[str, Any] = {"changes": changes, "exact": False, "schedule": "constant", "max_steps": 4}
     longer = {**settings, "max_steps": 8}
-    for started in {started for started, _ in switches}:
-        start(tmp_path, "text", started, tmp_path / started, **settings).finish()
+    for first_machine in {first_machine for first_machine, _ in switches}:
+        start(tmp_path, "text", first_machine, tmp_path / first_machine, **settings).finish()
     start(tmp_path, "text", "one rank", tmp_path / "unbroken", **longer).finish()
     expected = load_model(tmp_path / "unbroken" / "last").model.state_dict()
-    for started, machine in switches:
-        run = tmp_path / f"{started}, then {machine}"
-        shutil.copytree(tmp_path / started, run)
+    for first_machine, machine in switches:
+        run = tmp_path / f"{first_machine}, then {machine}"
+        shutil.copytree(tmp_path / first_machine, run)
         start(tmp_path, "text", machine, run, **longer).finish()
         actual = load_model(run / "last").model.state_dict()
         for name, x in expected.items():

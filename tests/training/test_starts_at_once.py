@@ -30,11 +30,11 @@ def test_one_compiles_and_one_measures(starts: int, tmp_path: Path) -> None:
     compiler.chmod(0o755)
     for start in range(starts):
         calls.write_text("")
-        where = {"CXX": str(compiler), "TERCET_CACHE": str(tmp_path / str(start)), "TERCET_KERNEL": "native"}
+        variables = {"CXX": str(compiler), "TERCET_CACHE": str(tmp_path / str(start)), "TERCET_KERNEL": "native"}
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", CODE], env=os.environ | where, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True,
+                [sys.executable, "-c", CODE], env=os.environ | variables,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for _ in range(2)
         ]  # fmt: skip

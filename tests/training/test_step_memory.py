@@ -21,12 +21,12 @@ from tercet.training.recipe.recipe import TranslationRecipe
 from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.task import Task
 
-WITHIN = 0.1  # the tolerance of activations on a CPU in docs/how-to/planning.md
+TOLERANCE = 0.1  # the tolerance of activations on a CPU in docs/how-to/planning.md
 FAMILIES = ("text", "masked", "pairs")
 EXHAUSTIVE = pytest.mark.exhaustive
 
 
-def recipe_of(family: str, folder: Path, *, dropout: float = 0.0, **training: Any) -> Recipe:
+def make_recipe(family: str, folder: Path, *, dropout: float = 0.0, **training: Any) -> Recipe:
     """Return a recipe of two layers of width 64 and 128 tokens, large enough for blockwise attention."""
     (folder / "text.txt").write_text(TEXT * 40)
     rows = "".join(f"{' '.join([source] * 30)}\t{' '.join([target] * 30)}\n" for source, target in PAIRS)
@@ -69,17 +69,17 @@ class RealStep:
     def saved_bytes(self) -> int:
         """Return the bytes that autograd saves for the backward pass, except for the weights."""
         weights = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
-        kept: dict[int, torch.UntypedStorage] = {}
+        storages: dict[int, torch.UntypedStorage] = {}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in weights:
-                kept[storage.data_ptr()] = storage
+                storages[storage.data_ptr()] = storage
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             loss = self.loss()
-        size = sum(storage.nbytes() for storage in kept.values())
+        size = sum(storage.nbytes() for storage in storages.values())
         loss.backward()
         return size
 
@@ -95,14 +95,14 @@ class RealStep:
 
 def bytes_by_profiler(work: Callable[[], Any]) -> tuple[int, int, Any]:
     """Return the bytes that are allocated after `work`, the peak during it, and its result."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiling:
         result = work()
-    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
-    now = peak = 0
+    events = [event for event in profiling.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    current = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return now, peak, result
+        current += event.nbytes()
+        peak = max(peak, current)
+    return current, peak, result
 
 
 @pytest.mark.slow
@@ -123,8 +123,8 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
     assert memory.parameters == memory.trainable == sum(p.numel() for p in model.parameters())
     assert memory.weights == sum(x.nbytes for x in [*model.parameters(), *model.buffers()])
     assert memory.gradients == sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-    kept = [x for state in real.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
-    assert memory.optimizer == sum(x.nbytes for x in kept) > 0
+    state_tensors = [x for state in real.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
+    assert memory.optimizer == sum(x.nbytes for x in state_tensors) > 0
     assert memory.average == (memory.weights if recipe.training.ema else 0)
 
 
@@ -134,9 +134,9 @@ def test_weights_gradients_and_optimizer_are_exact(family: str, optimizer: dict[
     [("text", 0.1), ("pairs", 0.0), *(pytest.param(*case, marks=EXHAUSTIVE) for case in product(FAMILIES, (0.0, 0.1)))],
 )
 def test_activations_equal_count_of_autograd_hooks(family: str, dropout: float, tmp_path: Path) -> None:
-    real = RealStep(recipe_of(family, tmp_path, dropout=dropout))
+    real = RealStep(make_recipe(family, tmp_path, dropout=dropout))
     memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=False)
-    assert memory.activations == pytest.approx(real.saved_bytes() + real.likelihood_bytes(), rel=WITHIN)
+    assert memory.activations == pytest.approx(real.saved_bytes() + real.likelihood_bytes(), rel=TOLERANCE)
 
 
 @pytest.mark.slow
@@ -149,19 +149,21 @@ def test_activations_equal_count_of_autograd_hooks(family: str, dropout: float, 
     ],
 )
 def test_peak_of_both_passes_equals_profiler(family: str, checkpointing: bool, tmp_path: Path) -> None:
-    real = RealStep(recipe_of(family, tmp_path), checkpointing=checkpointing)
+    real = RealStep(make_recipe(family, tmp_path), checkpointing=checkpointing)
     real.loss().backward()  # one-time allocations
-    held, forward_peak, loss = bytes_by_profiler(real.loss)
+    held_bytes, forward_peak, loss = bytes_by_profiler(real.loss)
     _, backward_peak, _ = bytes_by_profiler(loss.backward)
     memory = measure_step(real.recipe, micro=real.micro, device="cpu", precision="fp32", checkpointing=checkpointing)
-    assert memory.activations == pytest.approx(held, rel=WITHIN)
-    assert memory.activations + memory.workspace == pytest.approx(max(forward_peak, held + backward_peak), rel=WITHIN)
+    assert memory.activations == pytest.approx(held_bytes, rel=TOLERANCE)
+    assert memory.activations + memory.workspace == pytest.approx(
+        max(forward_peak, held_bytes + backward_peak), rel=TOLERANCE
+    )
 
 
 @pytest.mark.slow
 def test_documents_on_a_gpu_take_no_memory_for_pairs_of_tokens(tmp_path: Path) -> None:
-    def kept(*, document_mask: bool, **settings: Any) -> int:
-        plain = recipe_of("text", tmp_path)
+    def saved_bytes(*, document_mask: bool, **settings: Any) -> int:
+        plain = make_recipe("text", tmp_path)
         rows = replace(plain.data.rows, document_mask=document_mask)
         recipe = replace(plain, data=replace(plain.data, rows=rows), model=replace(plain.model, max_len=512))
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=65))
@@ -169,14 +171,14 @@ def test_documents_on_a_gpu_take_no_memory_for_pairs_of_tokens(tmp_path: Path) -
         return measure_step(recipe, **how | settings).activations
 
     pairs = 8 * 512 * 512
-    assert abs(kept(document_mask=True) - kept(document_mask=False)) < pairs / 8
+    assert abs(saved_bytes(document_mask=True) - saved_bytes(document_mask=False)) < pairs / 8
     dense = {"precision": "fp32"}
-    assert kept(document_mask=True, **dense) - kept(document_mask=False, **dense) > pairs
+    assert saved_bytes(document_mask=True, **dense) - saved_bytes(document_mask=False, **dense) > pairs
 
 
 @pytest.mark.slow
 def test_what_is_kept_grows_with_the_rows_and_not_with_checkpointing(tmp_path: Path) -> None:
-    recipe = task_of(recipe_of("text", tmp_path, dropout=0.1), progress=False).recipe
+    recipe = task_of(make_recipe("text", tmp_path, dropout=0.1), progress=False).recipe
 
     def activations(micro: int, *, device: Any = "cuda", precision: str = "bf16", checkpointing: bool = False) -> int:
         return measure_step(

@@ -18,7 +18,7 @@ from tercet.training.loop.module import TrainingModule
 from tercet.training.loop.steps_ahead import CopyOnSideStream, StepsAhead, copy_to
 
 
-class Unchanged:
+class IdentityCopy:
     """A copy that does nothing, and records the thread that built each batch."""
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Unchanged:
         self.threads.append(threading.current_thread().name)
         return batches
 
-    def receive(self, sent: list[Any]) -> list[Any]:
-        return sent
+    def receive(self, batches: list[Any]) -> list[Any]:
+        return batches
 
 
 def ahead(build: Callable[[int], list[Any]], steps: range = range(5), micro: Callable[[], int] = lambda: 4) -> Any:
-    return StepsAhead(build, steps, micro, Unchanged())
+    return StepsAhead(build, steps, micro, IdentityCopy())
 
 
 def left_over() -> list[str]:
@@ -50,10 +50,10 @@ def test_order_and_content_are_those_of_the_steps() -> None:
 
 
 def test_the_next_batch_is_built_while_a_step_trains() -> None:
-    built, wait = list[int](), threading.Event()
+    built_steps, wait = list[int](), threading.Event()
 
     def build(step: int) -> list[int]:
-        built.append(step)
+        built_steps.append(step)
         if step == 1:
             wait.set()
         return [step]
@@ -62,7 +62,7 @@ def test_the_next_batch_is_built_while_a_step_trains() -> None:
     steps = iter(batches)
     assert next(steps) == [0]
     assert wait.wait(5.0)  # of step 1, which has not been requested yet
-    assert built == [0, 1]  # and not the step after it
+    assert built_steps == [0, 1]  # and not the step after it
     batches.close()
 
 
@@ -115,7 +115,7 @@ def test_copies_are_pinned_and_awaited_only_by_the_stream(monkeypatch: pytest.Mo
             raise AssertionError("the host waits")
 
     @contextmanager
-    def stream(entered: Stream) -> Iterator[None]:
+    def stream(copy_stream: Stream) -> Iterator[None]:
         calls.append("enter")
         yield
         calls.append("leave")
@@ -132,13 +132,13 @@ def test_copies_are_pinned_and_awaited_only_by_the_stream(monkeypatch: pytest.Mo
     copy = copy_to(torch.device("cuda"))
     assert isinstance(copy, CopyOnSideStream)
     batches = [Batch(torch.arange(3), None), Batch(torch.arange(2), torch.ones(2))]
-    sent = copy.send(batches)
+    pending = copy.send(batches)
     assert calls == ["pin"] * 3 + ["enter", "move", "record event", "leave"]
     calls.clear()
-    received = copy.receive(sent)
+    result = copy.receive(pending)
     assert calls == ["current waits for copied"] + ["record stream"] * 3
-    assert received[0].mask is None
-    assert received[1].inputs.tolist() == [0, 1]
+    assert result[0].mask is None
+    assert result[1].inputs.tolist() == [0, 1]
 
 
 def test_a_cpu_has_no_thread() -> None:
@@ -149,16 +149,16 @@ def test_a_cpu_has_no_thread() -> None:
 def test_a_run_trains_on_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(tmp_path, max_steps=4)
     plain = train(recipe, tmp_path / "plain", quiet=True)
-    copies = list[Unchanged]()
-    monkeypatch.setattr(datamodule, "copy_to", lambda device: copies.append(Unchanged()) or copies[-1])
+    copies = list[IdentityCopy]()
+    monkeypatch.setattr(datamodule, "copy_to", lambda device: copies.append(IdentityCopy()) or copies[-1])
     assert weights(train(recipe, tmp_path / "ahead", quiet=True)) == weights(plain)
     assert len(copies[0].threads) == 4
     assert not left_over()
 
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise ValueError("in the middle of a step")
 
-    monkeypatch.setattr(TrainingModule, "training_step", broken)
+    monkeypatch.setattr(TrainingModule, "training_step", fail)
     with pytest.raises(ValueError, match="in the middle of a step"):
         train(recipe, tmp_path / "broken", quiet=True)
     assert not left_over()

@@ -17,7 +17,7 @@ from tercet.training.planning.plan_run import count_step, plan_run
 from tercet.training.planning.ranks import communicated_bytes, rank_part
 
 RANKS = Path(__file__).with_name("tensor_parallel_program.py")
-UNDROPPED: dict[str, Any] = {"attention": 0.0, "activation": 0.0}
+NO_DROPOUT: dict[str, Any] = {"attention": 0.0, "activation": 0.0}
 
 
 @pytest.mark.slow
@@ -26,16 +26,16 @@ def test_losses_and_gradients_are_those_of_the_whole(world: int, tmp_path: Path)
     """The test covers all families, position schemes and forms of attention, over gloo."""
     for results in run_ranks(RANKS, tmp_path, world):
         assert len(results) >= 18
-        for name, (actual, wanted, numbers) in results.items():
-            assert set(actual) == set(wanted), name
-            for what in wanted:
-                same = torch.allclose(actual[what], wanted[what], atol=1e-6, rtol=1e-4)
-                assert same, f"{name}: {what} is off by {(actual[what] - wanted[what]).abs().max()}"
-            assert numbers < sum(x.numel() for x in wanted.values()), name
+        for name, (actual, expected, numbers) in results.items():
+            assert set(actual) == set(expected), name
+            for key in expected:
+                is_close = torch.allclose(actual[key], expected[key], atol=1e-6, rtol=1e-4)
+                assert is_close, f"{name}: {key} is off by {(actual[key] - expected[key]).abs().max()}"
+            assert numbers < sum(x.numel() for x in expected.values()), name
 
 
 def tp(folder: Path, family: str = "text", /, **stack: Any) -> Recipe:
-    stack = {"dropout": UNDROPPED, **stack}
+    stack = {"dropout": NO_DROPOUT, **stack}
     parts = ("encoder", "decoder") if family == "pairs" else ("stack",)
     changes = {"model": dict.fromkeys(parts, stack)}
     return TINY[family](folder, changes, devices=2, strategy="tp", ema=None, best_by="loss")
@@ -68,8 +68,8 @@ def test_it_is_for_one_node_and_not_exact(tmp_path: Path) -> None:
 
 def test_all_devices_have_the_same_rows(tmp_path: Path) -> None:
     recipe = tp(tmp_path)
-    one = replace(recipe, training=replace(recipe.training, devices=1, strategy="auto"))
-    assert micro_batch(recipe) == micro_batch(one)
+    single_device_recipe = replace(recipe, training=replace(recipe.training, devices=1, strategy="auto"))
+    assert micro_batch(recipe) == micro_batch(single_device_recipe)
     assert {recipe.training.data_parallel_rank(rank) for rank in range(2)} == {0}
 
 
@@ -79,8 +79,8 @@ def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
     recipe = tp(tmp_path, family)
     plan = plan_run("tiny", recipe)
     assert plan.vocabulary_at_most is not None
-    sized = replace(recipe, model=replace(recipe.model, vocab_size=max(plan.vocabulary_at_most.values())))
-    whole, part = (sum(p.numel() for p in build(r.model).parameters()) for r in (sized, rank_part(sized)))
+    sized_recipe = replace(recipe, model=replace(recipe.model, vocab_size=max(plan.vocabulary_at_most.values())))
+    whole, part = (sum(p.numel() for p in build(r.model).parameters()) for r in (sized_recipe, rank_part(sized_recipe)))
     assert plan.strategy == "tp"
     assert plan.parameters == whole
     assert plan.memory[0].weights == 4 * part

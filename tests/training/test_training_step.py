@@ -22,7 +22,7 @@ from tercet.training.recipe.recipe import Recipe
 from tercet.training.tasks.open_task import task_of
 
 
-def module_of(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainingModule, torch.optim.Optimizer]:
+def make_module(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainingModule, torch.optim.Optimizer]:
     task = task_of(recipe, progress=False)
     halving = MicroBatchHalving(task, exact=False, save=lambda step, size: None)
     module = TrainingModule(build(task.recipe.model), task, halving)
@@ -39,7 +39,7 @@ def embedding(model: Any) -> Tensor:
 
 def test_the_average_is_taken_after_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first average is the weights after the first step, not the initial weights."""
-    module, _ = module_of(tiny_recipe(tmp_path, ema=0.9, warmup_steps=0), monkeypatch)
+    module, _ = make_module(tiny_recipe(tmp_path, ema=0.9, warmup_steps=0), monkeypatch)
     assert torch.equal(embedding(module.eval_model), initial := embedding(module.model))
     module.training_step(module.task.batches(0, 0, 1), 0)
     assert not torch.equal(embedding(module.model), initial)
@@ -51,7 +51,7 @@ def test_the_average_is_taken_after_the_step(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("decay", [0.5, 0.999])
 def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In step n, counted from 0, it is min(decay, (1 + n) / (10 + n)); the first average is the first weights."""
-    module, _ = module_of(tiny_recipe(tmp_path, ema=decay), monkeypatch)
+    module, _ = make_module(tiny_recipe(tmp_path, ema=decay), monkeypatch)
     assert module.average is not None
     expected = 0.0
     for n in range(20):
@@ -65,7 +65,7 @@ def test_a_young_average_has_a_smaller_decay(decay: float, tmp_path: Path, monke
 
 def test_each_micro_batch_of_each_rank_draws_its_own_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The micro-batches of two ranks are numbered like those of one rank."""
-    module, _ = module_of(tiny_recipe(tmp_path, devices=2, strategy="ddp", micro_batch_size=4, seed=5), monkeypatch)
+    module, _ = make_module(tiny_recipe(tmp_path, devices=2, strategy="ddp", micro_batch_size=4, seed=5), monkeypatch)
     seeds = list[int]()
     monkeypatch.setattr(module_file, "seed_generators", lambda seed, device: seeds.append(seed))
     for rank in range(2):
@@ -85,7 +85,7 @@ def test_gradients_are_clipped_only_with_a_limit(
     limit: float | None, scale: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny_recipe(tmp_path, optimizer={"kind": "muon"}, clip_norm=limit)
-    module, optimizer = module_of(recipe, monkeypatch)
+    module, optimizer = make_module(recipe, monkeypatch)
     monkeypatch.setattr(TrainingModule, "trainer", type("Trainer", (), {"precision": "32-true"}))
     gradients = [torch.randn_like(p) for p in module.model.parameters()]
     norm = torch.cat([x.flatten() for x in gradients]).norm()
@@ -102,8 +102,8 @@ def test_a_resumed_run_takes_the_batches_that_are_left(tmp_path: Path) -> None:
     data: Any = StepDataModule(task)
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     data.trainer = SimpleNamespace(global_step=9, global_rank=0, strategy=strategy)
-    found = [[batch.inputs.tolist() for batch in batches] for batches in data.train_dataloader()]
-    assert found == [[batch.inputs.tolist() for batch in task.batches(step, 0, 1)] for step in (9, 10, 11)]
+    inputs = [[batch.inputs.tolist() for batch in batches] for batches in data.train_dataloader()]
+    assert inputs == [[batch.inputs.tolist() for batch in task.batches(step, 0, 1)] for step in (9, 10, 11)]
 
 
 def test_new_weights_are_trained_with_an_adapter(tmp_path: Path) -> None:

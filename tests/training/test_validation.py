@@ -13,7 +13,7 @@ from tercet.training.loop.step_actions import Validation
 from tercet.training.tasks.open_task import task_of
 
 
-def validated(
+def run_validations(
     folder: Path, monkeypatch: pytest.MonkeyPatch, family: str, name: str, values: list[float], **settings: Any
 ) -> tuple[Validation, list[bool], Any]:
     """Return a validation after each step, its result for each value, and its trainer."""
@@ -21,7 +21,7 @@ def validated(
     validation = Validation(task_of(recipe, progress=False))
     trainer: Any = SimpleNamespace(global_step=0, should_stop=False)
     module: Any = SimpleNamespace(total_steps=100)
-    improved = list[bool]()
+    improvements = list[bool]()
     for value in values:
         if trainer.should_stop:
             break
@@ -29,8 +29,8 @@ def validated(
         monkeypatch.setattr(validation, "_validate", lambda *_, value=value: {name: value})
         monkeypatch.setattr(validation, "_scores", lambda *_: {})
         validation.after_step(trainer, module)
-        improved.append(validation.improved)
-    return validation, improved, trainer
+        improvements.append(validation.improved)
+    return validation, improvements, trainer
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def validated(
 def test_the_best_is_the_first_with_the_least_loss_or_the_highest_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, best_by: str, values: list[float]
 ) -> None:
-    validation, improved, _ = validated(tmp_path, monkeypatch, family, f"val/{best_by}", values)
-    assert improved == [True, True, False, False, True]
+    validation, improvements, _ = run_validations(tmp_path, monkeypatch, family, f"val/{best_by}", values)
+    assert improvements == [True, True, False, False, True]
     assert validation.state["best_step"] == 5
     validation.restore_best(Card(name="x", step=7, metrics={f"val/{best_by}": 2.0 if best_by == "loss" else 0.5}))
     assert validation.state["best_step"] == 7
@@ -52,8 +52,8 @@ def test_patience_is_the_number_of_validations_without_a_better_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = [3.0, 2.0, 2.5, 1.0, 1.5, 1.2, 1.1, 0.1]
-    validation, improved, trainer = validated(tmp_path, monkeypatch, "text", "val/loss", values, patience=3)
-    assert (len(improved), trainer.should_stop, validation.state["best_step"]) == (7, True, 4)
+    validation, improvements, trainer = run_validations(tmp_path, monkeypatch, "text", "val/loss", values, patience=3)
+    assert (len(improvements), trainer.should_stop, validation.state["best_step"]) == (7, True, 4)
 
 
 def test_a_count_sum_over_batches_keeps_its_last_digit(tmp_path: Path) -> None:

@@ -31,12 +31,12 @@ PAIRS_ADAMW: dict[str, Any] = {"kind": "adamw", "lr": 0.06}
 PAIRS_MUON: dict[str, Any] = {"kind": "muon", "lr": 0.05, "adam_lr": 0.06}
 
 
-def recipe_of(base: dict[str, Any], changes: dict[str, Any] | None, settings: dict[str, Any]) -> Recipe:
+def build_recipe(base: dict[str, Any], changes: dict[str, Any] | None, settings: dict[str, Any]) -> Recipe:
     """Merge `settings`, keys of the task and of the training, and `changes` into `base`."""
-    of_task = {field.name for field in fields(get_type_hints(RECIPES[base["task"]["kind"]])["task"])}
+    task_fields = {field.name for field in fields(get_type_hints(RECIPES[base["task"]["kind"]])["task"])}
     parts = {"task": {}, "training": {}}
     for key, value in settings.items():
-        parts["task" if key in of_task else "training"][key] = value
+        parts["task" if key in task_fields else "training"][key] = value
     return parse_recipe(merge(merge(base, parts), changes or {}), name=f"tiny {base['task']['kind']}")
 
 
@@ -75,7 +75,7 @@ def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settin
             "log_every": 1,
         },
     }
-    return recipe_of(base, changes, settings)
+    return build_recipe(base, changes, settings)
 
 
 COLOURS = {"red": "rote", "blue": "blaue", "green": "grüne", "black": "schwarze", "small": "kleine"}
@@ -129,7 +129,7 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
             "log_every": 1,
         },
     }
-    return recipe_of(base, changes, settings)
+    return build_recipe(base, changes, settings)
 
 
 def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
@@ -165,7 +165,7 @@ def tiny_masked_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
             "log_every": 1,
         },
     }
-    return recipe_of(base, changes, settings)
+    return build_recipe(base, changes, settings)
 
 
 def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
@@ -194,7 +194,7 @@ def tiny_labels_recipe(folder: Path, changes: dict[str, Any] | None = None, /, *
             "log_every": 1,
         },
     }
-    return recipe_of(base, changes, settings)
+    return build_recipe(base, changes, settings)
 
 
 def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
@@ -224,7 +224,7 @@ def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **s
             "log_every": 1,
         },
     }
-    return recipe_of(base, changes, settings)
+    return build_recipe(base, changes, settings)
 
 
 TINY: dict[str, Callable[..., Recipe]] = {
@@ -241,7 +241,7 @@ NO_SAMPLES: dict[str, dict[str, int]] = {
     "labels": {"sample_texts": 0},
     "chat": {"sample_conversations": 0},
 }
-UNDROPPED: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
+NO_DROPOUT: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 
 
 def weights(run: Path, folder: str = "last") -> bytes:
@@ -264,15 +264,15 @@ def figures(run: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: column for name, column in columns.items() if name not in ("seconds", "tokens_per_second")}
 
 
-def assert_same_run(one: Path, other: Path) -> None:
+def assert_same_run(first: Path, second: Path) -> None:
     """Check that weights, optimizer, metrics and samples of two runs are bitwise identical."""
     for folder in ("last", "best"):
-        assert weights(one, folder) == weights(other, folder), folder
-    a, b = resume_state(one), resume_state(other)
+        assert weights(first, folder) == weights(second, folder), folder
+    a, b = resume_state(first), resume_state(second)
     for part in ("global_step", "state_dict", "optimizer_states", "callbacks"):
         assert_equal_trees(a[part], b[part], part)
-    assert figures(one) == figures(other)
-    samples = [{path.name: path.read_bytes() for path in (run / "samples").iterdir()} for run in (one, other)]
+    assert figures(first) == figures(second)
+    samples = [{path.name: path.read_bytes() for path in (run / "samples").iterdir()} for run in (first, second)]
     assert samples[0] == samples[1]
 
 
@@ -314,14 +314,14 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def killed_at_random(recipe: Recipe, out: Path, *, timed: Path) -> int:
-    """Start the run in `out` until it finishes, and kill each attempt within the first third of `timed`'s duration.
+def kill_at_random(recipe: Recipe, out: Path, *, timed_run: Path) -> int:
+    """Start the run in `out` until it finishes, and kill each attempt within the first third of `timed_run`'s duration.
 
     Returns how often it was still running when killed.
     """
-    started = time.perf_counter()
-    assert exit_code(child(lambda: train(recipe, timed, quiet=True))) == 0
-    takes, chance, deaths = time.perf_counter() - started, random.Random(3), 0
+    start_time = time.perf_counter()
+    assert exit_code(child(lambda: train(recipe, timed_run, quiet=True))) == 0
+    takes, chance, deaths = time.perf_counter() - start_time, random.Random(3), 0
     for _ in range(20):
         pid = child(lambda: train(recipe, out, quiet=True))
         time.sleep(chance.uniform(0.05, 0.35) * takes)
@@ -341,7 +341,7 @@ def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]
     def prepare() -> None:
         count = 0
 
-        def watched(rename: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def watch(rename: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
             def replace(source: Any, target: Any) -> None:
                 nonlocal count
                 counts = not name or fnmatch(os.path.basename(target), name)
@@ -354,8 +354,8 @@ def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]
 
             return replace
 
-        os.replace = watched(os.replace)
-        atomic.swap_folders = watched(atomic.swap_folders)
+        os.replace = watch(os.replace)
+        atomic.swap_folders = watch(atomic.swap_folders)
 
     return prepare
 
@@ -368,8 +368,8 @@ def tiny_numbers_recipe(folder: Path, changes: dict[str, Any] | None = None, /, 
 
 def tiny_sets_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """Return `tiny_labels_recipe` with a set of labels per text: its colors and animals, except for two of them."""
-    known = {*COLOURS, *ANIMALS} - {"red", "cat"}
-    lines = [{"text": source, "label": [word for word in source.split() if word in known]} for source, _ in PAIRS]
+    label_words = {*COLOURS, *ANIMALS} - {"red", "cat"}
+    lines = [{"text": source, "label": [word for word in source.split() if word in label_words]} for source, _ in PAIRS]
     return _other_labels(folder, "sets", lines, "multi_label_classification", "f1", changes, settings)
 
 
@@ -380,5 +380,5 @@ def _other_labels(
     path = folder / f"{name}.jsonl"
     if not path.exists():
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    own = {"data": {"source": str(path), "problem_type": problem_type}}
-    return tiny_labels_recipe(folder, merge(own, changes or {}), **{"best_by": best_by, **settings})
+    data_changes = {"data": {"source": str(path), "problem_type": problem_type}}
+    return tiny_labels_recipe(folder, merge(data_changes, changes or {}), **{"best_by": best_by, **settings})

@@ -121,7 +121,7 @@ def test_folders_without_a_run(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert "recipe.yaml is missing; put it back" in error_message(capsys, run, "--more", "5")
     (tmp_path / "recipe.yaml").rename(run / "recipe.yaml")
     (run / "run.json").unlink()
-    assert "run.json is missing; restore it, or pass --from-weights" in error_message(capsys, run, "--more", "5")
+    assert "run.json is missing; restore it, or remove " in error_message(capsys, run, "--more", "5")
     new = tmp_path / "new"
     assert "--more: no run to extend in" in error_message(capsys, run / "recipe.yaml", "--out", new, "--more", "5")
     assert not new.exists()

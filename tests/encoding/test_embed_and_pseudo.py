@@ -86,14 +86,14 @@ def test_training_model_is_evaluated_and_its_mode_restored(tokenizer: Tokenizer)
 def test_empty_list_and_long_texts(model: EncoderOnly, tokenizer: Tokenizer) -> None:
     assert embed(model, tokenizer, []).vectors.shape == (0, 24)
     assert pseudo_logprobs(model, tokenizer, []) == []
-    long = "the cat sat " * 40
-    result = embed(model, tokenizer, [long, "cat"])
+    long_text = "the cat sat " * 40
+    result = embed(model, tokenizer, [long_text, "cat"])
     assert result.truncated == 1
-    encoded_texts = encode_texts(tokenizer, [long], max_len=model.max_len)
+    encoded_texts = encode_texts(tokenizer, [long_text], max_len=model.max_len)
     assert len(encoded_texts.rows[0]) == model.max_len
     assert encoded_texts.rows[0][-1] == tokenizer.eos_id
-    assert pseudo_scores(model, tokenizer, [long])[0].truncated
-    assert pseudo_scores(model, tokenizer, [long])[0].tokens == model.max_len - 2
+    assert pseudo_scores(model, tokenizer, [long_text])[0].truncated
+    assert pseudo_scores(model, tokenizer, [long_text])[0].tokens == model.max_len - 2
 
 
 @pytest.mark.slow

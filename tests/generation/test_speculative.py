@@ -48,9 +48,9 @@ def tokens_by_row(passes: Iterator[Pass], count: int) -> list[list[Token]]:
     return rows
 
 
-def stream_by_row(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]], *args: Any, **how: Any) -> Any:
+def stream_by_row(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[int]], *args: Any, **options: Any) -> Any:
     rows: list[list[Token]] = [[] for _ in prompts]
-    for column in stream(model, prompts, *args, **how):
+    for column in stream(model, prompts, *args, **options):
         for row, token in zip(rows, column, strict=True):
             row.extend([token] if token else [])
     return rows
@@ -94,8 +94,10 @@ def exact(sampling: Sampling, prompt: list[int], max_len: int) -> dict[tuple[int
 def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens: int = 3) -> float:
     """Return by how many standard deviations chi-square deviates from its mean over many texts."""
     prompt, model = [1, 2], AheadDecoder(TARGET, max_len)
-    guesses = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
-    rows = tokens_by_row(speculate(model, [prompt] * DRAWS, sampling, speculation=guesses, seeds=range(DRAWS)), DRAWS)
+    speculation = Draft(model=AheadDecoder(DRAFT, draft_len), tokens=tokens)
+    rows = tokens_by_row(
+        speculate(model, [prompt] * DRAWS, sampling, speculation=speculation, seeds=range(DRAWS)), DRAWS
+    )
     counts = Counter(tuple(token.id for token in row) for row in rows)
     expected = {text: DRAWS * p for text, p in exact(sampling, prompt, max_len).items()}
     assert all(expected[text] > 0 for text in counts)
@@ -186,11 +188,13 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
     draft = AheadDecoder(mixed_rule(0.2), data.draw(st.integers(1, CONTEXT)))
-    guesses = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
+    speculation = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
     model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
-    batched = tokens_by_row(speculate(model, prompts, sampling, speculation=guesses, seeds=seeds, **ends), len(prompts))
+    batched = tokens_by_row(
+        speculate(model, prompts, sampling, speculation=speculation, seeds=seeds, **ends), len(prompts)
+    )
     separate = [
-        tokens_by_row(speculate(model, [prompt], sampling, speculation=guesses, seeds=[seed], **ends), 1)[0]
+        tokens_by_row(speculate(model, [prompt], sampling, speculation=speculation, seeds=[seed], **ends), 1)[0]
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
     assert_alike(batched, separate)
@@ -220,8 +224,8 @@ def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -
     tokens = data.draw(st.integers(1, 7))
     greedy, sampling = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
     ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
-    guesses = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
-    rows = tokens_by_row(speculate(model, prompts, greedy, speculation=guesses, **ends), len(prompts))
+    speculation = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
+    rows = tokens_by_row(speculate(model, prompts, greedy, speculation=speculation, **ends), len(prompts))
     assert_alike(rows, stream_by_row(model, prompts, greedy, **ends))
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=tokens)
     rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, **ends), len(prompts))
@@ -274,8 +278,8 @@ def test_full_row_is_unchanged_next_to_a_row_with_draft_tokens() -> None:
 
 
 def test_always_right_draft_needs_one_pass_for_its_tokens_and_one_more() -> None:
-    long = random_rule(VOCAB, 60)
-    model, draft = AheadDecoder(long, 60), AheadDecoder(long, 60)
+    rule = random_rule(VOCAB, 60)
+    model, draft = AheadDecoder(rule, 60), AheadDecoder(rule, 60)
     sampling = Sampling(max_new_tokens=1 + 4 * 5 + 2)
     passes = list(speculate(model, [[1, 2]], sampling, speculation=Draft(model=draft, tokens=4)))
     assert [len(row) for (row,) in passes] == [1, 5, 5, 5, 5, 2]
@@ -296,8 +300,8 @@ def test_always_wrong_draft_needs_as_many_passes_as_no_draft() -> None:
 def test_draft_proposes_nothing_after_the_end() -> None:
     script = script_rule(VOCAB, [5, 6, 0, 7, 7, 7])
     model, draft = AheadDecoder(script, 40), AheadDecoder(script, 40)
-    guesses = Draft(model=draft, tokens=5)
-    rows = tokens_by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), speculation=guesses, stop_ids={0}), 1)
+    speculation = Draft(model=draft, tokens=5)
+    rows = tokens_by_row(speculate(model, [[1]], Sampling(max_new_tokens=6), speculation=speculation, stop_ids={0}), 1)
     assert [(token.id, token.finish) for token in rows[0]] == [(5, None), (6, None), (0, "eos")]
     assert model.tokens_read == [3]
     assert draft.calls == [("start", 1), ("read_ahead", 1)]
@@ -350,9 +354,14 @@ def test_rows_leave_the_batch_when_they_or_the_caller_end() -> None:
         return script_rule(VOCAB, scripts[tokens[0]])(tokens)
 
     model, ended_rows, passes = AheadDecoder(rule, 9), set[int](), []
-    guesses = Draft(model=AheadDecoder(rule, 9), tokens=1)
+    speculation = Draft(model=AheadDecoder(rule, 9), tokens=1)
     for pass_tokens in speculate(
-        model, [[1], [2], [3]], Sampling(max_new_tokens=5), speculation=guesses, stop_ids={0}, finished_rows=ended_rows
+        model,
+        [[1], [2], [3]],
+        Sampling(max_new_tokens=5),
+        speculation=speculation,
+        stop_ids={0},
+        finished_rows=ended_rows,
     ):
         passes.append([[token.id for token in tokens] for tokens in pass_tokens])
         if len(passes) == 2:
@@ -399,6 +408,6 @@ def test_wrong_arguments_are_reported() -> None:
 
 def test_diverged_model_is_reported() -> None:
     diverging = AheadDecoder(lambda tokens: torch.full((VOCAB,), math.nan if len(tokens) > 1 else 0.0), CONTEXT)
-    for model, guesses in ((diverging, Lookup(ngram=1)), (diverging, Draft(model=AheadDecoder(RULE, CONTEXT)))):
+    for model, speculation in ((diverging, Lookup(ngram=1)), (diverging, Draft(model=AheadDecoder(RULE, CONTEXT)))):
         with pytest.raises(UserError, match="not numbers"):
-            list(speculate(model, [[1]], Sampling(), speculation=guesses))
+            list(speculate(model, [[1]], Sampling(), speculation=speculation))

@@ -57,7 +57,7 @@ def assert_same(found: list[Pass], expected: list[Pass]) -> None:
             assert [t.logprob for t in row] == pytest.approx([t.logprob for t in expected_row], abs=1e-4)
 
 
-def make_guesses(kind: str, model: DecoderOnly) -> Draft | Lookup:
+def make_speculation(kind: str, model: DecoderOnly) -> Draft | Lookup:
     if kind == "lookup":
         return Lookup(ngram=1, tokens=4)
     return Draft(model=similar(model, max_len=9 if kind == "short draft" else CONTEXT), tokens=3)
@@ -75,22 +75,22 @@ def make_guesses(kind: str, model: DecoderOnly) -> Draft | Lookup:
 def test_passes_give_the_same_tokens(speculate_by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
     model = language_model(position)
-    guesses = make_guesses(kind, model)
-    expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS))
+    speculation = make_speculation(kind, model)
+    expected = list(speculate(model, PROMPTS, SAMPLINGS[sampling], speculation=speculation, **OPTIONS))
     assert_same(
-        list(speculate_by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=guesses, **OPTIONS)), expected
+        list(speculate_by_graphs(model, PROMPTS, SAMPLINGS[sampling], speculation=speculation, **OPTIONS)), expected
     )
     n_tokens = [len(row) for pass_tokens in expected for row in pass_tokens]
     assert max(n_tokens) > 1, "no draft token was accepted"
-    assert max(n_tokens) <= guesses.tokens + 1
+    assert max(n_tokens) <= speculation.tokens + 1
 
 
 def test_always_right_draft_gives_all_its_tokens_and_one_more(speculate_by_graphs: Any) -> None:
     model = language_model()
-    guesses = Draft(model=similar(model, noise=0.0), tokens=3)
-    expected = list(speculate(model, [[1, 2]], PLAIN, speculation=guesses))
+    speculation = Draft(model=similar(model, noise=0.0), tokens=3)
+    expected = list(speculate(model, [[1, 2]], PLAIN, speculation=speculation))
     assert [len(row) for (row,) in expected[:3]] == [1, 4, 4]
-    assert_same(list(speculate_by_graphs(model, [[1, 2]], PLAIN, speculation=guesses)), expected)
+    assert_same(list(speculate_by_graphs(model, [[1, 2]], PLAIN, speculation=speculation)), expected)
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
@@ -101,19 +101,19 @@ def test_pass_has_one_launch_and_one_wait(speculate_by_graphs: Any, kind: str, m
         monkeypatch.setattr(
             owner, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
         )
-    passes = list(speculate_by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, speculation=make_guesses(kind, model)))
+    passes = list(speculate_by_graphs(model, [[1, 2], [5, 6, 5]], GREEDY, speculation=make_speculation(kind, model)))
     assert calls == ["run", "read"] * len(passes)
 
 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
 def test_rows_ended_by_the_caller_leave_and_others_are_unchanged(speculate_by_graphs: Any, kind: str) -> None:
     model = language_model()
-    guesses = make_guesses(kind, model)
+    speculation = make_speculation(kind, model)
 
     def by(speculating: Any) -> list[Pass]:
         ended_rows, passes = set[int](), list[Pass]()
         for pass_tokens in speculating(
-            model, PROMPTS[:3], PLAIN, speculation=guesses, seeds=[1, 2, 3], finished_rows=ended_rows
+            model, PROMPTS[:3], PLAIN, speculation=speculation, seeds=[1, 2, 3], finished_rows=ended_rows
         ):
             passes.append(pass_tokens)
             if len(passes) == 2:
@@ -144,12 +144,12 @@ def test_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: 
 @pytest.mark.parametrize("kind", ["draft", "lookup"])
 def test_diverged_model_raises(speculate_by_graphs: Any, kind: str) -> None:
     model = language_model(POSITIONS[0])
-    guesses = make_guesses(kind, model)
+    speculation = make_speculation(kind, model)
     with torch.no_grad():
         model.stack.position.table.weight[9] = torch.nan  # reached by lookahead in the second round or later
-    assert next(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))[0]
+    assert next(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=speculation))[0]
     with pytest.raises(UserError, match="not numbers"):
-        list(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=guesses))
+        list(speculate_by_graphs(model, [[1, 2, 3]], GREEDY, speculation=speculation))
 
 
 def test_idle_tables_are_reused_only_with_the_same_draft(
@@ -161,7 +161,7 @@ def test_idle_tables_are_reused_only_with_the_same_draft(
         RoundState, "__init__", lambda *args, **options: (states.append(1), original(*args, **options))[1]
     )
     model = language_model()
-    guesses = make_guesses("draft", model)
-    for speculation, expected in ((guesses, 1), (guesses, 1), (make_guesses("draft", model), 2)):
+    draft = make_speculation("draft", model)
+    for speculation, expected in ((draft, 1), (draft, 1), (make_speculation("draft", model), 2)):
         list(speculate_by_graphs(model, [[1, 2]], GREEDY, speculation=speculation))
         assert len(states) == expected

@@ -32,11 +32,11 @@ def test_stop_strings_end_a_text_within_a_pass(script: list[int], stop: list[str
     model = AheadDecoder(script_rule(BYTES.vocab_size, [*script, *[0] * 9]), 40)
     sampling = Sampling(max_new_tokens=len(script), stop=tuple(stop))
     (plain,) = generate(model, BYTES, ["?"], sampling)
-    for guesses in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
-        (completion,) = generate(model, BYTES, ["?"], sampling, speculation=guesses)
+    for speculation in (Draft(model=model, tokens=tokens), Lookup(ngram=1, tokens=tokens)):
+        (completion,) = generate(model, BYTES, ["?"], sampling, speculation=speculation)
         assert (completion.text, completion.ids, completion.finish) == (plain.text, plain.ids, plain.finish)
         assert completion.passes <= plain.passes == len(plain.ids)
-        assert "".join(stream_text(model, BYTES, "?", sampling, speculation=guesses)) == plain.text
+        assert "".join(stream_text(model, BYTES, "?", sampling, speculation=speculation)) == plain.text
 
 
 def test_completion_reports_its_passes() -> None:

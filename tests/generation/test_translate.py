@@ -143,8 +143,8 @@ def test_lengths_follow_each_lines_own_source() -> None:
     assert [len(answer.ids) for (answer,) in short_answers] == [5, 5]
     empty_answers = translate(model, TOKENIZER, ["a"], Sampling(max_new_tokens=0))
     assert [(answer.ids, answer.finish, answer.score) for (answer,) in empty_answers] == [((), "length", 0.0)]
-    long = translate(model, TOKENIZER, ["a"], Beam(size=2, min_extra=4, max_extra=9))[0][0]
-    assert len(long.ids) >= 4
+    long_answer = translate(model, TOKENIZER, ["a"], Beam(size=2, min_extra=4, max_extra=9))[0][0]
+    assert len(long_answer.ids) >= 4
 
 
 @pytest.mark.parametrize("search", [Beam(size=3, n_best=2), Sampling(seed=2)])

@@ -170,9 +170,9 @@ def activate_backward(pick: random.Random) -> Case:
     (x, name), forward, tolerance = activate(pick)
 
     def formula(grad_output: Tensor, x: Tensor, name: str) -> Tensor:
-        at = x.detach().double().requires_grad_()
+        leaf = x.detach().double().requires_grad_()
         with torch.enable_grad():
-            return torch.autograd.grad(forward(at, name), at, grad_output.double())[0]
+            return torch.autograd.grad(forward(leaf, name), leaf, grad_output.double())[0]
 
     return Case([torch.randn_like(x), x, name], formula, 2 * tolerance)
 

@@ -31,9 +31,9 @@ def test_activation_matches_the_formula_forward_and_backward(
     expected = ACTIVATIONS[name](exact)  # pyright: ignore[reportArgumentType]
     y = activate(x, name)
     torch.testing.assert_close(y.double(), expected, rtol=rtol, atol=2e-6)
-    slopes = torch.randn(count).to(dtype)
-    (found,) = torch.autograd.grad(y, x, slopes)
-    (gradient,) = torch.autograd.grad(expected, exact, slopes.double())
+    grad_output = torch.randn(count).to(dtype)
+    (found,) = torch.autograd.grad(y, x, grad_output)
+    (gradient,) = torch.autograd.grad(expected, exact, grad_output.double())
     torch.testing.assert_close(found.double(), gradient, rtol=rtol, atol=2e-6)
     assert (y.dtype, found.dtype) == (dtype, dtype)
 
@@ -72,13 +72,13 @@ def test_compiled_module_has_it_in_one_graph(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(activations, "MIN_WORK", 64)
     graphs = list[torch.fx.GraphModule]()
 
-    def look(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+    def record_graph(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
         graphs.append(graph)
         return graph
 
     x = torch.randn(8, 16).bfloat16().requires_grad_()
     torch.compiler.reset()
-    output = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=look)(x)
+    output = torch.compile(ACTIVATIONS["gelu"], fullgraph=True, backend=record_graph)(x)
     assert graphs[0].print_readable(print_output=False).count("tercet.activate.default") == 1
     assert torch.equal(output, ACTIVATIONS["gelu"](x))
 

@@ -97,26 +97,26 @@ def test_autograd_detects_in_place_changes_of_parameters() -> None:
 
 
 def test_supported_parameters_use_the_kernel() -> None:
-    def learnt(*tensors: Tensor) -> list[Tensor]:
+    def with_gradients(*tensors: Tensor) -> list[Tensor]:
         parameters = [x.requires_grad_() for x in tensors]
         for p in parameters:
             p.grad = torch.zeros_like(p)
         return parameters
 
     large = torch.zeros(MIN_WORK)
-    assert supports_gradients(learnt(large, torch.zeros(3, 4)))
-    assert supports_gradients(learnt(torch.nn.Parameter(large)))
+    assert supports_gradients(with_gradients(large, torch.zeros(3, 4)))
+    assert supports_gradients(with_gradients(torch.nn.Parameter(large)))
     assert not supports_gradients([])
-    assert not supports_gradients(learnt(torch.zeros(3, 4)))
+    assert not supports_gradients(with_gradients(torch.zeros(3, 4)))
     for unsupported in (torch.zeros(4, 3).mT, torch.zeros(4, dtype=torch.float64), torch.zeros(4, device="meta")):
-        assert not supports_gradients(learnt(large, unsupported))
-    lying = learnt(large, torch.zeros(4, 3))
-    lying[1].grad = torch.zeros(3, 4).mT
-    assert not supports_gradients(lying)
-    lying[1].grad = torch.zeros(4, 3).to_sparse()
-    assert not supports_gradients(lying)
-    lying[1].grad = None
-    assert not supports_gradients(lying)
+        assert not supports_gradients(with_gradients(large, unsupported))
+    mismatched = with_gradients(large, torch.zeros(4, 3))
+    mismatched[1].grad = torch.zeros(3, 4).mT
+    assert not supports_gradients(mismatched)
+    mismatched[1].grad = torch.zeros(4, 3).to_sparse()
+    assert not supports_gradients(mismatched)
+    mismatched[1].grad = None
+    assert not supports_gradients(mismatched)
 
 
 @given(

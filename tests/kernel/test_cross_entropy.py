@@ -50,11 +50,11 @@ def test_kernel_matches_cross_entropy_written_out(
     targets = torch.randint(v, (n,)).masked_fill(torch.rand(n) < 0.3, -100)
     original, scores = whole.clone(), whole[:, :v]
     expected = written_out(scores, targets, smoothing=smoothing, softcap=softcap)
-    how = {"smoothing": smoothing, "softcap": softcap}
+    options = {"smoothing": smoothing, "softcap": softcap}
 
-    totals, plains = cross_entropy_(scores, targets, **how, needs_grad=False)
+    totals, plains = cross_entropy_(scores, targets, **options, needs_grad=False)
     assert torch.equal(whole, original)  # without a requested gradient, none is written
-    losses = cross_entropy_(scores, targets, **how, needs_grad=True)
+    losses = cross_entropy_(scores, targets, **options, needs_grad=True)
     assert torch.equal(torch.stack(losses), torch.stack((totals, plains)))
     torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)

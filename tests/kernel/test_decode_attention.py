@@ -83,15 +83,15 @@ def test_kernel_supports_few_queries_without_gradients() -> None:
 
 
 def test_attend_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
+    calls: list[int] = []
     monkeypatch.setattr(
         "tercet.kernel.api.decode_attention",
-        lambda q, k, v, mask: used.append(1) or decode_attention(q, k, v, mask),
+        lambda q, k, v, mask: calls.append(1) or decode_attention(q, k, v, mask),
     )
     q, k, bias = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 3, 9)
     torch.testing.assert_close(attend(q, k, k), attend_by_hand(q, k, k), atol=1e-6, rtol=1e-5)
-    assert used == [1]
+    assert calls == [1]
     attend(q, k, k, bias=bias)
     attend(q, k[:, :, :3], k[:, :, :3], causal=True)
     attend(q, k, k, dropout=0.5)
-    assert used == [1]
+    assert calls == [1]

@@ -35,24 +35,24 @@ def relative_error(actual: Tensor, exact: Tensor) -> float:
     queries_per_head=st.integers(1, 3),
     t=st.one_of(st.integers(1, 70), st.sampled_from([96, 130, 200])),
     s=st.one_of(st.integers(1, 70), st.sampled_from([96, 130, 200])),
-    wide=st.sampled_from([16, 32, 48, 64, 80, 128]),
-    sees=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
+    width=st.sampled_from([16, 32, 48, 64, 80, 128]),
+    mask_kind=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
     size=st.sampled_from([0.1, 1.0, 4.0]),
     tokens_first=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_flash_attention_matches_the_formula_forward_and_backward(
-    b: int, groups: int, queries_per_head: int, t: int, s: int, wide: int, sees: str, size: float,
+    b: int, groups: int, queries_per_head: int, t: int, s: int, width: int, mask_kind: str, size: float,
     tokens_first: bool, seed: int, dtype: torch.dtype,
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
-    causal = sees == "what came before"
+    causal = mask_kind == "what came before"
     t = s if causal else t
-    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(sees)
+    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(mask_kind)
     mask = None if shape is None else torch.rand(shape) < 0.6
 
     def random_heads(heads: int, tokens: int) -> Tensor:
-        x = (torch.randn(b, tokens, heads, wide) * size).to(dtype).transpose(1, 2)
+        x = (torch.randn(b, tokens, heads, width) * size).to(dtype).transpose(1, 2)
         return (x if tokens_first else x.contiguous()).requires_grad_()
 
     q, k, v = random_heads(groups * queries_per_head, t), random_heads(groups, s), random_heads(groups, s)
@@ -62,10 +62,10 @@ def test_flash_attention_matches_the_formula_forward_and_backward(
     assert (found.dtype, found.shape) == (dtype, expected.shape)
     near = 0.02 if dtype == torch.bfloat16 else 2e-5
     assert relative_error(found, expected.detach()) < near / 2
-    slopes = torch.randn(found.shape).to(dtype)
+    grad_output = torch.randn(found.shape).to(dtype)
     for gradient, reference in zip(
-        torch.autograd.grad(found, (q, k, v), slopes),
-        torch.autograd.grad(expected, exact, slopes.double()),
+        torch.autograd.grad(found, (q, k, v), grad_output),
+        torch.autograd.grad(expected, exact, grad_output.double()),
         strict=True,
     ):
         assert (gradient.dtype, gradient.shape) == (dtype, reference.shape)
@@ -125,14 +125,14 @@ def test_attend_uses_it_where_supported(use_from: Callable[..., None], monkeypat
     monkeypatch.setattr(api, "supports_flash_attention", spy)
     threads = torch.get_num_threads()
     narrow = [torch.randn(threads, 2, 20, 16).bfloat16() for _ in range(3)]
-    wide = [x.float() for x in narrow]
+    float_tensors = [x.float() for x in narrow]
     by_hand = attend_by_hand(*(x.double() for x in narrow), causal=True)
     assert relative_error(attend(*narrow, causal=True), by_hand) < 0.01
     assert decisions == [True]
-    assert attend(*wide, causal=True).dtype == torch.float32
+    assert attend(*float_tensors, causal=True).dtype == torch.float32
     assert decisions == [True, False]
     with torch.autocast("cpu", torch.bfloat16):
-        assert attend(*wide, causal=True).dtype == torch.bfloat16
+        assert attend(*float_tensors, causal=True).dtype == torch.bfloat16
     assert decisions == [True, False, True]
     with torch.autocast("cpu", torch.bfloat16):
         assert attend(*(x.double() for x in narrow), causal=True).dtype == torch.float64
@@ -152,10 +152,10 @@ def test_attend_uses_it_in_float32_for_enough_work(
     monkeypatch.setattr("tercet.kernel.flash_attention.MIN_WORK", 1)
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     expected = attend_by_hand(*(x.detach().double() for x in (q, k, v)), causal=True)
-    for min_work, takes in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
+    for min_work, uses_kernel in ((q.shape[0] * 2 * 20 * 20, True), (q.shape[0] * 2 * 20 * 20 + 1, False)):
         use_from(flash_attention=min_work)
         found = attend(q, k, v, causal=True)
-        assert ("tercet.flash" in type(found.grad_fn).__name__) == takes
+        assert ("tercet.flash" in type(found.grad_fn).__name__) == uses_kernel
         assert relative_error(found, expected) < 1e-6
 
 
@@ -165,7 +165,7 @@ def test_compiled_module_has_it_in_one_graph(use_from: Callable[..., None], monk
     use_from(flash_attention=0)
     graphs: list[str] = []
 
-    def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+    def record_graph(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
         graphs.append(graph.print_readable(print_output=False))
         return graph
 
@@ -174,10 +174,10 @@ def test_compiled_module_has_it_in_one_graph(use_from: Callable[..., None], monk
 
     q, k, v = (torch.randn(torch.get_num_threads(), 2, 20, 16).requires_grad_() for _ in range(3))
     torch.compiler.reset()
-    found = torch.compile(attention, fullgraph=True, backend=look)(q, k, v)
+    found = torch.compile(attention, fullgraph=True, backend=record_graph)(q, k, v)
     expected = attention(q, k, v)
     assert torch.equal(found, expected)
-    slopes = torch.randn(found.shape)
-    gradients = (torch.autograd.grad(y, (q, k, v), slopes) for y in (found, expected))
+    grad_output = torch.randn(found.shape)
+    gradients = (torch.autograd.grad(y, (q, k, v), grad_output) for y in (found, expected))
     assert all(torch.equal(gradient, reference) for gradient, reference in zip(*gradients, strict=True))
     assert graphs[0].count("tercet.flash_attention.default") == 1

@@ -30,8 +30,8 @@ def test_kernels_exist_if_there_is_a_compiler() -> None:
 def weights(kind: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     if kind == "int8":
         return torch.randint(-127, 128, (n, k), dtype=torch.int8), torch.rand(n) + 0.1
-    wide = torch.randn(n, k)
-    return (wide if kind == "fp32" else wide.bfloat16()), None
+    float_weight = torch.randn(n, k)
+    return (float_weight if kind == "fp32" else float_weight.bfloat16()), None
 
 
 @needs_kernel
@@ -159,13 +159,13 @@ def test_kernel_is_used_for_enough_work_without_gradients() -> None:
 def test_linear_layer_uses_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = Linear(256, 1031), torch.randn(3, 1, 256)
     expected = nn.functional.linear(x, layer.weight, layer.bias)
-    used = []
-    monkeypatch.setattr("tercet.kernel.api.inference_linear", lambda *given: used.append(1) or inference_linear(*given))
+    calls = []
+    monkeypatch.setattr("tercet.kernel.api.inference_linear", lambda *args: calls.append(1) or inference_linear(*args))
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
-    assert used == [1]
+    assert calls == [1]
     torch.testing.assert_close(layer(x), expected)
-    assert used == [1]  # PyTorch computes layers with gradients
+    assert calls == [1]  # PyTorch computes layers with gradients
 
 
 LOOK = """
@@ -184,7 +184,7 @@ with torch.no_grad():
 COMPILING = "tercet: compiling the CPU kernels once, which takes about 15 s"
 
 
-def look(tmp_path: Path, stderr: str = "", **environment: str) -> list[str]:
+def run_program(tmp_path: Path, stderr: str = "", **environment: str) -> list[str]:
     process = subprocess.run(
         [sys.executable, "-c", LOOK], env={**os.environ, "TERCET_CACHE": str(tmp_path), **environment},
         capture_output=True, text=True, check=True, timeout=120,
@@ -201,13 +201,15 @@ def test_results_are_the_same_without_a_compiler(tmp_path: Path, monkeypatch: py
     unoptimized.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX") or "c++"} "$@" -O0\n')
     unoptimized.chmod(0o755)
     monkeypatch.setenv("CXX", str(unoptimized))
-    with_compiler = look(tmp_path, COMPILING)
+    with_compiler = run_program(tmp_path, COMPILING)
     libraries = [path for path in (tmp_path / "kernels").iterdir() if path.suffix != ".lock"]
     assert [path.suffix for path in libraries] == [".so"]  # no intermediate files remain
     compile_time = libraries[0].stat().st_mtime_ns
-    assert look(tmp_path) == with_compiler
+    assert run_program(tmp_path) == with_compiler
     assert libraries[0].stat().st_mtime_ns == compile_time  # compiled once
-    without_compiler = look(tmp_path / "b", f"{COMPILING}\ntercet: no compiled kernels, using PyTorch: ", CXX="false")
+    without_compiler = run_program(
+        tmp_path / "b", f"{COMPILING}\ntercet: no compiled kernels, using PyTorch: ", CXX="false"
+    )
     assert (with_compiler[0], without_compiler[0]) == ("True", "False")
     for kernel, pytorch in zip(with_compiler[1:], without_compiler[1:], strict=True):
         assert float(pytorch) == pytest.approx(float(kernel), abs=1e-4)

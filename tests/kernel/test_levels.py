@@ -262,10 +262,10 @@ def test_without_a_compiler_there_are_no_kernels_and_a_reason(
 )
 def test_unsupported_level_is_rejected(machine: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_KERNEL", name)
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         choose()
-    assert str(refusal.value).startswith(words)
-    assert "\n" not in str(refusal.value)
+    assert str(error.value).startswith(words)
+    assert "\n" not in str(error.value)
 
 
 @needs_kernels

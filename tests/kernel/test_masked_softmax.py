@@ -39,21 +39,21 @@ def written_out(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     h=st.integers(1, 3),
     t=st.integers(1, 18),
     s=st.sampled_from([1, 3, 7, 8, 9, 16, 31, 40]),
-    sees=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
+    mask_kind=st.sampled_from(["all", "what came before", "a mask", "a mask by rows", "a mask by queries"]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     size=st.sampled_from([0.0, 1.0, 50.0]),
     strided=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_kernel_matches_the_softmax_of_visible_scores(
-    b: int, h: int, t: int, s: int, sees: str, dtype: torch.dtype, size: float, strided: bool, seed: int
+    b: int, h: int, t: int, s: int, mask_kind: str, dtype: torch.dtype, size: float, strided: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    causal = sees == "what came before"
+    causal = mask_kind == "what came before"
     t = s if causal else t
     scores = (torch.randn(h, b, t, s) * size).to(dtype).transpose(0, 1)
     scores = (scores if strided else scores.contiguous()).requires_grad_()
-    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(sees)
+    shape = {"a mask": (b, 1, t, s), "a mask by rows": (b, 1, 1, s), "a mask by queries": (1, 1, t, s)}.get(mask_kind)
     mask = None if shape is None else torch.rand(shape) < 0.6
     exact = scores.detach().clone().double().requires_grad_()
     expected = written_out(exact, mask, causal)
@@ -63,9 +63,9 @@ def test_kernel_matches_the_softmax_of_visible_scores(
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(weights.double(), expected.detach(), rtol=rounding, atol=1e-7)
     assert not weights[expected == 0].any()  # exactly zero
-    slopes = torch.randn(weights.shape).to(dtype)
-    (found,) = torch.autograd.grad(weights, scores, slopes)
-    (gradient,) = torch.autograd.grad(expected, exact, slopes.double())
+    grad_output = torch.randn(weights.shape).to(dtype)
+    (found,) = torch.autograd.grad(weights, scores, grad_output)
+    (gradient,) = torch.autograd.grad(expected, exact, grad_output.double())
     torch.testing.assert_close(found.double(), gradient, rtol=4 * rounding, atol=4 * rounding)
     assert (found.dtype, found.shape) == (dtype, scores.shape)
 
@@ -81,20 +81,20 @@ def test_non_finite_scores_reach_only_rows_that_see_them(value: float, place: in
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("sees", ["causal", "mask", "all"])
+@pytest.mark.parametrize("mask_kind", ["causal", "mask", "all"])
 def test_attention_is_the_same_with_and_without_the_kernel(
-    autocast: bool, sees: str, monkeypatch: pytest.MonkeyPatch
+    autocast: bool, mask_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, 11, 8, requires_grad=True) for _ in range(3))
-    mask = torch.rand(2, 1, 11, 11) < 0.7 if sees == "mask" else None
+    mask = torch.rand(2, 1, 11, 11) < 0.7 if mask_kind == "mask" else None
     results: list[tuple[Tensor, ...]] = []
     for min_work in (1, 10**9):
         monkeypatch.setattr("tercet.kernel.masked_softmax.MIN_WORK", min_work)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            out = attend(q, k, v, mask=mask, causal=sees == "causal")
-        slopes = torch.autograd.grad(out.float().square().sum(), (q, k, v))
-        results.append((out.detach(), *slopes))
+            out = attend(q, k, v, mask=mask, causal=mask_kind == "causal")
+        gradients = torch.autograd.grad(out.float().square().sum(), (q, k, v))
+        results.append((out.detach(), *gradients))
     for mine, plain in zip(*results, strict=True):
         assert float((mine.float() - plain.float()).norm() / plain.float().norm()) < (0.01 if autocast else 1e-5)
 

@@ -19,19 +19,19 @@ K = 3
     groups=st.sampled_from([1, 2, 6]),
     t=st.integers(1, 7),
     s=st.integers(1, 7),
-    sees=st.sampled_from(["all", "what came before", "a mask"]),
+    mask_kind=st.sampled_from(["all", "what came before", "a mask"]),
     with_bias=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 2**32),
 )
 def test_short_attention_is_bitwise_identical_to_the_formula(
-    groups: int, t: int, s: int, sees: str, with_bias: bool, dtype: torch.dtype, seed: int
+    groups: int, t: int, s: int, mask_kind: str, with_bias: bool, dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    causal = sees == "what came before"
+    causal = mask_kind == "what came before"
     t = s if causal else t
     q, k, v = (torch.randn(2, n, count, K, dtype=dtype) for n, count in ((6, t), (groups, s), (groups, s)))
-    mask = torch.rand(2, 1, t, s) < 0.6 if sees == "a mask" else None
+    mask = torch.rand(2, 1, t, s) < 0.6 if mask_kind == "a mask" else None
     bias = torch.randn(1, 6, t, s) if with_bias else None
     qkv = [x.requires_grad_() for x in (q, k, v)]
     ours = short_attention(*qkv, mask=mask, bias=bias, causal=causal, dropout=0.0)

@@ -107,16 +107,16 @@ def test_beam_search_is_the_same_without_the_kernel(monkeypatch: pytest.MonkeyPa
     with torch.no_grad():
         model.embedding.weight *= 30
     prompts = [[1, 2, 3], [4], [5, 6]]
-    how: dict[str, Any] = {"eos_id": 9, "forbidden": {0, 7}, "max_new_tokens": 12, "min_new_tokens": [0, 3, 6]}
-    used: list[int] = []
-    monkeypatch.setattr(module, "top_tokens", lambda *given, **more: used.append(1) or top_tokens(*given, **more))
+    options: dict[str, Any] = {"eos_id": 9, "forbidden": {0, 7}, "max_new_tokens": 12, "min_new_tokens": [0, 3, 6]}
+    calls: list[int] = []
+    monkeypatch.setattr(module, "top_tokens", lambda *args, **kwargs: calls.append(1) or top_tokens(*args, **kwargs))
     for beam in (Beam(size=1), Beam(size=4, n_best=4)):
-        used.clear()
-        with_kernel = beam_search(model, prompts, beam, **how)
-        assert used
+        calls.clear()
+        with_kernel = beam_search(model, prompts, beam, **options)
+        assert calls
         with monkeypatch.context() as patch:
             patch.setattr("tercet.kernel.api.supports_scores", lambda scores: False)
-            without_kernel = beam_search(model, prompts, beam, **how)
+            without_kernel = beam_search(model, prompts, beam, **options)
         assert [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in with_kernel] == [
             [hypothesis.ids for hypothesis in hypotheses] for hypotheses in without_kernel
         ]
@@ -126,4 +126,4 @@ def test_beam_search_is_the_same_without_the_kernel(monkeypatch: pytest.MonkeyPa
             broken_model = DecoderOnly(spec, seed=3)
             broken_model.stack.final_norm.weight.fill_(math.nan)
         with pytest.raises(UserError, match="not numbers"):
-            beam_search(broken_model, prompts, beam, **how)
+            beam_search(broken_model, prompts, beam, **options)

@@ -28,11 +28,11 @@ def relative_error(actual: Tensor, exact: Tensor) -> float:
 
 
 def linear_tensors(
-    rows: int, wide: int, long: int, bias: bool, dtype: torch.dtype = torch.float32
+    rows: int, in_width: int, out_width: int, bias: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return numbers and weights that the dtype represents exactly, and a bias that bfloat16 does not."""
-    x, weight = torch.randn(rows, wide), torch.randn(long, wide)
-    tensors = [x.to(dtype), weight.to(dtype).float(), torch.randn(long) if bias else None]
+    x, weight = torch.randn(rows, in_width), torch.randn(out_width, in_width)
+    tensors = [x.to(dtype), weight.to(dtype).float(), torch.randn(out_width) if bias else None]
     x, weight, b = (None if tensor is None else tensor.requires_grad_() for tensor in tensors)
     assert x is not None
     assert weight is not None
@@ -48,25 +48,27 @@ def doubles(tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
 @settings(max_examples=40)
 @given(
     rows=st.one_of(st.integers(1, 130), st.sampled_from([1024, 1025, 2100])),
-    wide=sixteens,
-    long=sixteens,
+    in_width=sixteens,
+    out_width=sixteens,
     bias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_linear_matches_the_formula_forward_and_backward(
-    rows: int, wide: int, long: int, bias: bool, seed: int, dtype: torch.dtype
+    rows: int, in_width: int, out_width: int, bias: bool, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
-    ours = linear_tensors(rows, wide, long, bias, dtype)
+    ours = linear_tensors(rows, in_width, out_width, bias, dtype)
     x, weight, b = doubles(ours)
     assert x is not None
     assert weight is not None
     expected, found = F.linear(x, weight, b), training_linear(*ours)
-    assert (found.dtype, found.shape) == (dtype, (rows, long))
+    assert (found.dtype, found.shape) == (dtype, (rows, out_width))
     assert relative_error(found, expected) < ERROR[dtype]
-    slopes = torch.randn(rows, long).to(dtype)
-    exact = torch.autograd.grad(expected, [tensor for tensor in (x, weight, b) if tensor is not None], slopes.double())
-    gradients = torch.autograd.grad(found, [tensor for tensor in ours if tensor is not None], slopes)
+    grad_output = torch.randn(rows, out_width).to(dtype)
+    exact = torch.autograd.grad(
+        expected, [tensor for tensor in (x, weight, b) if tensor is not None], grad_output.double()
+    )
+    gradients = torch.autograd.grad(found, [tensor for tensor in ours if tensor is not None], grad_output)
     assert [tensor.dtype for tensor in gradients] == [dtype, torch.float32, torch.float32][: len(gradients)]
     assert [tensor.shape for tensor in gradients] == [tensor.shape for tensor in exact]
     assert relative_error(gradients[0], exact[0]) < ERROR[dtype]
@@ -78,9 +80,9 @@ def test_linear_matches_the_formula_forward_and_backward(
 def test_frozen_tensors_have_no_gradient_and_others_do(learns: tuple[bool, bool, bool]) -> None:
     torch.manual_seed(0)
     tensors = linear_tensors(40, 32, 48, bias=True)
-    slopes = torch.randn(40, 48)
-    all_slopes = torch.autograd.grad(
-        training_linear(*tensors), [tensor for tensor in tensors if tensor is not None], slopes
+    grad_output = torch.randn(40, 48)
+    all_gradients = torch.autograd.grad(
+        training_linear(*tensors), [tensor for tensor in tensors if tensor is not None], grad_output
     )
     inputs = [
         tensor.detach().requires_grad_(expected)
@@ -90,8 +92,8 @@ def test_frozen_tensors_have_no_gradient_and_others_do(learns: tuple[bool, bool,
     y = training_linear(inputs[0], inputs[1], inputs[2])
     assert y.requires_grad == any(learns)
     if y.requires_grad:
-        y.backward(slopes)
-    for tensor, expected, exact in zip(inputs, learns, all_slopes, strict=True):
+        y.backward(grad_output)
+    for tensor, expected, exact in zip(inputs, learns, all_gradients, strict=True):
         assert (tensor.grad is not None) == expected
         assert tensor.grad is None or torch.equal(tensor.grad, exact)
 
@@ -111,21 +113,21 @@ def test_frozen_weight_does_not_save_its_input(learns: bool) -> None:
 
 @both_dtypes
 @settings(max_examples=20)
-@given(rows=st.integers(1, 130), wide=sixteens, long=st.integers(1, 200), seed=st.integers(0, 2**32))
+@given(rows=st.integers(1, 130), in_width=sixteens, out_width=st.integers(1, 200), seed=st.integers(0, 2**32))
 def test_weights_with_any_number_of_rows_are_zero_padded(
-    rows: int, wide: int, long: int, seed: int, dtype: torch.dtype
+    rows: int, in_width: int, out_width: int, seed: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
-    x, weight, _ = linear_tensors(rows, wide, long, bias=False, dtype=dtype)
-    x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -long % 16))
+    x, weight, _ = linear_tensors(rows, in_width, out_width, bias=False, dtype=dtype)
+    x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -out_width % 16))
     found = linear_forward(x, weight, None)
     assert torch.equal(found, training_linear(x, whole, None))
-    slopes = F.pad(torch.randn(rows, long), (0, -long % 16)).to(dtype)
-    d_x, d_weight, _ = linear_backward(slopes, x, weight, (True, True, False))
-    expected = linear_backward(slopes, x, whole, (True, True, False))
+    grad_output = F.pad(torch.randn(rows, out_width), (0, -out_width % 16)).to(dtype)
+    d_x, d_weight, _ = linear_backward(grad_output, x, weight, (True, True, False))
+    expected = linear_backward(grad_output, x, whole, (True, True, False))
     assert torch.equal(d_x, expected[0])
-    assert torch.equal(d_weight, expected[1][:long])
-    assert not supports_training_linear(x, weight) or long % 16 == 0
+    assert torch.equal(d_weight, expected[1][:out_width])
+    assert not supports_training_linear(x, weight) or out_width % 16 == 0
 
 
 @both_dtypes
@@ -152,10 +154,10 @@ def test_leading_axes_and_gaps_between_rows_do_not_change_results() -> None:
     y = training_linear(x.mT.contiguous().mT, weight, bias)
     assert torch.equal(deep.flatten(0, 2), flat)
     assert torch.equal(y, flat)
-    slopes = torch.randn(48, 64)
-    exact = torch.autograd.grad(flat, weight, slopes)[0]
-    assert torch.equal(torch.autograd.grad(deep, weight, slopes.view_as(deep))[0], exact)
-    assert torch.equal(torch.autograd.grad(y, weight, slopes.mT.contiguous().mT)[0], exact)
+    grad_output = torch.randn(48, 64)
+    exact = torch.autograd.grad(flat, weight, grad_output)[0]
+    assert torch.equal(torch.autograd.grad(deep, weight, grad_output.view_as(deep))[0], exact)
+    assert torch.equal(torch.autograd.grad(y, weight, grad_output.mT.contiguous().mT)[0], exact)
 
 
 @needs_bfloat16
@@ -189,10 +191,10 @@ def test_layer_uses_it_in_float32_for_enough_work(
     torch.manual_seed(0)
     monkeypatch.setattr("tercet.kernel.training_linear.MIN_WORK", 1)
     layer, x = Linear(32, 48), torch.randn(2, 20, 32)
-    for min_work, takes in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
+    for min_work, uses_kernel in ((40 * 32 * 48, True), (40 * 32 * 48 + 1, False)):
         use_from(linear=min_work)
         y = layer(x)
-        assert ("tercet" in type(y.grad_fn).__name__) == takes
+        assert ("tercet" in type(y.grad_fn).__name__) == uses_kernel
         assert relative_error(y, F.linear(x.double(), layer.weight.double(), layer.bias.double())) < 1e-6
     use_from(linear=0)
     assert not supports_training_linear(x[:1, :15], layer.weight)  # too few rows
@@ -217,16 +219,16 @@ def test_compiled_module_has_it_in_one_graph_with_the_same_result(
     ours = x, weight, bias
     graphs: list[str] = []
 
-    def look(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+    def record_graph(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
         graphs.append(graph.print_readable(print_output=False))
         return graph
 
-    found = torch.compile(training_linear, fullgraph=True, dynamic=dynamic, backend=look)(*ours)
+    found = torch.compile(training_linear, fullgraph=True, dynamic=dynamic, backend=record_graph)(*ours)
     expected = training_linear(*ours)
     assert torch.equal(found, expected)
-    slopes = torch.randn(found.shape)
+    grad_output = torch.randn(found.shape)
     leaves = [tensor for tensor in ours if tensor.requires_grad]
-    gradients = (torch.autograd.grad(y, leaves, slopes) for y in (found, expected))
+    gradients = (torch.autograd.grad(y, leaves, grad_output) for y in (found, expected))
     assert all(torch.equal(tensor, reference) for tensor, reference in zip(*gradients, strict=True))
     assert graphs[0].count("tercet.linear.default") == 1
 

@@ -110,7 +110,7 @@ def copy_tensors(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: copy(x) for name, x in arguments.items()}
 
 
-def takes(kernel: str, **invalid: Any) -> Any:
+def call_kernel(kernel: str, **invalid: Any) -> Any:
     function, arguments = TAKES[kernel]
     arguments = copy_tensors(arguments) | invalid
     return function(*[arguments.pop(name) for name in list(arguments) if name in ("tensors", "scores")], **arguments)
@@ -122,7 +122,7 @@ def kernel_cases(*cases: tuple[str, dict[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize(("kernel", "invalid"), kernel_cases(*[(name, {}) for name in TAKES]))
 def test_valid_arguments_are_accepted(kernel: str, invalid: dict[str, Any]) -> None:
-    takes(kernel, **invalid)
+    call_kernel(kernel, **invalid)
 
 
 INVALID = kernel_cases(
@@ -198,7 +198,7 @@ INVALID = kernel_cases(
 @pytest.mark.parametrize(("kernel", "invalid"), INVALID)
 def test_kernel_rejects_invalid_arguments_and_reports_them(kernel: str, invalid: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=kernel if "name" not in invalid else "sine"):
-        takes(kernel, **invalid)
+        call_kernel(kernel, **invalid)
 
 
 def test_message_names_expected_and_actual_arguments() -> None:
@@ -223,13 +223,13 @@ def test_adam_rejects_tensors_that_share_memory() -> None:
         arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "gradients", "means", "squares")}
         arguments[name] = overlapping
         with pytest.raises(ValueError, match="overlap"):
-            takes("adam", **arguments)
+            call_kernel("adam", **arguments)
     gradient = torch.ones(9)  # gradients are only read, so they may share memory
     shapes = [torch.zeros(9), torch.zeros(9)]
     arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "means", "squares")}
-    takes("adam", **arguments, gradients=[gradient, gradient])
+    call_kernel("adam", **arguments, gradients=[gradient, gradient])
     with pytest.raises(ValueError, match="overlap"):
-        takes("adam", **arguments, gradients=arguments["parameters"])
+        call_kernel("adam", **arguments, gradients=arguments["parameters"])
 
 
 def plain(function: Callable[..., Any], *arguments: Any) -> Any:

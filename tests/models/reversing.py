@@ -52,7 +52,7 @@ def decode_greedily(model: EncoderDecoder, source: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def looks(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
+def cross_attention_weights(model: EncoderDecoder, source: Tensor, target: Tensor) -> list[Tensor]:
     """Return the cross-attention weights of each layer, (B, H, T, S)."""
     with record(model, patterns=["*.cross_attention.weights"]) as tensors:
         model(source, target, source_token_mask=source != PAD)
@@ -94,7 +94,7 @@ def main() -> None:
     place = lengths[:, None] - 1 - columns  # (B, T): source position of the target's next symbol
     mirrors = [
         (head_weights[:, :LONGEST].argmax(-1) == place)[real].float().mean().item()
-        for weights in looks(model, source, F.pad(reversed_symbols, (1, 0), value=BOS))
+        for weights in cross_attention_weights(model, source, F.pad(reversed_symbols, (1, 0), value=BOS))
         for head_weights in (weights.mean(1), *weights.unbind(1))
     ]
     print(json.dumps({"exact": exact, "mirrored": max(mirrors)}))

@@ -153,12 +153,12 @@ def test_activation_dropout_acts_before_the_down_projection() -> None:
     network, x = FeedForward(6, 4000, dropout=0.25), torch.randn(3, 6)
     activations: list[torch.Tensor] = []
     network.down.register_forward_pre_hook(lambda _part, inputs: activations.append(inputs[0]))
-    plainly = network.eval()(x)
+    expected = network.eval()(x)
     network.train()(x)
     is_dropped = activations[1] == 0
     assert is_dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
     torch.testing.assert_close(activations[1][~is_dropped], activations[0][~is_dropped] / 0.75)
-    torch.testing.assert_close(network.eval()(x), plainly)
+    torch.testing.assert_close(network.eval()(x), expected)
 
 
 def test_position_table_shorter_than_the_context_is_rejected() -> None:

@@ -30,9 +30,9 @@ def test_start_and_steps_match_the_full_pass(point) -> None:
     logits, cache = decoder.start(prompts, lengths, capacity=MAX_LEN)
     torch.testing.assert_close(logits, full[rows, lengths - 1], **CLOSE)
     for t in range(MAX_LEN - 7):
-        at = lengths + t
-        logits = decoder.step(tokens[rows, at], cache)
-        torch.testing.assert_close(logits, full[rows, at], **CLOSE)
+        columns = lengths + t
+        logits = decoder.step(tokens[rows, columns], cache)
+        torch.testing.assert_close(logits, full[rows, columns], **CLOSE)
     assert cache.lengths.tolist() == [9, 7, MAX_LEN]
 
 
@@ -72,8 +72,8 @@ def test_reorder_equals_starting_with_these_rows(position, rows: list[int]) -> N
     decoder.step(tokens[torch.arange(3), lengths], cache)
     cache.reorder(torch.tensor(rows))
     for t in (1, 2):
-        at = lengths[rows] + t
-        torch.testing.assert_close(decoder.step(tokens[rows, at], cache), full[rows, at], **CLOSE)
+        columns = lengths[rows] + t
+        torch.testing.assert_close(decoder.step(tokens[rows, columns], cache), full[rows, columns], **CLOSE)
 
 
 @torch.no_grad()

@@ -42,10 +42,12 @@ def test_lora_starts_as_the_base_and_trains_only_its_matrices() -> None:
     for layer in lora_layers(model).values():  # A is initialized like PyTorch's linear layers
         assert 0.8 < float(layer.lora_A.detach().abs().max()) * layer.in_features**0.5 <= 1
     model(ids).sum().backward()
-    learnt = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(learnt)
-    assert len(learnt) == 2 * 2 * 2
-    assert all(name.endswith(("query.lora_A", "query.lora_B", "down.lora_A", "down.lora_B")) for name in learnt)
+    trainable_names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(trainable_names)
+    assert len(trainable_names) == 2 * 2 * 2
+    assert all(
+        name.endswith(("query.lora_A", "query.lora_B", "down.lora_A", "down.lora_B")) for name in trainable_names
+    )
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
 
 

@@ -35,7 +35,7 @@ class Theirs(nn.Module):
     def __init__(self, spec: EncoderDecoderSpec) -> None:
         super().__init__()
         side, pre = spec.encoder, spec.encoder.placement == "pre"
-        how = {
+        options = {
             "dropout": 0.0,
             "activation": side.activation,
             "layer_norm_eps": side.norm_eps,
@@ -48,8 +48,8 @@ class Theirs(nn.Module):
         def norm() -> nn.Module | None:
             return nn.LayerNorm(side.d_model, eps=side.norm_eps, bias=side.bias) if pre else None
 
-        reader = nn.TransformerEncoderLayer(*sizes, **how)
-        writer = nn.TransformerDecoderLayer(*sizes, **how)
+        reader = nn.TransformerEncoderLayer(*sizes, **options)
+        writer = nn.TransformerDecoderLayer(*sizes, **options)
         self.transformer = nn.Transformer(
             side.d_model,
             side.n_heads,

@@ -80,10 +80,10 @@ def test_recording_works_with_padding_and_documents() -> None:
     text, token_mask = padded([torch.arange(5), torch.arange(7), torch.arange(2)], "scattered", T)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2]]).expand(B, -1)
     for network in (model(position=ALiBi(), n_kv_heads=2), encoder(position=Rotary())):
-        for how in ({"token_mask": token_mask}, {"documents": documents}):
-            before = network(text, **how)
+        for masks in ({"token_mask": token_mask}, {"documents": documents}):
+            before = network(text, **masks)
             with record(network) as tensors:
-                close(network(text, **how), before)
+                close(network(text, **masks), before)
             mask = tensors["stack.blocks.1.self_attention.mask"]
             weights = tensors["stack.blocks.1.self_attention.weights"]
             assert (weights[~mask.expand_as(weights)] == 0).all()
@@ -111,8 +111,8 @@ def test_recording_works_in_cached_decode_steps() -> None:
         before = steps(network, text, lengths, source_inputs)
         with record(network) as tensors:
             recorded_logits = steps(network, text, lengths, source_inputs)
-        for was, became in zip(before, recorded_logits, strict=True):
-            close(became, was)
+        for expected, found in zip(before, recorded_logits, strict=True):
+            close(found, expected)
         stack = "stack" if source is None else "decoder"
         assert tensors[f"{stack}.blocks.0.self_attention.weights"].shape == (B, 4, 1, 10)  # of the last step
 
@@ -268,16 +268,16 @@ def test_recording_does_not_change_gradients() -> None:
     network.zero_grad()
     with record(network):
         network(text).logsumexp(-1).mean().backward()
-    for was, parameter in zip(before, network.parameters(), strict=True):
+    for expected, parameter in zip(before, network.parameters(), strict=True):
         assert parameter.grad is not None
-        close(parameter.grad, was)
+        close(parameter.grad, expected)
 
 
 @pytest.mark.slow
 def test_hundred_recordings_do_not_leak_memory() -> None:
     network, text = model(), tokens()
 
-    def alive() -> int:
+    def count_tensors() -> int:
         gc.collect()
         return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
 
@@ -285,12 +285,12 @@ def test_hundred_recordings_do_not_leak_memory() -> None:
         for _ in range(9):
             with record(network):
                 network(text)
-        n_alive, peak = alive(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        n_tensors, peak = count_tensors(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(100):
             with record(network) as tensors:
                 network(text)
         del tensors
-    assert alive() <= n_alive
+    assert count_tensors() <= n_tensors
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 5 * 1024  # KiB
 
 

@@ -50,8 +50,8 @@ class Walk:
         self.tokens = [row[:length].tolist() for row, length in zip(tokens, LENGTHS, strict=True)]
         self.owner, self.n = [0, 1, 2], 1  # n rows share a source
         source_inputs: dict[str, Any] = {"source": self.source, "source_token_mask": self.token_mask}
-        how = source_inputs if isinstance(model_, EncoderDecoder) else {}
-        logits, self.cache = model_.start(tokens, LENGTHS, capacity=capacity, **how)
+        start_options = source_inputs if isinstance(model_, EncoderDecoder) else {}
+        logits, self.cache = model_.start(tokens, LENGTHS, capacity=capacity, **start_options)
         self.check(logits)
 
     def check(self, logits: Tensor) -> None:

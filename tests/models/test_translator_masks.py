@@ -40,16 +40,16 @@ def check_sight(model: EncoderDecoder) -> None:
     memory = model.encode(source)
     for token_mask in (torch.ones(2, T, dtype=torch.bool), None):
         before = model.hidden(target, memory, token_mask=token_mask)
-        for at in (1, T - 1):
-            after = model.hidden(with_other_token(target, at), memory, token_mask=token_mask)
-            assert torch.equal(after[:, :at], before[:, :at])
-            assert (after[:, at:] != before[:, at:]).any(-1).all()
-    for at in (0, S - 1):  # each source token is seen by all the others, and by each target token
-        changed_memory = model.encode(with_other_token(source, at))
+        for column in (1, T - 1):
+            after = model.hidden(with_other_token(target, column), memory, token_mask=token_mask)
+            assert torch.equal(after[:, :column], before[:, :column])
+            assert (after[:, column:] != before[:, column:]).any(-1).all()
+    for column in (0, S - 1):  # each source token is seen by all the others, and by each target token
+        changed_memory = model.encode(with_other_token(source, column))
         assert (changed_memory != memory).any(-1).all()
         assert (model.hidden(target, changed_memory) != before).any(-1).all()
         mixed_memory = memory.clone()
-        mixed_memory[:, at] = changed_memory[:, at]
+        mixed_memory[:, column] = changed_memory[:, column]
         assert (model.hidden(target, mixed_memory) != before).any(-1).all()
 
 
@@ -129,8 +129,8 @@ def test_padding_has_finite_gradients(position) -> None:
 
 
 def test_overlong_sides_are_rejected() -> None:
-    model, short, long = translator(), torch.randint(V, (2, 5)), torch.randint(V, (2, MAX_LEN + 1))
+    model, short, too_long = translator(), torch.randint(V, (2, 5)), torch.randint(V, (2, MAX_LEN + 1))
     with pytest.raises(ValueError, match=r"source too long: 14 tokens do not fit into the context of max_len=13"):
-        model(long, short)
+        model(too_long, short)
     with pytest.raises(ValueError, match=r"target too long: 14 tokens do not fit into the context of max_len=13"):
-        model(short, long)
+        model(short, too_long)

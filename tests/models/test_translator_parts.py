@@ -129,9 +129,9 @@ def test_every_parameter_has_a_gradient() -> None:
 
 
 def test_inconsistent_sizes_are_rejected() -> None:
-    wide = replace(STACK, d_model=32)
+    wide_stack = replace(STACK, d_model=32)
     with pytest.raises(ValueError, match=r"encoder.d_model=24, decoder.d_model=32"):
-        EncoderDecoderSpec(encoder=STACK, decoder=wide)
+        EncoderDecoderSpec(encoder=STACK, decoder=wide_stack)
     with pytest.raises(ValueError, match="share_embeddings requires one vocabulary for both sides; set it to false"):
         EncoderDecoderSpec(source_vocab_size=SOURCE_V, encoder=STACK, decoder=STACK)
     with pytest.raises(ValueError, match="vocab_size=0 must be at least 1; set it to the size"):

@@ -66,8 +66,8 @@ def masked(documents: Tensor) -> tuple[Any, Any, Any]:
     stack = replace(STACK, d_model=64, n_layers=1, position=Learned())
     model = EncoderOnly(EncoderOnlySpec(vocab_size=V, max_len=LENGTH, stack=stack))
     real = torch.arange(LENGTH) < torch.tensor([LENGTH, 170])[:, None]
-    at = real.flatten().nonzero()[::5, 0]
-    batch = MaskedBatch(torch.randint(V, (ROWS, LENGTH)), at, torch.randint(V, at.shape), real, documents)
+    positions = real.flatten().nonzero()[::5, 0]
+    batch = MaskedBatch(torch.randint(V, (ROWS, LENGTH)), positions, torch.randint(V, positions.shape), real, documents)
     return model, masked_loss, batch
 
 

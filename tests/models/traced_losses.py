@@ -105,7 +105,7 @@ def check(name: str, compiled: Any, network: AnyModel, loss: Any, batch: Any) ->
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
 
 
-def check_each() -> None:
+def check_all_cases() -> None:
     likelihood.MIN_CHUNK_ROWS, likelihood.CHUNK_ELEMENTS["cpu"] = 1, 11 * V  # three chunks
     for name in sys.argv[2:] or CASES:
         loss, build, make_batch = CASES[name]
@@ -144,4 +144,4 @@ if sys.argv[1] == "shapes":
     for case in ("chat", "translation", "dropout"):
         check_all_shapes(case)
 else:
-    check_each()
+    check_all_cases()

@@ -49,8 +49,8 @@ def alibi(queries: int, keys: int) -> Tensor:
     return bias
 
 
-def outputs_and_gradients(form, qkv, **how) -> list[Tensor]:
-    out = form(*qkv, **how)
+def outputs_and_gradients(form, qkv, **options) -> list[Tensor]:
+    out = form(*qkv, **options)
     weights = torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype)
     return [out, *torch.autograd.grad((out * weights).sum(), qkv)]
 
@@ -60,8 +60,8 @@ def outputs_and_gradients(form, qkv, **how) -> list[Tensor]:
 @pytest.mark.parametrize("kind", MASKS)
 def test_both_forms_agree_forward_and_backward(kind: str, groups: int, with_bias: bool) -> None:
     qkv = tensors(groups, S)
-    how = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if with_bias else None}
-    fused, by_hand = (outputs_and_gradients(form, qkv, **how) for form in (attend_fused, attend_by_hand))
+    options = {"mask": MASKS[kind](T, S), "bias": alibi(T, S) if with_bias else None}
+    fused, by_hand = (outputs_and_gradients(form, qkv, **options) for form in (attend_fused, attend_by_hand))
     for found, expected in zip(fused, by_hand, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
@@ -82,10 +82,10 @@ def test_heads_folded_into_queries_agree_forward_and_backward(
     keys = T if causal else S
     qkv = tensors(groups, keys)
     mask = None if causal else {**MASKS, "source": source_mask}[kind](T, keys)
-    how = {"mask": mask, "bias": alibi(T, keys) if with_bias else None, "causal": causal}
-    by_hand = outputs_and_gradients(attend_by_hand, qkv, **how)
+    options = {"mask": mask, "bias": alibi(T, keys) if with_bias else None, "causal": causal}
+    by_hand = outputs_and_gradients(attend_by_hand, qkv, **options)
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
-    for found, expected in zip(outputs_and_gradients(attend_fused, qkv, **how), by_hand, strict=True):
+    for found, expected in zip(outputs_and_gradients(attend_fused, qkv, **options), by_hand, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -94,8 +94,8 @@ def test_folded_heads_use_the_cache_and_a_mask_of_one_row_without_copies(monkeyp
     monkeypatch.setattr(attention, "FOLD_DEVICES", ("cpu",))
     arguments = dict[str, Any]()
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        arguments.update(how, q=q, k=k, v=v)
+    def kernel(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        arguments.update(options, q=q, k=k, v=v)
         return torch.zeros_like(q)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
@@ -213,10 +213,10 @@ def test_note_receives_each_step_and_its_result_is_used() -> None:
 
 def test_softmax_of_bfloat16_scores_has_a_float32_gradient() -> None:
     scores = (3 * torch.randn(B, H, T, S)).bfloat16().requires_grad_()
-    slopes = torch.rand(B, H, T, S).bfloat16()
-    (gradient,) = torch.autograd.grad((attention_weights(scores) * slopes).sum(), scores)
+    grad_output = torch.rand(B, H, T, S).bfloat16()
+    (gradient,) = torch.autograd.grad((attention_weights(scores) * grad_output).sum(), scores)
     exact = scores.detach().double().requires_grad_()
-    (expected,) = torch.autograd.grad((exact.softmax(-1) * slopes).sum(), exact)
+    (expected,) = torch.autograd.grad((exact.softmax(-1) * grad_output).sum(), exact)
     torch.testing.assert_close(gradient.double(), expected, rtol=2**-8, atol=1e-5)
 
 

@@ -48,10 +48,10 @@ def test_target_is_the_next_real_token() -> None:
     rows = PaddedRows(IDS, STARTS, length=7, side="left", stride=1)
     batch = collate_causal(rows.batch(np.arange(len(rows))))
     assert batch.token_mask is not None
-    learnt = batch.targets != IGNORE_INDEX
-    assert int((learnt & ~batch.token_mask).sum()) == 0  # padding is not a target
-    assert learnt.any(1).all()  # no row without a target
-    for row, targets in enumerate(learnt):  # targets are contiguous within a row
+    has_target = batch.targets != IGNORE_INDEX
+    assert int((has_target & ~batch.token_mask).sum()) == 0  # padding is not a target
+    assert has_target.any(1).all()  # no row without a target
+    for row, targets in enumerate(has_target):  # targets are contiguous within a row
         places = targets.nonzero().flatten()
         assert int(places[-1] - places[0]) + 1 == len(places)
         assert int(batch.token_mask[row].sum()) in (len(places), len(places) + 1)

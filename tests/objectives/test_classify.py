@@ -85,14 +85,14 @@ def test_small_batches_add_up_to_the_large_batch(over: Any, pooling: str) -> Non
         pytest.skip("token classifiers do not pool")
     network = model(over, pooling=pooling)
 
-    def learnt(parts: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def loss_and_gradients(parts: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
         network.zero_grad()
         losses = [classify_loss(network, batch(part, over), smoothing=0.1) for part in parts]
         whole = sum(losses[1:], losses[0])
         whole.total.backward()
         return whole.total, whole.count, [w.grad.clone() for w in network.parameters() if w.grad is not None]
 
-    large, small = learnt([[0, 1, 2, 3, 4]]), learnt([[2], [0, 4], [1], [3]])
+    large, small = loss_and_gradients([[0, 1, 2, 3, 4]]), loss_and_gradients([[2], [0, 4], [1], [3]])
     torch.testing.assert_close(small[0], large[0])
     assert small[1] == large[1]
     for found, expected in zip(small[2], large[2], strict=True):

@@ -139,8 +139,10 @@ def test_losses_add_up() -> None:
 
 def test_padding_columns_change_neither_loss_nor_gradient() -> None:
     head, hidden, targets = unembedding(), torch.randn(3, 4, D), torch.randint(0, V, (3, 4))
-    wide = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
-    padded_loss = negative_log_likelihood(wide, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1)
+    padded_hidden = F.pad(hidden, (0, 0, 0, 5), value=3.0).requires_grad_()
+    padded_loss = negative_log_likelihood(
+        padded_hidden, head, F.pad(targets, (0, 5), value=IGNORE_INDEX), smoothing=0.1
+    )
     padded_loss.mean.backward()
     first = head.weight.grad.clone() if head.weight.grad is not None else None
     head.zero_grad()
@@ -148,8 +150,8 @@ def test_padding_columns_change_neither_loss_nor_gradient() -> None:
     expected_loss.mean.backward()
     torch.testing.assert_close(padded_loss.mean, expected_loss.mean)
     torch.testing.assert_close(first, head.weight.grad)
-    assert wide.grad is not None
-    assert not wide.grad[:, 4:].any()
+    assert padded_hidden.grad is not None
+    assert not padded_hidden.grad[:, 4:].any()
 
 
 def test_no_targets_give_zero_loss() -> None:

@@ -78,8 +78,8 @@ def gradients(network: EncoderOnly, batches: list[MaskedBatch]) -> Tensor:
 def dense_loss(network: EncoderOnly, batch: MaskedBatch) -> Tensor:
     """Compute all B · T scores, as most implementations do."""
     targets = torch.full((batch.inputs.numel(),), IGNORE_INDEX)
-    used = batch.targets != IGNORE_INDEX
-    targets[batch.positions[used]] = batch.targets[used]
+    has_target = batch.targets != IGNORE_INDEX
+    targets[batch.positions[has_target]] = batch.targets[has_target]
     logits = network(batch.inputs, token_mask=batch.token_mask, documents=batch.documents).flatten(0, 1)
     return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
 

@@ -74,11 +74,13 @@ def test_targets_are_the_original_tokens_at_chosen_positions_only() -> None:
     tokens, starts = text(31, 53)
     for unit in UNITS:
         masked_rows = masked(tokens, starts, unit=unit, rate=0.4)
-        used = masked_rows.targets != IGNORE_INDEX
-        np.testing.assert_array_equal(masked_rows.targets[used], tokens.ravel()[masked_rows.positions[used]])
-        assert len(set(masked_rows.positions[used].tolist())) == used.sum()  # no position twice
-        assert not masked_rows.positions[~used].any()
-        assert (masked_rows.targets[used] >= SPECIAL).all()
+        has_target = masked_rows.targets != IGNORE_INDEX
+        np.testing.assert_array_equal(
+            masked_rows.targets[has_target], tokens.ravel()[masked_rows.positions[has_target]]
+        )
+        assert len(set(masked_rows.positions[has_target].tolist())) == has_target.sum()  # no position twice
+        assert not masked_rows.positions[~has_target].any()
+        assert (masked_rows.targets[has_target] >= SPECIAL).all()
 
 
 def test_random_tokens_are_uniform_over_ordinary_tokens() -> None:

@@ -103,18 +103,18 @@ def test_small_batches_match_one_large_batch(smoothing: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("position", "junk"),
+    ("position", "filler"),
     [("rotary", PAD), ("sinusoidal", BOS), ("learned", 7), ("alibi", PAD), ("relative_bias", BOS)],
 )
-def test_padding_of_a_pair_changes_neither_loss_nor_gradient(position: str, junk: int) -> None:
+def test_padding_of_a_pair_changes_neither_loss_nor_gradient(position: str, filler: int) -> None:
     kind = {"position": position}
     translator = model(encoder=STACK | kind, decoder=STACK | kind)
     batch = collate_pairs(rows(0, 1, 3))
     assert batch.source_token_mask is not None
     wider = PairBatch(
-        F.pad(batch.source.masked_fill(~batch.source_token_mask, junk), (0, 3), value=junk),
+        F.pad(batch.source.masked_fill(~batch.source_token_mask, filler), (0, 3), value=filler),
         F.pad(batch.source_token_mask, (0, 3)),
-        F.pad(batch.inputs.masked_fill(batch.targets == IGNORE_INDEX, junk), (0, 2), value=junk),
+        F.pad(batch.inputs.masked_fill(batch.targets == IGNORE_INDEX, filler), (0, 2), value=filler),
         F.pad(batch.targets, (0, 2), value=IGNORE_INDEX),
     )
     losses = [seq2seq_loss(translator, pairs) for pairs in (batch, wider)]

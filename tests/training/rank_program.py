@@ -16,8 +16,8 @@ SHAPES = [(7, 3), (5,), (1, 2), (64, 33)]
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    chance = torch.Generator().manual_seed(0)
-    micro_batches = [[torch.randn(shape, generator=chance) for shape in SHAPES] for _ in range(3 * world)]
+    rng = torch.Generator().manual_seed(0)
+    micro_batches = [[torch.randn(shape, generator=rng) for shape in SHAPES] for _ in range(3 * world)]
     whole, rank_tree = Tree(3 * world), Tree(3)
     expected = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
     mine = [rank_tree.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]

@@ -40,14 +40,14 @@ def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> 
         {"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": decay},
         {"params": [p for p in theirs.parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
-    torchs = torch.optim.AdamW(groups, lr=spec.lr, betas=(spec.beta1, spec.beta2), eps=spec.eps, foreach=False)
+    torch_optimizer = torch.optim.AdamW(groups, lr=spec.lr, betas=(spec.beta1, spec.beta2), eps=spec.eps, foreach=False)
     for seed in range(5):
         for model in (ours, theirs):
             learn(model, seed, size=size)
-        norms = clip_gradients(ours.parameters(), mine, 0.5), clip_gradients(theirs.parameters(), torchs, 0.5)
+        norms = clip_gradients(ours.parameters(), mine, 0.5), clip_gradients(theirs.parameters(), torch_optimizer, 0.5)
         assert (norms[0] > 0.5) == (size > 1)
         torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-6)
-        for optimizer in (mine, torchs):
+        for optimizer in (mine, torch_optimizer):
             optimizer.step()
             optimizer.zero_grad()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -121,9 +121,9 @@ def test_a_parameter_without_a_gradient_stays() -> None:
 def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
     ours, theirs = two_copies(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
     mine = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
-    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
+    torch_optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
     for seed in range(5):
-        for model, optimizer in ((ours, mine), (theirs, torchs)):
+        for model, optimizer in ((ours, mine), (theirs, torch_optimizer)):
             learn(model, seed)
             clip_gradients(model.parameters(), optimizer, 0.5)
             optimizer.step()
@@ -136,7 +136,7 @@ def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
 def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool) -> None:
     ours, theirs = two_copies(nn.Linear(8, 3))
     mine = FusedAdamW(ours.parameters(), lr=0.03, fused=fused)
-    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False)
+    torch_optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for seed, is_infinite in ((0, False), (1, True), (2, False)):
         torch.manual_seed(seed)
@@ -147,20 +147,22 @@ def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool
         mine.zero_grad()
         if not is_infinite:
             theirs(x).square().sum().backward()
-            torchs.step()
-            torchs.zero_grad()
+            torch_optimizer.step()
+            torch_optimizer.zero_grad()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 def test_scale_is_kept_if_pytorch_takes_the_step() -> None:
     ours, theirs = two_copies(nn.Linear(8, 3))
-    mine, torchs = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
-    for model, optimizer in ((ours, mine), (theirs, torchs)):
+    mine, torch_optimizer = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
+    for model, optimizer in ((ours, mine), (theirs, torch_optimizer)):
         learn(model, 0, size=10.0)
         clip_gradients(model.parameters(), optimizer, 0.5)
-    mine.param_groups[0]["maximize"] = torchs.param_groups[0]["maximize"] = True  # between clipping and stepping
+    mine.param_groups[0]["maximize"] = torch_optimizer.param_groups[0]["maximize"] = (
+        True  # between clipping and stepping
+    )
     mine.step()
-    torchs.step()
+    torch_optimizer.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)

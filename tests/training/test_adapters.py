@@ -95,16 +95,16 @@ def test_killed_in_the_middle_of_saving(
     finished_run: FinishedRun, whole: FinishedRun, tmp_path: Path, family: str
 ) -> None:
     recipe, out = adapter_recipe(finished_run(family), family), tmp_path / "run"
-    chance, deaths = random.Random(7), 0
+    rng, n_kills = random.Random(7), 0
     for _ in range(3):
 
         def work() -> None:
-            dies_at_rename(chance.randint(4, 24), after=chance.random() < 0.5)()
+            dies_at_rename(rng.randint(4, 24), after=rng.random() < 0.5)()
             train(recipe, out, quiet=True)
 
-        chance.random()
-        deaths += exit_code(child(work)) != 0
-    assert deaths >= 2
+        rng.random()
+        n_kills += exit_code(child(work)) != 0
+    assert n_kills >= 2
     train(recipe, out, quiet=True)
     assert_same_run(whole(family), out)
 

@@ -60,8 +60,8 @@ def test_bf16_is_chosen_if_supported_and_faster(
 def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two new runs use the same arithmetic, even if a second measurement would give another result."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
-    looks = iter([{"bf16": 0.5, "medium": float("inf")}, {"bf16": 0.9, "medium": 0.5}])
-    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
+    measurements = iter([{"bf16": 0.5, "medium": float("inf")}, {"bf16": 0.9, "medium": 0.5}])
+    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(measurements))
     first = product_times()
     assert product_times() == first == {"bf16": 0.5, "medium": float("inf")}
     (cache_file,) = (tmp_path / "arithmetic").glob("*.json")
@@ -76,8 +76,8 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_restricted_cpu_is_measured_separately(tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path))
     monkeypatch.delenv(limit, raising=False)
-    looks = iter([{"bf16": 0.2, "medium": 1.0}, {"bf16": 90.0, "medium": 1.0}])
-    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(looks))
+    measurements = iter([{"bf16": 0.2, "medium": 1.0}, {"bf16": 90.0, "medium": 1.0}])
+    monkeypatch.setattr(auto_arithmetic, "measure_products", lambda: next(measurements))
     assert product_times()["bf16"] == 0.2
     monkeypatch.setenv(limit, "AVX2")
     assert product_times()["bf16"] == 90.0
@@ -139,9 +139,9 @@ def test_run_keeps_its_chosen_arithmetic(tmp_path: Path, monkeypatch: pytest.Mon
     precisions = set[str]()
     loss = language.causal_loss
 
-    def record_precision(*args, **how):
+    def record_precision(*args, **kwargs):
         precisions.add(torch.get_float32_matmul_precision())
-        return loss(*args, **how)
+        return loss(*args, **kwargs)
 
     monkeypatch.setattr(language, "causal_loss", record_precision)
     monkeypatch.setattr(auto_arithmetic, "choose_matmul", lambda *_: "medium")

@@ -45,7 +45,7 @@ class TimedSteps:
 @pytest.fixture(autouse=True)
 def _on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "is_one_graph", lambda spec, device: is_one_graph(spec, "cuda"))
-    monkeypatch.setattr(choosing, "compiled_loss", lambda task, model, device, how: how)
+    monkeypatch.setattr(choosing, "compiled_loss", lambda task, model, device, mode: mode)
     monkeypatch.setattr(choosing, "_TrialSteps", TimedSteps)
     monkeypatch.setattr(TimedSteps, "times", {"never": 0.024, "always": 0.014, "cuda_graphs": 0.010}, raising=False)
 
@@ -113,12 +113,12 @@ def test_model_with_several_graphs_has_no_cuda_graphs(settings: dict[str, Any], 
 
 def test_blocks_or_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[dict[str, Any]]()
-    monkeypatch.setattr(compiling, "compile_loss", lambda loss, **how: calls.append(how) or loss)
-    monkeypatch.setattr(compiling, "compile_in_place", lambda model, **how: calls.append(how))
+    monkeypatch.setattr(compiling, "compile_loss", lambda loss, **mode: calls.append(mode) or loss)
+    monkeypatch.setattr(compiling, "compile_in_place", lambda model, **mode: calls.append(mode))
 
-    def compiled(recipe: Recipe, device: str, how: Any = "always") -> dict[str, Any]:
+    def compiled(recipe: Recipe, device: str, mode: Any = "always") -> dict[str, Any]:
         task = task_of(recipe, progress=False)
-        assert compiling.compiled_loss(task, build(task.recipe.model), device, how) == task.loss
+        assert compiling.compiled_loss(task, build(task.recipe.model), device, mode) == task.loss
         return calls.pop()
 
     plain = tiny_recipe(tmp_path)

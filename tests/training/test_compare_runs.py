@@ -285,10 +285,10 @@ def plan(names: list[str], out: Path, *vary: str, **settings: Any) -> Any:
 
 
 def error_message(work: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         work()
-    assert "\n" not in str(refusal.value)
-    return str(refusal.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_invalid_comparisons_are_rejected(

@@ -14,9 +14,9 @@ from tercet.training.tasks.open_task import task_of
 
 def check_rejected(recipe: Any, folder: Path, words: str) -> None:
     """Check that `train` rejects the recipe before it creates a folder."""
-    with pytest.raises(UserError, match=words) as refusal:
+    with pytest.raises(UserError, match=words) as error:
         train(recipe, folder / "run", quiet=True)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
     assert not (folder / "run").exists()
 
 
@@ -45,9 +45,9 @@ def check_rejected(recipe: Any, folder: Path, words: str) -> None:
     ],
 )
 def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refusal:
+    with pytest.raises(UserError, match=words) as error:
         tiny_pairs_recipe(tmp_path, **training)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,16 @@ def train_and_die(recipe: Recipe, out: Path, n: int, *, after: bool, name: str =
 def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
     reference = whole(case)
     recipe = make_recipe(case, reference.parent)
-    chance, deaths, out = random.Random(7), 0, tmp_path / "run"
+    rng, n_kills, out = random.Random(7), 0, tmp_path / "run"
     for _ in range(attempts):
-        code = train_and_die(recipe, out, chance.randint(1, 20), after=chance.random() < 0.5)
+        code = train_and_die(recipe, out, rng.randint(1, 20), after=rng.random() < 0.5)
         assert code in (0, -signal.SIGKILL)
-        deaths += code != 0
+        n_kills += code != 0
         if (out / "best" / "model.safetensors").exists():
             load_model(out)  # any model that exists can be loaded
         if any((out / "checkpoints").glob(CHECKPOINT)):
             resume_state(out)
-    assert deaths >= 2
+    assert n_kills >= 2
     train(recipe, out, quiet=True)
     assert_same_run(reference, out)
 
@@ -119,10 +119,10 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int)
     recipe = make_recipe(case, reference.parent)
     start_time = time.perf_counter()
     train(recipe, tmp_path / "timed", quiet=True)
-    takes, chance, out = time.perf_counter() - start_time, random.Random(3), tmp_path / "run"
+    duration, rng, out = time.perf_counter() - start_time, random.Random(3), tmp_path / "run"
     for _ in range(kills):
         pid = child(lambda: train(recipe, out, quiet=True))
-        time.sleep(chance.uniform(0.2, 0.9) * takes)
+        time.sleep(rng.uniform(0.2, 0.9) * duration)
         os.kill(pid, signal.SIGKILL)
         exit_code(pid)
     train(recipe, out, quiet=True)

@@ -276,10 +276,10 @@ def test_extended_run_killed_at_any_time_equals_uninterrupted(
     expected, out = (shutil.copytree(original_run, tmp_path / name) for name in ("expected", "run"))
     start_time = time.perf_counter()
     train(recipe, expected, Resume(More(28)), quiet=True)
-    takes, chance, kills = time.perf_counter() - start_time, random.Random(case), 0
+    duration, rng, kills = time.perf_counter() - start_time, random.Random(case), 0
     while kills < n_kills:
         pid = child(lambda: train(recipe, out, Resume(More(28)), quiet=True))
-        time.sleep(chance.uniform(0.0, 0.5) * takes)
+        time.sleep(rng.uniform(0.0, 0.5) * duration)
         os.kill(pid, signal.SIGKILL)
         kills += exit_code(pid) != 0
         record = read_record(out)

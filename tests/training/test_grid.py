@@ -101,10 +101,10 @@ def test_yaml_of_several_forms() -> None:
     ],
 )
 def test_invalid_list_is_rejected(text: str, words: str) -> None:
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         VariedKey.read(text)
-    assert words in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_python_gives_values_as_they_are() -> None:
@@ -139,9 +139,9 @@ def test_the_product_of_all_values() -> None:
     ],
 )
 def test_conflicting_keys_are_rejected(varied_keys: list[str], fixed_changes: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as error:
         grid_points([VariedKey.read(text) for text in varied_keys], fixed_changes=fixed_changes)
-    assert words in str(refusal.value)
+    assert words in str(error.value)
 
 
 def test_common_prefixes_are_no_conflict() -> None:
@@ -174,8 +174,8 @@ def test_a_readable_name_stays() -> None:
     assert folder_names(["placement=pre,position=rotary+base=5000,seed=1"]) == [
         "placement=pre,position=rotary+base=5000,seed=1"
     ]
-    long = "x" * 300
-    (name,) = folder_names([long])
+    long_name = "x" * 300
+    (name,) = folder_names([long_name])
     assert name.startswith("x" * MAX_NAME_LENGTH + "-")
 
 

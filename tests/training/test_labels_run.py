@@ -95,9 +95,9 @@ def test_accumulation_equals_one_big_batch(tmp_path: Path, over: str) -> None:
 
 def words_and_tags(folder: Path) -> dict[str, Any]:
     """Return settings for sentences with a label for each word."""
-    chance, lines = random.Random(0), list[str]()
+    rng, lines = random.Random(0), list[str]()
     for _ in range(60):
-        words = [chance.choice(["red", "blue", "cat", "cow", "runs"]) for _ in range(chance.randint(1, 6))]
+        words = [rng.choice(["red", "blue", "cat", "cow", "runs"]) for _ in range(rng.randint(1, 6))]
         tags = ["colour" if word in ("red", "blue") else "verb" if word == "runs" else "animal" for word in words]
         lines.append(json.dumps({"text": words, "label": tags}) + "\n")
     (folder / "tags.jsonl").write_text("".join(lines))
@@ -117,13 +117,13 @@ def test_words_can_be_labeled(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_easy_labels_are_learned(tmp_path: Path) -> None:
     """The label is the word that occurs twice, at any position."""
-    chance, lines = random.Random(0), list[str]()
+    rng, lines = random.Random(0), list[str]()
     names = ["lion", "bear", "frog", "hare"]
     for _ in range(800):
-        words = chance.sample(names, 3)
-        label = chance.choice(words)
+        words = rng.sample(names, 3)
+        label = rng.choice(words)
         words.append(label)
-        chance.shuffle(words)
+        rng.shuffle(words)
         lines.append(json.dumps({"text": " ".join(words), "label": label}) + "\n")
     (tmp_path / "twice.jsonl").write_text("".join(lines))
     stack = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64}

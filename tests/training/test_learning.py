@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("task", ["copy", "reverse"])
 def test_string_task_is_learned_exactly(tmp_path: Path, task: str) -> None:
-    chance = random.Random(0)
-    words = sorted({"".join(chance.choices(string.ascii_lowercase[:6], k=4)) for _ in range(900)})
-    chance.shuffle(words)
+    rng = random.Random(0)
+    words = sorted({"".join(rng.choices(string.ascii_lowercase[:6], k=4)) for _ in range(900)})
+    rng.shuffle(words)
 
     def line(word: str) -> str:
         return f"{word}>{word if task == 'copy' else word[::-1]}."
@@ -60,10 +60,10 @@ def test_string_task_is_learned_exactly(tmp_path: Path, task: str) -> None:
 @pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.exhaustive), "reverse"])
 def test_translation_is_learned_exactly(tmp_path: Path, task: str) -> None:
     """The run uses all features of translation: varying lengths, micro-batches, smoothing, an average, and BLEU."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     letters = string.ascii_lowercase[:5]
-    lines = sorted({" ".join(chance.choices(letters, k=chance.randint(3, 5))) for _ in range(2000)})
-    chance.shuffle(lines)
+    lines = sorted({" ".join(rng.choices(letters, k=rng.randint(3, 5))) for _ in range(2000)})
+    rng.shuffle(lines)
 
     def pair(line: str) -> str:
         return f"{line}\t{line if task == 'copy' else line[::-1]}\n"

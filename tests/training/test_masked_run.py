@@ -33,8 +33,8 @@ def split_rows(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, in
     masked_rows = list[tuple[list[int], dict[int, int]]]()
     for batch in batches:
         length = batch.inputs.shape[1]
-        used = batch.targets != IGNORE_INDEX
-        hidden = dict(zip(batch.positions[used].tolist(), batch.targets[used].tolist(), strict=True))
+        has_target = batch.targets != IGNORE_INDEX
+        hidden = dict(zip(batch.positions[has_target].tolist(), batch.targets[has_target].tolist(), strict=True))
         for row, inputs in enumerate(batch.inputs.tolist()):
             row_hidden = {place - row * length: token for place, token in hidden.items() if place // length == row}
             masked_rows.append((inputs, row_hidden))
@@ -161,7 +161,7 @@ def test_incompatible_settings_are_rejected(tmp_path: Path, changes: dict[str, A
         make_task(tmp_path, changes)
 
 
-def learnt(
+def train_on_lines(
     tmp_path: Path, lines: list[str], *, max_len: int, steps: int, d_model: int = 64, batch_size: int = 64,
     **training: Any,
 ) -> Path:  # fmt: skip
@@ -202,19 +202,19 @@ def key_values(n: int) -> list[str]:
 
     The hidden tokens occur at three other places, in half of the lines all to the right.
     """
-    chance = random.Random(0)
+    rng = random.Random(0)
     lines = list[str]()
     for _ in range(n):
-        keys = chance.sample(range(50), 3)
+        keys = rng.sample(range(50), 3)
         halves = [" ".join(WORDS[key] for key in keys), " ".join(str(key + 100) for key in keys)]
-        chance.shuffle(halves)
+        rng.shuffle(halves)
         lines.append(" ".join([*halves, *halves]))
     return lines
 
 
 @pytest.mark.slow
 def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
-    out = learnt(tmp_path, key_values(1500), max_len=14, steps=150)
+    out = train_on_lines(tmp_path, key_values(1500), max_len=14, steps=150)
     last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert last_values["val/loss"] < 0.1 * last_values["val/unigram_entropy"]
     trained_model = load_model(out / "last")
@@ -229,9 +229,9 @@ def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_paragraph_is_memorized(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    sentences = [" ".join(chance.choices(WORDS, k=40)) for _ in range(5)]
-    out = learnt(tmp_path, sentences, max_len=42, steps=250, by_heart=True, batch_size=10)
+    rng = random.Random(1)
+    sentences = [" ".join(rng.choices(WORDS, k=40)) for _ in range(5)]
+    out = train_on_lines(tmp_path, sentences, max_len=42, steps=250, by_heart=True, batch_size=10)
     last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert last_values["val/accuracy"] >= 0.95
     assert last_values["val/loss"] < 0.3

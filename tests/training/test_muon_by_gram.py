@@ -13,7 +13,7 @@ from tercet.training.optim.muon import COEFFICIENTS, orthogonalize
 CLOSE = 1e-2  # in the spectral norm, with singular values that end between 0.7 and 1.2; the worst measured is 2e-3
 
 
-def plainly(matrix: Tensor, iterations: int) -> Tensor:
+def plain_iteration(matrix: Tensor, iterations: int) -> Tensor:
     """Return the result of the published iteration, in float64."""
     a, b, c = COEFFICIENTS
     x = matrix.double()
@@ -55,7 +55,7 @@ def test_it_is_the_plain_iteration(
     matrix = matrix_with_spectrum(rows, columns, values, seed=seed)
     matrix = matrix.T.contiguous() if tall else matrix
     result = orthogonalize(matrix[None], iterations)[0]
-    assert torch.linalg.matrix_norm(result.double() - plainly(matrix, iterations), 2) < CLOSE
+    assert torch.linalg.matrix_norm(result.double() - plain_iteration(matrix, iterations), 2) < CLOSE
 
 
 @pytest.mark.parametrize("shape", [(96, 389), (389, 96), (96, 97)])
@@ -64,12 +64,12 @@ def test_at_the_sizes_of_a_model(shape: tuple[int, int], smallest: float) -> Non
     values = torch.logspace(0, torch.tensor(smallest).log10().item(), min(shape))
     matrix = matrix_with_spectrum(*shape, values, seed=1)
     result = orthogonalize(matrix[None])[0]
-    assert torch.linalg.matrix_norm(result.double() - plainly(matrix, 5), 2) < CLOSE
+    assert torch.linalg.matrix_norm(result.double() - plain_iteration(matrix, 5), 2) < CLOSE
 
 
 def test_many_iterations_need_a_recomputed_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_with_spectrum(11, 60, torch.tensor([1.0, 0.5, 0.3]), seed=3)
-    plain = plainly(matrix, 10)
+    plain = plain_iteration(matrix, 10)
 
     def distance() -> float:
         return float((orthogonalize(matrix[None], 10)[0].double() - plain).norm().nan_to_num(torch.inf))

@@ -234,10 +234,10 @@ def test_compiling_is_tried_in_the_precision_of_the_run(
     model = build(task.recipe.model)
     loss = type(task).loss
 
-    def record_dtypes(self: Any, trial: nn.Module, *args: Any, **how: Any) -> Loss:
+    def record_dtypes(self: Any, trial: nn.Module, *args: Any, **kwargs: Any) -> Loss:
         projection = next(module for module in trial.modules() if isinstance(module, nn.Linear))
         projection.register_forward_hook(lambda _module, _inputs, output: dtypes.add(output.dtype))
-        return loss(self, trial, *args, **how)
+        return loss(self, trial, *args, **kwargs)
 
     monkeypatch.setattr(type(task), "loss", record_dtypes)
     choosing.choose_compile(task, model, precision)

@@ -64,12 +64,12 @@ def test_epochs_are_completed_within_one_batch(plan: Plan, epochs: int) -> None:
 def test_a_budget_is_kept_and_used_up(plan: Plan, unit_seconds: float, step_seconds: float, seconds: float) -> None:
     plan = plan.for_hours(seconds, unit_seconds=unit_seconds, step_seconds=step_seconds)
 
-    def takes(steps: int) -> float:
+    def duration(steps: int) -> float:
         other_plan = Plan(n_rows=plan.n_rows, unit=plan.unit, units=plan.units, ramp=plan.ramp, steps=steps)
         return other_plan.units_before(steps) * unit_seconds + steps * step_seconds
 
-    assert plan.steps == 1 or takes(plan.steps) <= seconds
-    assert takes(plan.steps + 1) > seconds
+    assert plan.steps == 1 or duration(plan.steps) <= seconds
+    assert duration(plan.steps + 1) > seconds
 
 
 def test_without_a_ramp_a_unit_is_the_batch() -> None:

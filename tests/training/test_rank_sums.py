@@ -77,9 +77,9 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any
 
 def micro_batches(count: int) -> list[list[Tensor]]:
     """Return gradients of such different magnitudes that each order of addition gives another sum."""
-    chance = torch.Generator().manual_seed(3)
-    size = lambda shape: 10 ** torch.randn(shape, generator=chance)  # noqa: E731
-    return [[torch.randn(shape, generator=chance) * size(shape) for shape in SHAPES] for _ in range(count)]
+    rng = torch.Generator().manual_seed(3)
+    size = lambda shape: 10 ** torch.randn(shape, generator=rng)  # noqa: E731
+    return [[torch.randn(shape, generator=rng) * size(shape) for shape in SHAPES] for _ in range(count)]
 
 
 def tree_sum(tensors: list[list[Tensor]]) -> list[Tensor]:

@@ -17,8 +17,8 @@ RANKS = Path(__file__).with_name("rank_program.py")
 
 def leaves(count: int, seed: int) -> list[Tensor]:
     """Return tensors of such different magnitudes that each order of addition gives another sum."""
-    chance = torch.Generator().manual_seed(seed)
-    return [torch.randn(5, generator=chance) * 10 ** torch.randn(5, generator=chance) for _ in range(count)]
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(5, generator=rng) * 10 ** torch.randn(5, generator=rng) for _ in range(count)]
 
 
 def sum_by_definition(tensors: list[Tensor]) -> Tensor:
@@ -70,8 +70,8 @@ def test_extra_micro_batch_is_detected() -> None:
     seed=st.integers(0, 999),
 )
 def test_the_norm_is_the_norm(shapes: list[tuple[int, ...]], size: float, seed: int) -> None:
-    chance = torch.Generator().manual_seed(seed)
-    tensors = [torch.randn(shape, generator=chance) * size for shape in shapes]
+    rng = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(shape, generator=rng) * size for shape in shapes]
     expected = torch.cat([x.flatten() for x in tensors]).double().norm()
     torch.testing.assert_close(exact_norm(tensors).double(), expected, rtol=1e-6, atol=0.0)
 

@@ -33,8 +33,8 @@ ramps = st.sampled_from([0.0, 0.2, 0.7, 1.0])
 
 
 def extend_plan(plan: Plan, length_changes: list[tuple[int, int]]) -> Plan:
-    for at, steps in length_changes:
-        plan = plan.extended(steps, at=at)
+    for start, steps in length_changes:
+        plan = plan.extended(steps, at=start)
     return plan
 
 
@@ -42,8 +42,8 @@ def extend_plan(plan: Plan, length_changes: list[tuple[int, int]]) -> Plan:
 def test_a_length_holds_from_its_step_on(length_changes: list[tuple[int, int]], ramp: float) -> None:
     plan = extend_plan(Plan(n_rows=50, unit=2, units=4, ramp=ramp, seed=3, steps=25), length_changes)
     length_by_step = [25] * 70
-    for at, steps in length_changes:  # the last change applies, also to a run that had to go back to an earlier step
-        length_by_step[at:] = [steps] * (70 - at)
+    for start, steps in length_changes:  # the last change applies, also to a run that had to go back to an earlier step
+        length_by_step[start:] = [steps] * (70 - start)
     assert [plan.length_at(step) for step in range(70)] == length_by_step
     assert plan.steps == length_changes[-1][1]
 
@@ -75,7 +75,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
 def test_change_is_exact_if_no_trained_step_would_differ(
     schedule: Any, warmup: int, length_changes: list[tuple[int, int]], ramp: float
 ) -> None:
-    at = length_changes[-1][0]
+    start = length_changes[-1][0]
     spec = TrainingSpec(max_steps=25, schedule=schedule, warmup_steps=warmup, batch_ramp=ramp or None)
     plan = extend_plan(Plan(n_rows=50, unit=2, units=9, ramp=ramp, steps=25), length_changes)
     straight = replace(plan, lengths=())
@@ -85,9 +85,9 @@ def test_change_is_exact_if_no_trained_step_would_differ(
 
     same_rates = all(rate(step, plan) == rate(step, straight) for step in range(plan.steps))
     same_rows = all(plan.units_of(step) == straight.units_of(step) for step in range(plan.steps))
-    assert equals_planned_run(spec, plan, at) == (same_rates and same_rows)
-    words = describe_length(spec, plan, at)
-    assert ("as if the run had been planned" in words) == equals_planned_run(spec, plan, at)
+    assert equals_planned_run(spec, plan, start) == (same_rates and same_rows)
+    words = describe_length(spec, plan, start)
+    assert ("as if the run had been planned" in words) == equals_planned_run(spec, plan, start)
     if not same_rows:
         assert f"; the batch still grows over {plan.ramp_steps:,} steps" in words
 

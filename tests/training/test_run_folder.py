@@ -231,19 +231,19 @@ def test_first_process_may_start_the_run_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
     """The recipe and the record appear while another process checks whether a run exists."""
-    recipe, out, looks = tiny_recipe(tmp_path, **SHORT), tmp_path / "run", 0
+    recipe, out, n_calls = tiny_recipe(tmp_path, **SHORT), tmp_path / "run", 0
     out.mkdir()
 
     def wrap(original: Any) -> Any:
-        def look(*arguments: Any) -> Any:
-            nonlocal looks
-            if looks == moment:
+        def counted_call(*arguments: Any) -> Any:
+            nonlocal n_calls
+            if n_calls == moment:
                 (out / "recipe.yaml").write_text(write_yaml(recipe))
                 (out / "run.json").write_text("{}")
-            looks += 1
+            n_calls += 1
             return original(*arguments)
 
-        return look
+        return counted_call
 
     for holder, name in ((Path, "exists"), (Path, "is_dir"), (os, "listdir"), (os, "scandir"), (Path, "iterdir")):
         monkeypatch.setattr(holder, name, wrap(getattr(holder, name)))

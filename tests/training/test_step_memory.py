@@ -167,8 +167,8 @@ def test_documents_on_a_gpu_take_no_memory_for_pairs_of_tokens(tmp_path: Path) -
         rows = replace(plain.data.rows, document_mask=document_mask)
         recipe = replace(plain, data=replace(plain.data, rows=rows), model=replace(plain.model, max_len=512))
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=65))
-        how = {"micro": 8, "device": "cuda", "precision": "bf16", "checkpointing": False}
-        return measure_step(recipe, **how | settings).activations
+        options = {"micro": 8, "device": "cuda", "precision": "bf16", "checkpointing": False}
+        return measure_step(recipe, **options | settings).activations
 
     pairs = 8 * 512 * 512
     assert abs(saved_bytes(document_mask=True) - saved_bytes(document_mask=False)) < pairs / 8

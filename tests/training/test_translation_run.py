@@ -209,12 +209,12 @@ def join_batches(batches: list[PairBatch], *, pad: int, padding: int = 0) -> Pai
     """Return all pairs in one batch, with `padding` columns of padding on each side."""
     s, t = (max(batch[i].shape[1] for batch in batches) + padding for i in (0, 2))
 
-    def wide(x: Tensor, length: int, value: int) -> Tensor:
+    def pad_to(x: Tensor, length: int, value: int) -> Tensor:
         return F.pad(x, (0, length - x.shape[1]), value=value)
 
-    source = torch.cat([wide(batch.source, s, pad) for batch in batches])
-    inputs = torch.cat([wide(batch.inputs, t, pad) for batch in batches])
-    targets = torch.cat([wide(batch.targets, t, IGNORE_INDEX) for batch in batches])
+    source = torch.cat([pad_to(batch.source, s, pad) for batch in batches])
+    inputs = torch.cat([pad_to(batch.inputs, t, pad) for batch in batches])
+    targets = torch.cat([pad_to(batch.targets, t, IGNORE_INDEX) for batch in batches])
     return PairBatch(source, source != pad, inputs, targets)
 
 

@@ -321,15 +321,15 @@ def kill_at_random(recipe: Recipe, out: Path, *, timed_run: Path) -> int:
     """
     start_time = time.perf_counter()
     assert exit_code(child(lambda: train(recipe, timed_run, quiet=True))) == 0
-    takes, chance, deaths = time.perf_counter() - start_time, random.Random(3), 0
+    duration, rng, n_kills = time.perf_counter() - start_time, random.Random(3), 0
     for _ in range(20):
         pid = child(lambda: train(recipe, out, quiet=True))
-        time.sleep(chance.uniform(0.05, 0.35) * takes)
+        time.sleep(rng.uniform(0.05, 0.35) * duration)
         os.kill(pid, signal.SIGKILL)
         if exit_code(pid) != -signal.SIGKILL:
             break
-        deaths += 1
-    return deaths
+        n_kills += 1
+    return n_kills
 
 
 def dies_at_rename(n: int, *, after: bool, name: str = "") -> Callable[[], None]:

@@ -54,7 +54,7 @@ def _cover_pairs(sizes: Sequence[int]) -> list[tuple[int, ...]]:
                     range(sizes[axis]),
                     key=lambda place: (
                         sum(tuple(sorted([item, (axis, place)])) in missing for item in row.items()),
-                        -sum(covered[axis] == place for covered in rows),
+                        -sum(previous[axis] == place for previous in rows),
                     ),
                 )
         for pair in itertools.combinations(sorted(row.items()), 2):

@@ -27,11 +27,11 @@ class GPUTensor(Tensor):
 
     @staticmethod
     def __new__(cls, elem: Tensor) -> "GPUTensor":
-        made: Any = torch.Tensor._make_wrapper_subclass(
+        wrapper: Any = torch.Tensor._make_wrapper_subclass(
             cls, elem.shape, strides=elem.stride(), storage_offset=elem.storage_offset(), dtype=elem.dtype
         )
-        made.elem = elem
-        return made
+        wrapper.elem = elem
+        return wrapper
 
     device = property(lambda self: CUDA)
     is_cuda = property(lambda self: True)

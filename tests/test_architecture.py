@@ -23,7 +23,7 @@ MAX_FUNCTION_LINES = 60  # from the definition to the end, including the docstri
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -44,18 +44,18 @@ def test_imports_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_nn_imports_only_torch_and_kernels_in_one_file() -> None:
-    own = {"torch", "jaxtyping", *sys.stdlib_module_names}
+    allowed_modules = {"torch", "jaxtyping", *sys.stdlib_module_names}
     paths = [*(ROOT / "src/tercet/nn").glob("*.py")]
     assert len(paths) > 10
     for path in paths:
-        others = ("tercet.kernel",) if path.name == "kernels.py" else ("tercet.spec", "tercet.lazy_exports")
-        packages = ("tercet.nn", *others)
+        internal = ("tercet.kernel",) if path.name == "kernels.py" else ("tercet.spec", "tercet.lazy_exports")
+        packages = ("tercet.nn", *internal)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
             for name in names:
-                assert name.split(".")[0] in own or name.startswith(packages), f"{path.name} imports {name}"
+                assert name.split(".")[0] in allowed_modules or name.startswith(packages), f"{path.name} imports {name}"
 
 
 def test_no_import_cycles() -> None:
@@ -78,7 +78,7 @@ def test_no_two_public_classes_have_one_name() -> None:
                 collect(node.body, path)
 
     for path in SOURCES:
-        collect(parsed(path).body, path)
+        collect(parse_file(path).body, path)
     assert not {name: files for name, files in classes.items() if len(files) > 1}
 
 
@@ -123,11 +123,11 @@ def test_files_and_functions_are_short_and_files_open_with_a_docstring() -> None
     texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in SOURCES}
     assert len(texts) > 400
     assert [name for name, text in texts.items() if len(text.splitlines()) > 400] == []
-    assert [path.name for path in SOURCES if not ast.get_docstring(parsed(path))] == []
+    assert [path.name for path in SOURCES if not ast.get_docstring(parse_file(path))] == []
     lengths = {
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
         for path in SOURCES
-        for node in functions(parsed(path))
+        for node in functions(parse_file(path))
     }
     assert len(lengths) > 3000
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
@@ -143,14 +143,14 @@ def test_test_files_are_short() -> None:
 
 
 def test_no_file_contains_paths_of_a_development_machine() -> None:
-    listed = subprocess.run(
+    result = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
-    if listed.returncode:
+    if result.returncode:
         pytest.skip("not a git checkout: no list of the project's files")
     # Assembled here, so that this file contains neither path.
     places = [b"/".join(parts) for parts in ((b"", b"work", b""), (b"..", b"shared"))]
-    for name in map(Path, listed.stdout.splitlines()):
+    for name in map(Path, result.stdout.splitlines()):
         if name == Path(".ci/run") or not (ROOT / name).is_file():
             continue
         data = (ROOT / name).read_bytes()

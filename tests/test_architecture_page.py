@@ -19,9 +19,9 @@ WALKS = ("From text to loss", "From prompt to screen")
 
 
 def section(title: str, page: str = PAGE) -> str:
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    assert found, f"no section {title!r}"
-    return found[1]
+    match = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert match, f"no section {title!r}"
+    return match[1]
 
 
 def table(title: str, page: str = PAGE) -> list[list[str]]:
@@ -29,7 +29,7 @@ def table(title: str, page: str = PAGE) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def defined(path: Path) -> set[str]:
+def defined_names(path: Path) -> set[str]:
     """Return the functions and classes of a file, and its methods as `Class.method`."""
     names = set[str]()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -40,13 +40,13 @@ def defined(path: Path) -> set[str]:
     return names
 
 
-def wrong(row: str) -> Iterator[str]:
+def row_errors(row: str) -> Iterator[str]:
     """Yield the errors of a row: code that ends in .py must be a file, other code a name in the preceding file."""
     names: set[str] | None = None
     for code in CODE.findall(row):
         path = PACKAGE / code
         if code.endswith(".py"):
-            names = defined(path) if path.is_file() else None
+            names = defined_names(path) if path.is_file() else None
             if names is None:
                 yield f"{code} is not there"
         elif names is not None and code not in names:
@@ -59,7 +59,7 @@ def test_steps_of_walks_have_existing_files_and_names(title: str) -> None:
     assert len(steps) > 5
     for step in steps:
         assert len(CODE.findall(step)) >= 2, f"no file and function: {step}"
-        assert list(wrong(step)) == [], step
+        assert list(row_errors(step)) == [], step
 
 
 def test_ten_questions_name_existing_files() -> None:
@@ -68,7 +68,7 @@ def test_ten_questions_name_existing_files() -> None:
     for question, file, names in rows:
         assert file, question
         assert names, question
-        assert list(wrong(f"{file} {names}")) == [], question
+        assert list(row_errors(f"{file} {names}")) == [], question
 
 
 def test_handwritten_parts_have_existing_files_and_names() -> None:
@@ -91,7 +91,7 @@ def test_architecture_is_short() -> None:
 
 
 def test_missing_file_or_name_is_detected() -> None:
-    assert list(wrong("1. `nn/gone.py` `x`, `nn/cache.py` `StackCache.grow`, `gone`")) == [
+    assert list(row_errors("1. `nn/gone.py` `x`, `nn/cache.py` `StackCache.grow`, `gone`")) == [
         "nn/gone.py is not there",
         "gone is not defined in the file before it",
     ]

@@ -34,7 +34,7 @@ KEYS = recipe_keys()
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each `tercet` command, without pipes and redirections."""
-    found = list[list[str]]()
+    word_lists = list[list[str]]()
     for language, block in BLOCK.findall(page.read_text()):
         if language not in SHELLS:
             continue
@@ -46,7 +46,7 @@ def commands(page: Path) -> list[list[str]]:
             words, skip = list[str](), False
             for word in [*lexer, ";"]:
                 if word in ("|", ";", "&", "&&", "||"):
-                    found += [words[1:]] if words[:1] == ["tercet"] else []
+                    word_lists += [words[1:]] if words[:1] == ["tercet"] else []
                     words, skip = [], False
                 elif word in ("<", ">", ">>"):
                     skip = True
@@ -54,25 +54,25 @@ def commands(page: Path) -> list[list[str]]:
                     skip = False
                 else:
                     words.append(word)
-    return found
+    return word_lists
 
 
-ALL = [(page, words) for page in PAGES for words in commands(page)]
+COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
 
 
 def test_the_commands_are_found() -> None:
-    assert len(ALL) > 170
-    assert {words[0] for _, words in ALL} >= set(VERBS) - {"doctor"}
-    assert ["translate", "runs/numbers"] in [words for _, words in ALL]  # after a pipe
-    assert ["classify", "runs/classifier"] in [words for _, words in ALL]  # before <
+    assert len(COMMANDS) > 170
+    assert {words[0] for _, words in COMMANDS} >= set(VERBS) - {"doctor"}
+    assert ["translate", "runs/numbers"] in [words for _, words in COMMANDS]  # after a pipe
+    assert ["classify", "runs/classifier"] in [words for _, words in COMMANDS]  # before <
 
 
 def check_command(page: Path, words: list[str]) -> None:
     """Fail unless the program accepts the command: its verb and flags, its recipes, and the keys that it sets."""
     args = read_arguments(*make_parser(words), words)
-    known = {*recipe_names(), *(PRESETS if args.verb in ("plot", "inspect") else ())}
+    known_names = {*recipe_names(), *(PRESETS if args.verb in ("plot", "inspect") else ())}
     for name in named_recipes(args):
-        if not re.search(r"[/.]", name) and name not in known:
+        if not re.search(r"[/.]", name) and name not in known_names:
             assert name in names_of_folders(page), f"{name} is no recipe, and no command of {page.name} makes it"
     changes = merge_assignments({}, getattr(args, "set", None) or [])
     for key, value in flat(changes):
@@ -84,7 +84,7 @@ def check_command(page: Path, words: list[str]) -> None:
 @pytest.mark.slow
 def test_every_command_is_valid() -> None:
     mistakes = []
-    for page, words in ALL:
+    for page, words in COMMANDS:
         try:
             check_command(page, words)
         except (Exception, SystemExit) as error:
@@ -94,8 +94,8 @@ def test_every_command_is_valid() -> None:
 
 def named_recipes(args: Any) -> list[str]:
     if args.verb in ("train", "doctor", "compare", "inspect", "plot"):
-        given = [getattr(args, name, None) for name in ("recipe", "names", "model")]
-        return [name for each in given if each for name in (each if isinstance(each, list) else [each])]
+        values = [getattr(args, name, None) for name in ("recipe", "names", "model")]
+        return [name for value in values if value for name in (value if isinstance(value, list) else [value])]
     names = [getattr(args, "recipe", None) if args.verb == "data" else None]
     names += [args.name] if args.verb == "recipes" else []
     return [name for name in names if name]
@@ -103,7 +103,7 @@ def named_recipes(args: Any) -> list[str]:
 
 def names_of_folders(page: Path) -> set[str]:
     """Return the words of the page's commands, among them the folders that they write or resume."""
-    return {word.rstrip("/") for where, words in ALL for word in words if where == page}
+    return {word.rstrip("/") for command_page, words in COMMANDS for word in words if command_page == page}
 
 
 def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -126,7 +126,7 @@ def test_invalid_command_is_detected(line: str) -> None:
         check_command(ROOT / "README.md", shlex.split(line))
 
 
-def without_model(words: list[str]) -> str:
+def mark_key(words: list[str]) -> str:
     """Return the key of the command in `MARKS`, or its verb if it has none."""
     if words[0] == "plot":
         return words[1] if len(words) > 1 else words[0]
@@ -140,7 +140,7 @@ def test_recipes_accept_keys_of_every_command(
     """The keys of a command are parsed together, since their values must fit, if its recipe trains from scratch."""
     monkeypatch.chdir(tmp_path)
     count = 0
-    for page, words in ALL:
+    for page, words in COMMANDS:
         args = read_arguments(*make_parser(words), words)
         if args.verb != "train" or args.plan:
             continue
@@ -154,9 +154,9 @@ def test_recipes_accept_keys_of_every_command(
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(words, id=shlex.join(words)[:100], marks=MARKS.get(without_model(words), ()))
-        for _, words in ALL
-        if without_model(words) in MARKS or words == ["data"]
+        pytest.param(words, id=shlex.join(words)[:100], marks=MARKS.get(mark_key(words), ()))
+        for _, words in COMMANDS
+        if mark_key(words) in MARKS or words == ["data"]
     ],
 )
 def test_commands_without_model_run(

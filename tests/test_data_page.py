@@ -14,10 +14,15 @@ from tercet.tokens import BPE, Tokenizer
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "data.md"
 COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
-FEW = {"training.max_steps": 3, "training.validate_every": 3, "training.precision": "fp32", "training.compile": "never"}
-TINY = {**FEW, "model.stack.d_model": 32, "model.stack.n_layers": 1, "data.validation": "{kind: tail, fraction: 0.1}"}
+QUICK = {
+    "training.max_steps": 3,
+    "training.validate_every": 3,
+    "training.precision": "fp32",
+    "training.compile": "never",
+}
+TINY = {**QUICK, "model.stack.d_model": 32, "model.stack.n_layers": 1, "data.validation": "{kind: tail, fraction: 0.1}"}
 LABELS = {**TINY, "data.validation": "{kind: drawn}"}
-PAIRS = {**FEW, "task.batch_tokens": 512, "data.tokenizer.vocab_size": 330, "data.validation": "{kind: drawn}"}
+PAIRS = {**QUICK, "task.batch_tokens": 512, "data.tokenizer.vocab_size": 330, "data.validation": "{kind: drawn}"}
 
 
 def write_files() -> None:
@@ -32,16 +37,16 @@ def write_files() -> None:
         Path(f"{name}.csv").write_text(f"id,{column}\n" + (rows if name != "prompts" else '1,"Number 1"\n2,"I say"\n'))
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
-    lines = (f"{' '.join(each)},{' '.join(words[word] for word in each)}\n" for each in sentences)
+    lines = (f"{' '.join(items)},{' '.join(words[word] for word in items)}\n" for items in sentences)
     Path("pairs.csv").write_text("source,target\n" + "".join(lines))
     Path("chat.csv").write_text("question,answer\n" + "".join(f'"{text}",yes\n' for text in texts))
     Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
     lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]
-    np.array([number for each in lists for number in [*each, 100]], np.uint16).tofile("train.bin")
-    Path("lists.jsonl").write_text("".join(json.dumps({"ids": each}) + "\n" for each in lists))
-    made = Tokenizer.train(BPE(vocab_size=300), texts)
-    made.save("tokenizer.json")
-    np.array(made.encode("\n".join(texts)), np.uint16).tofile("gpt2.bin")
+    np.array([number for items in lists for number in [*items, 100]], np.uint16).tofile("train.bin")
+    Path("lists.jsonl").write_text("".join(json.dumps({"ids": items}) + "\n" for items in lists))
+    tokenizer = Tokenizer.train(BPE(vocab_size=300), texts)
+    tokenizer.save("tokenizer.json")
+    np.array(tokenizer.encode("\n".join(texts)), np.uint16).tofile("gpt2.bin")
     Path("genome.fa").write_text(">chr1\n" + "".join("".join(draw.choices("ACGT", k=60)) + "\n" for _ in range(500)))
     moves = ["e4", "e5", "Nf3", "Nc6", "O-O", "1/2-1/2"]
     Path("games.txt").write_text("".join(" ".join(draw.choices(moves, k=12)) + "\n" for _ in range(400)))

@@ -24,36 +24,36 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PRINTED = re.compile(r"```python\n(.*?)```(?:\n\n```output\n(.*?)```)?", re.DOTALL)
+EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```output\n(.*?)```)?", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 
 
 def keys(spec: type) -> set[str]:
     """Return all keys that a recipe can contain, at any depth."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, hint in get_type_hints(spec).items():
-        found.add(name)
+        names.add(name)
         members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         for member in members:
             if dataclasses.is_dataclass(member) and isinstance(member, type):
-                found |= keys(member)
-    return found
+                names |= keys(member)
+    return names
 
 
 def choices(spec: type) -> set[str]:
     """Return all values of enumerated settings that a recipe can contain."""
-    found: set[str] = set()
+    values: set[str] = set()
     for hint in get_type_hints(spec).values():
         for member in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
             if get_origin(member) is Literal:
-                found |= set(get_args(member))
+                values |= set(get_args(member))
             elif dataclasses.is_dataclass(member) and isinstance(member, type):
-                found |= choices(member)
-    return found
+                values |= choices(member)
+    return values
 
 
-def documented() -> set[str]:
+def documented_words() -> set[str]:
     """Return every word in code marks."""
     text = generated_pages()[DOCS / "reference" / "settings.md"]
     return set(re.findall(r"[a-z_0-9-]+", " ".join(re.findall(r"`([^`]*)`", text))))
@@ -62,7 +62,7 @@ def documented() -> set[str]:
 @pytest.mark.slow
 def test_every_setting_and_choice_is_described() -> None:
     assert {"bleu", "encoder-decoder", "held_out", "inverse_square_root", "relu_squared"} <= choices(Recipe)
-    assert (keys(Recipe) | choices(Recipe) | set(PRESETS)) - documented() == set()
+    assert (keys(Recipe) | choices(Recipe) | set(PRESETS)) - documented_words() == set()
     rows = re.findall(
         r"^\| `(\w+)` \|.*\| (.*) \|$", generated_pages()[DOCS / "reference" / "settings.md"], re.MULTILINE
     )
@@ -128,7 +128,7 @@ def test_python_in_chapters_prints_documented_output(
     text = page.read_text()
     assert len(re.findall(r"^<details", text, re.MULTILINE)) >= 3
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in PRINTED.finditer(text):
+    for block in EXAMPLE.finditer(text):
         lines = "\n" * text.count("\n", 0, block.start(1))  # so that the line number of an error is that of the page
         exec(compile(lines + block[1], page.name, "exec"), names)
         assert capsys.readouterr().out == (block[2] or ""), f"after line {lines.count(chr(10))} of {page.name}"
@@ -143,8 +143,8 @@ def test_each_chapter_shows_the_tools_that_answer_its_questions(page: Path) -> N
 
 def links(page: Path) -> list[tuple[Path, str]]:
     """Return the file and the anchor of every link within the documentation."""
-    found = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))
-    parts = (link.partition("#") for link in found if "://" not in link)
+    targets = (a or b for a, b in LINK.findall(CODE.sub("", page.read_text())))
+    parts = (link.partition("#") for link in targets if "://" not in link)
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
 
 
@@ -222,8 +222,8 @@ def test_the_api_reference_has_every_exported_name() -> None:
         for name in names:  # an entry at the start of a docstring would not be parsed as an argument
             members = [getattr(module, name)]
             members += vars(members[0]).values() if isinstance(members[0], type) else []
-            wrong = [member for member in members if (getattr(member, "__doc__", None) or "").startswith("Args:")]
-            assert wrong == []
+            malformed = [member for member in members if (getattr(member, "__doc__", None) or "").startswith("Args:")]
+            assert malformed == []
 
 
 def test_the_navigation_has_five_sections() -> None:

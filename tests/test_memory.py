@@ -29,21 +29,25 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @cache
-def steps(how: str, by: str = "numpy", **environment: str) -> tuple[str, int]:
-    """Return the result of `keep_memory`, and the number of cleared pages in 16 steps of such blocks of `by`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+def steps(mode: str, library: str = "numpy", **environment: str) -> tuple[str, int]:
+    """Return the result of `keep_memory`, and the number of cleared pages in 16 steps of such blocks of `library`."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     completed = subprocess.run(
-        [sys.executable, "-c", STEPS, how, by], env={**kept, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", STEPS, mode, library],
+        env={**base, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    said, pages = completed.stdout.split()
-    return said, int(pages)
+    result, pages = completed.stdout.split()
+    return result, int(pages)
 
 
 @pytest.mark.slow
 @glibc
 def test_freed_memory_is_reused_without_clearing() -> None:
-    said, pages = steps("kept", "torch")
-    assert said == "True"
+    result, pages = steps("kept", "torch")
+    assert result == "True"
     assert 4 * pages < steps("as it comes", "torch")[1]  # 16 steps x 44 MB in pages, usually of 4 KiB
 
 
@@ -51,8 +55,8 @@ def test_freed_memory_is_reused_without_clearing() -> None:
 @glibc
 @pytest.mark.parametrize("name", ["trim_threshold", "mmap_threshold"])
 def test_glibc_tunables_of_the_environment_are_kept(name: str) -> None:
-    said, pages = steps("kept", GLIBC_TUNABLES=f"glibc.malloc.{name}=131072")
-    assert said == "False"
+    result, pages = steps("kept", GLIBC_TUNABLES=f"glibc.malloc.{name}=131072")
+    assert result == "False"
     assert pages > 4 * steps("kept")[1]
 
 
@@ -79,8 +83,8 @@ def test_another_allocator_is_detected(tmp_path: Path) -> None:
 @pytest.mark.slow
 @glibc
 def test_environment_variables_are_kept() -> None:
-    said, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
-    assert said == "False"
+    result, pages = steps("kept", MALLOC_TRIM_THRESHOLD_="131072")
+    assert result == "False"
     assert pages > 4 * steps("kept")[1]
 
 
@@ -106,8 +110,8 @@ for line in open("/proc/self/smaps_rollup", encoding="ascii"):
 def test_allocations_use_large_pages(limit: int) -> None:
     """If a limit counts addresses, the heap grows as by default."""
     completed = subprocess.run([sys.executable, "-c", LARGE, str(limit)], capture_output=True, text=True, check=True)
-    said, megabytes = completed.stdout.split()
-    assert said == "True"
+    result, megabytes = completed.stdout.split()
+    assert result == "True"
     assert (int(megabytes) >= 32) == (limit == 0)  # of 64; the machine may have few large pages left
 
 

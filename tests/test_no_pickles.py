@@ -12,27 +12,27 @@ ROOT = Path(__file__).parent.parent
 MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 # Functions that pickle or unpickle unless this argument disables it. np.savez does not have the argument in every NumPy
 # 2.
-SAFE_WITH = {
+SAFE_ARGUMENTS = {
     "numpy.save": ("allow_pickle", False),
     "numpy.load": ("allow_pickle", False),
     "numpy.lib.format.write_array": ("allow_pickle", False),
     "numpy.lib.format.read_array": ("allow_pickle", False),
     "torch.load": ("weights_only", True),
 }
-NEVER = {"numpy.savez", "numpy.savez_compressed"}
-ONLY_IN = {"torch.save": {"src/tercet/training/loop/checkpoint_io.py"}}  # its files pass a weights-only load
+UNSAFE = {"numpy.savez", "numpy.savez_compressed"}
+ALLOWED_FILES = {"torch.save": {"src/tercet/training/loop/checkpoint_io.py"}}  # its files pass a weights-only load
 
 
 def unsafe_calls(source: str, name: str) -> list[str]:
     """Return the places in a file that may pickle or unpickle, each as `name:line: function`."""
-    nodes, imported, found = list(ast.walk(ast.parse(source))), dict[str, str](), list[str]()
+    nodes, imported, places = list(ast.walk(ast.parse(source))), dict[str, str](), list[str]()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 full = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
                 imported[alias.asname or alias.name.partition(".")[0]] = full if alias.asname else _bound(node, full)
                 if full.partition(".")[0] in MODULES:
-                    found.append(f"{name}:{node.lineno}: {full}")
+                    places.append(f"{name}:{node.lineno}: {full}")
 
     def resolve(node: ast.AST) -> str:
         if isinstance(node, ast.Attribute):
@@ -42,8 +42,8 @@ def unsafe_calls(source: str, name: str) -> list[str]:
     calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         if isinstance(node, ast.Attribute | ast.Name) and _is_unsafe(resolve(node), calls.get(id(node)), name):
-            found.append(f"{name}:{node.lineno}: {resolve(node)}")
-    return found
+            places.append(f"{name}:{node.lineno}: {resolve(node)}")
+    return places
 
 
 def _bound(node: ast.Import | ast.ImportFrom, full: str) -> str:
@@ -53,13 +53,13 @@ def _bound(node: ast.Import | ast.ImportFrom, full: str) -> str:
 
 def _is_unsafe(function: str, call: ast.Call | None, name: str) -> bool:
     """Return whether a use of a function, as a call or a reference, may pickle or unpickle."""
-    if function in SAFE_WITH:
-        argument, value = SAFE_WITH[function]
-        given = {word.arg: word.value for word in call.keywords} if call else {}
-        return not (isinstance(literal := given.get(argument), ast.Constant) and literal.value is value)
+    if function in SAFE_ARGUMENTS:
+        argument, value = SAFE_ARGUMENTS[function]
+        keywords = {word.arg: word.value for word in call.keywords} if call else {}
+        return not (isinstance(literal := keywords.get(argument), ast.Constant) and literal.value is value)
     if function.endswith((".dump", ".dumps")):  # of a NumPy array, this writes a pickle
         return not function.startswith(("json.", "yaml."))
-    return function in NEVER or (function in ONLY_IN and name not in ONLY_IN[function])
+    return function in UNSAFE or (function in ALLOWED_FILES and name not in ALLOWED_FILES[function])
 
 
 @pytest.mark.slow

@@ -26,13 +26,13 @@ class Interrupted(io.StringIO):
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
 
 
-def closed() -> io.StringIO:
+def closed_stream() -> io.StringIO:
     stream = io.StringIO()
     stream.close()
     return stream
 
 
-@pytest.mark.parametrize("stream", [closed(), Interrupted(), None], ids=["closed", "interrupted", "missing"])
+@pytest.mark.parametrize("stream", [closed_stream(), Interrupted(), None], ids=["closed", "interrupted", "missing"])
 def test_unwritable_note_is_dropped_without_error(
     stream: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,10 +45,10 @@ def test_unwritable_note_is_dropped_without_error(
 
 
 @needs_full
-@pytest.mark.parametrize("as_json", [False, True])
-def test_server_log_on_full_disk_is_dropped(as_json: bool) -> None:
+@pytest.mark.parametrize("use_json", [False, True])
+def test_server_log_on_full_disk_is_dropped(use_json: bool) -> None:
     with FULL.open("wb", buffering=0) as file:
-        log = ServerLog(file=io.TextIOWrapper(file, write_through=True), use_json=as_json)
+        log = ServerLog(file=io.TextIOWrapper(file, write_through=True), use_json=use_json)
         log.note("closing")
         log.request("GET", "/health", 200, 0.1, model=None, prompt_tokens=0, new_tokens=0)
 

@@ -19,13 +19,13 @@ from tercet.serve.server import serve
 
 def public_functions() -> Iterator[tuple[str, Any]]:
     for name in tercet.__all__:
-        thing = getattr(tercet, name)
-        if not inspect.isclass(thing):
-            yield name, thing
+        export = getattr(tercet, name)
+        if not inspect.isclass(export):
+            yield name, export
             continue
-        for of_class, member in vars(thing).items():
-            if inspect.isfunction(member) and not of_class.startswith("_"):
-                yield f"{name}.{of_class}", member
+        for attribute, member in vars(export).items():
+            if inspect.isfunction(member) and not attribute.startswith("_"):
+                yield f"{name}.{attribute}", member
 
 
 def test_dir_shows_public_names_only() -> None:
@@ -55,21 +55,21 @@ def test_options_are_keywords_of_their_function(options: Any, function: Any) -> 
 
 
 def test_options_of_a_translation_are_the_keywords_of_translations() -> None:
-    own = inspect.signature(tercet.Run.translations).parameters
-    named = {name for name, parameter in own.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
-    assert set(get_type_hints(TranslationOptions)) == named | set(get_type_hints(BeamOptions))
-    (unpacked,) = get_args(own["beam"].annotation)
-    assert unpacked is BeamOptions
+    parameters = inspect.signature(tercet.Run.translations).parameters
+    keywords = {name for name, parameter in parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert set(get_type_hints(TranslationOptions)) == keywords | set(get_type_hints(BeamOptions))
+    (beam_options,) = get_args(parameters["beam"].annotation)
+    assert beam_options is BeamOptions
 
 
 def test_options_of_an_evaluation_are_those_of_all_tasks() -> None:
     from tercet.evaluate import LanguageEvaluation, TranslationEvaluation, score_labels, score_masked
 
     tasks = (LanguageEvaluation.score, TranslationEvaluation.score, TranslationEvaluation.evaluate, score_masked)
-    known = {
+    keywords = {
         name
         for function in (*tasks, score_labels)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert set(get_type_hints(EvaluationOptions)) == known - {"document_mask"}
+    assert set(get_type_hints(EvaluationOptions)) == keywords - {"document_mask"}

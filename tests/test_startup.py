@@ -18,7 +18,7 @@ from tercet.models.presets import model_spec
 from tercet.tokens import Characters, Tokenizer
 
 PACKAGE = Path(__file__).parent.parent / "src/tercet"
-ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if "export_lazily(" in path.read_text())
+LAZY_PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if "export_lazily(" in path.read_text())
 HEAVY = (
     "torch._dynamo", "torch._inductor", "sympy", "pytorch_lightning", "transformers", "torchvision", "matplotlib",
     "scipy", "pandas", "datasets", "sklearn", "fastapi", "sacrebleu",
@@ -115,18 +115,20 @@ def test_each_verb_has_an_error_without_torch() -> None:
     assert {command.split()[0] for command in REFUSALS} == set(VERBS)
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.relative_to(PACKAGE.parent).as_posix())
+@pytest.mark.parametrize("path", LAZY_PACKAGES, ids=lambda path: path.parent.relative_to(PACKAGE.parent).as_posix())
 def test_lazy_package_exports_names_of_type_checking(path: Path) -> None:
-    room = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
+    package = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    own = {"typing", "tercet.lazy_exports", "tercet.version"}
-    names = {alias.name: str(node.module) for node in nodes if node.module not in own for alias in node.names}
-    assert set(room.__all__) == set(names)
+    ignored_modules = {"typing", "tercet.lazy_exports", "tercet.version"}
+    names = {
+        alias.name: str(node.module) for node in nodes if node.module not in ignored_modules for alias in node.names
+    }
+    assert set(package.__all__) == set(names)
     for name, module in names.items():
-        assert getattr(room, name) is getattr(importlib.import_module(module), name)
-        assert name in dir(room)
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+        assert name in dir(package)
     with pytest.raises(AttributeError, match="has no attribute 'nosuch'"):
-        _ = room.nosuch
+        _ = package.nosuch
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "tercet":
             raise importlib.metadata.PackageNotFoundError(name)
-        return installed(name)
+        return real_version(name)
 
-    installed = importlib.metadata.version
+    real_version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", version)
 
 

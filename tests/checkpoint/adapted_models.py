@@ -40,7 +40,7 @@ UMT5 = {
 MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5}
 
 
-def randomized(model: AnyModel, seed: int) -> AnyModel:
+def randomize(model: AnyModel, seed: int) -> AnyModel:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -21,22 +21,22 @@ def tokenizer(n: int, special: tuple[str, ...] = SPECIAL) -> Tokenizer:
     return Tokenizer(words(n, special))
 
 
-def saved(folder: Path, model: AnyModel, source_size: int | None = None) -> Path:
+def save_folder(folder: Path, model: AnyModel, source_size: int | None = None) -> Path:
     """Save a model with a tokenizer of the same vocabulary size, and return the folder."""
     source = None if source_size is None else tokenizer(source_size)
     save_model(folder, model, tokenizer(model.spec.vocab_size), Card(name="small"), source_tokenizer=source)
     return folder
 
 
-def taken_out(tmp_path: Path, model: AnyModel, source_size: int | None = None) -> Path:
+def export_model(tmp_path: Path, model: AnyModel, source_size: int | None = None) -> Path:
     """Save and convert a model, and return the `transformers` folder."""
-    return convert(saved(tmp_path / "ours", model, source_size), tmp_path / "theirs", "hf")
+    return convert(save_folder(tmp_path / "ours", model, source_size), tmp_path / "theirs", "hf")
 
 
-def opened_by_theirs(folder: Path, kind: Any) -> Any:
+def load_in_transformers(folder: Path, kind: Any) -> Any:
     """Load a folder by an Auto class; no tensor may be missing, unexpected or of another shape."""
-    model, told = kind.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
-    assert not any(told.values()), told
+    model, loading_info = kind.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
+    assert not any(loading_info.values()), loading_info
     return model.eval()
 
 
@@ -44,9 +44,7 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def there_and_back(
-    tmp_path: Path, theirs: Path, *, unread: tuple[str, ...] = ()
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def round_trip(tmp_path: Path, theirs: Path, *, unread: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """Convert a `transformers` folder to ours and back; tensors must be bitwise identical. Return both configs.
 
     Args:
@@ -54,15 +52,15 @@ def there_and_back(
     """
     ours = convert(theirs, tmp_path / "in")
     assert json.loads((ours / "config.json").read_text())["family"]
-    again = convert(ours, tmp_path / "out", "hf")
-    before, after = tensors(theirs), tensors(again)
+    exported = convert(ours, tmp_path / "out", "hf")
+    before, after = tensors(theirs), tensors(exported)
     read = {name: tensor for name, tensor in before.items() if name not in unread}
     assert read.keys() == after.keys() - set(unread)
     for name, tensor in read.items():
         assert torch.equal(tensor, after[name]), name
-    first, second = load_model(ours).model.state_dict(), load_model(again).model.state_dict()
+    first, second = load_model(ours).model.state_dict(), load_model(exported).model.state_dict()
     assert all(torch.equal(second[name], tensor) for name, tensor in first.items())
-    return tuple(json.loads((folder / "config.json").read_text()) for folder in (theirs, again))  # type: ignore[return-value]
+    return tuple(json.loads((folder / "config.json").read_text()) for folder in (theirs, exported))  # type: ignore[return-value]
 
 
 def auto_tokenizer(folder: Path) -> Any:

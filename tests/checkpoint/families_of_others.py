@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import transformers
-from converted import opened_by_theirs
-from folders_of_others import shaken, written, written_greedily
+from converted import load_in_transformers
+from folders_of_others import generate_greedily, shaken, write_folder
 from torch import Tensor
 
 from tercet.checkpoint import convert, load_model
@@ -43,8 +43,8 @@ class Family:
 
     def draw(self, seed: int) -> Any:
         """Return a random model of `transformers` in eval mode."""
-        drawn = random.Random(seed)
-        settings = self.settings(drawn)
+        rng = random.Random(seed)
+        settings = self.settings(rng)
         kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
         torch.manual_seed(seed)
         model = kind(getattr(transformers, f"{self.name}Config")(**settings))
@@ -68,65 +68,65 @@ class Distance:
     same_tokens: bool | None
 
 
-def llama_like(more: Settings) -> Settings:
-    def draw(drawn: random.Random) -> dict[str, Any]:
-        heads = drawn.choice([1, 2, 3, 6])
+def llama_like(extra: Settings) -> Settings:
+    def draw(rng: random.Random) -> dict[str, Any]:
+        heads = rng.choice([1, 2, 3, 6])
         return {
             "vocab_size": VOCABULARY, "max_position_embeddings": 31, "hidden_size": heads * 10, "intermediate_size": 29,
-            "num_attention_heads": heads, "num_hidden_layers": drawn.choice([1, 2, 3]),
-            "num_key_value_heads": drawn.choice([n for n in (1, 2, 3, 6) if heads % n == 0]),
-            "tie_word_embeddings": drawn.random() < 0.5, "rms_norm_eps": drawn.choice([1e-6, 1e-5, 1e-3]),
-            "rope_parameters": {"rope_type": "default", "rope_theta": drawn.choice([10_000.0, 1e6, 37.0])},
-            "head_dim": drawn.choice([4, 10, 16]),
+            "num_attention_heads": heads, "num_hidden_layers": rng.choice([1, 2, 3]),
+            "num_key_value_heads": rng.choice([n for n in (1, 2, 3, 6) if heads % n == 0]),
+            "tie_word_embeddings": rng.random() < 0.5, "rms_norm_eps": rng.choice([1e-6, 1e-5, 1e-3]),
+            "rope_parameters": {"rope_type": "default", "rope_theta": rng.choice([10_000.0, 1e6, 37.0])},
+            "head_dim": rng.choice([4, 10, 16]),
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-            **more(drawn),
+            **extra(rng),
         }  # fmt: skip
 
     return draw
 
 
-def bert_like(more: Settings) -> Settings:
-    def draw(drawn: random.Random) -> dict[str, Any]:
-        heads = drawn.choice([1, 2, 3])
+def bert_like(extra: Settings) -> Settings:
+    def draw(rng: random.Random) -> dict[str, Any]:
+        heads = rng.choice([1, 2, 3])
         return {
             "vocab_size": VOCABULARY, "max_position_embeddings": 19, "hidden_size": heads * 10, "intermediate_size": 29,
-            "num_attention_heads": heads, "num_hidden_layers": drawn.choice([1, 2, 3]), "num_labels": LABELS,
-            "layer_norm_eps": drawn.choice([1e-12, 1e-5, 1e-3]), "type_vocab_size": drawn.choice([1, 2]),
-            "tie_word_embeddings": drawn.random() < 0.7, "pad_token_id": PAD,
-            **more(drawn),
+            "num_attention_heads": heads, "num_hidden_layers": rng.choice([1, 2, 3]), "num_labels": LABELS,
+            "layer_norm_eps": rng.choice([1e-12, 1e-5, 1e-3]), "type_vocab_size": rng.choice([1, 2]),
+            "tie_word_embeddings": rng.random() < 0.7, "pad_token_id": PAD,
+            **extra(rng),
         }  # fmt: skip
 
     return draw
 
 
-def gpt2(drawn: random.Random) -> dict[str, Any]:
-    heads = drawn.choice([1, 2, 3])
+def gpt2(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([1, 2, 3])
     return {
         "vocab_size": VOCABULARY, "n_positions": 31, "n_embd": heads * 10, "n_head": heads,
-        "n_layer": drawn.choice([1, 2, 3]), "n_inner": drawn.choice([None, 29]),
-        "activation_function": drawn.choice(["gelu_new", "gelu", "relu"]),
-        "tie_word_embeddings": drawn.random() < 0.5, "bos_token_id": None, "eos_token_id": None,
+        "n_layer": rng.choice([1, 2, 3]), "n_inner": rng.choice([None, 29]),
+        "activation_function": rng.choice(["gelu_new", "gelu", "relu"]),
+        "tie_word_embeddings": rng.random() < 0.5, "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
 
 
-def distilbert(drawn: random.Random) -> dict[str, Any]:
-    heads = drawn.choice([1, 2, 3])
+def distilbert(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([1, 2, 3])
     return {
         "vocab_size": VOCABULARY, "max_position_embeddings": 19, "dim": heads * 10, "n_heads": heads, "hidden_dim": 29,
-        "n_layers": drawn.choice([1, 2, 3]), "activation": drawn.choice(["gelu", "relu"]), "num_labels": LABELS,
-        "tie_word_embeddings": drawn.random() < 0.7, "sinusoidal_pos_embds": drawn.random() < 0.3,
+        "n_layers": rng.choice([1, 2, 3]), "activation": rng.choice(["gelu", "relu"]), "num_labels": LABELS,
+        "tie_word_embeddings": rng.random() < 0.7, "sinusoidal_pos_embds": rng.random() < 0.3,
     }  # fmt: skip
 
 
 def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
-    def draw(drawn: random.Random) -> dict[str, Any]:
-        heads = drawn.choice([1, 2, 3, 6])
+    def draw(rng: random.Random) -> dict[str, Any]:
+        heads = rng.choice([1, 2, 3, 6])
         return {
-            "vocab_size": VOCABULARY, "d_model": drawn.choice([20, 31]), "d_kv": drawn.choice([4, 10, 16]), "d_ff": 29,
-            "num_heads": heads, "num_layers": drawn.choice([1, 2, 3]), "num_decoder_layers": drawn.choice([1, 2, 3]),
-            "relative_attention_num_buckets": drawn.choice([4, 8, 32]), "feed_forward_proj": drawn.choice(networks),
-            "relative_attention_max_distance": drawn.choice([17, 20, 128]), "tie_word_embeddings": drawn.choice(tied),
-            "layer_norm_epsilon": drawn.choice([1e-6, 1e-3]), "pad_token_id": 0, "decoder_start_token_id": 0,
+            "vocab_size": VOCABULARY, "d_model": rng.choice([20, 31]), "d_kv": rng.choice([4, 10, 16]), "d_ff": 29,
+            "num_heads": heads, "num_layers": rng.choice([1, 2, 3]), "num_decoder_layers": rng.choice([1, 2, 3]),
+            "relative_attention_num_buckets": rng.choice([4, 8, 32]), "feed_forward_proj": rng.choice(networks),
+            "relative_attention_max_distance": rng.choice([17, 20, 128]), "tie_word_embeddings": rng.choice(tied),
+            "layer_norm_epsilon": rng.choice([1e-6, 1e-3]), "pad_token_id": 0, "decoder_start_token_id": 0,
             "eos_token_id": 1, "initializer_factor": 0.3,  # larger unscaled scores would make the softmax a maximum
         }  # fmt: skip
 
@@ -134,7 +134,7 @@ def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
 
 
 def roberta(name: str) -> Family:
-    return Family(name=name, settings=bert_like(lambda drawn: {}), written_as="Bert", heads=HEADS)
+    return Family(name=name, settings=bert_like(lambda rng: {}), written_as="Bert", heads=HEADS)
 
 
 FAMILIES = {
@@ -142,38 +142,38 @@ FAMILIES = {
     "Llama": Family(
         name="Llama", written_as="Llama",
         settings=llama_like(
-            lambda drawn: {"attention_bias": drawn.random() < 0.3, "mlp_bias": drawn.random() < 0.3}
+            lambda rng: {"attention_bias": rng.random() < 0.3, "mlp_bias": rng.random() < 0.3}
         ),
     ),
     "Mistral": Family(
         name="Mistral", written_as="Llama",
-        settings=llama_like(lambda drawn: {"sliding_window": drawn.choice([None, 31, 47, 13])}),
+        settings=llama_like(lambda rng: {"sliding_window": rng.choice([None, 31, 47, 13])}),
     ),
     "Qwen2": Family(
         name="Qwen2", written_as="Qwen2",
         settings=llama_like(
-            lambda drawn: {
-                "use_sliding_window": drawn.random() < 0.5, "sliding_window": 13, "head_dim": 10,
-                "max_window_layers": drawn.choice([0, 1, 28]),
+            lambda rng: {
+                "use_sliding_window": rng.random() < 0.5, "sliding_window": 13, "head_dim": 10,
+                "max_window_layers": rng.choice([0, 1, 28]),
             }
         ),
     ),
     "Qwen3": Family(
         name="Qwen3", written_as="Qwen3",
-        settings=llama_like(lambda drawn: {"attention_bias": drawn.random() < 0.4, "hidden_size": 31}),
+        settings=llama_like(lambda rng: {"attention_bias": rng.random() < 0.4, "hidden_size": 31}),
     ),
     "Gemma": Family(
         name="Gemma", written_as="Gemma",
         settings=llama_like(
-            lambda drawn: {
-                "attention_bias": drawn.random() < 0.3, "tie_word_embeddings": True,
-                "hidden_act": drawn.choice(["gelu_pytorch_tanh", "silu"]),
+            lambda rng: {
+                "attention_bias": rng.random() < 0.3, "tie_word_embeddings": True,
+                "hidden_act": rng.choice(["gelu_pytorch_tanh", "silu"]),
             }
         ),
     ),
     "BERT": Family(
         name="Bert", written_as="Bert", heads=HEADS,
-        settings=bert_like(lambda drawn: {"hidden_act": drawn.choice(["gelu", "relu", "gelu_new"])}),
+        settings=bert_like(lambda rng: {"hidden_act": rng.choice(["gelu", "relu", "gelu_new"])}),
     ),
     "RoBERTa": roberta("Roberta"),
     "XLM-RoBERTa": roberta("XLMRoberta"),
@@ -196,26 +196,26 @@ def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = to
         dtype: Type of the weights in the `transformers` folder.
     """
     theirs = family.draw(seed)
-    ours = load_model(written(folder / "theirs", theirs.to(dtype))).model
+    ours = load_model(write_folder(folder / "theirs", theirs.to(dtype))).model
     if dtype != torch.float32:  # otherwise buffers would keep the lower precision
         theirs = type(theirs).from_pretrained(folder / "theirs", dtype=torch.float32).eval()
     out = convert(folder / "theirs", folder / "again", "hf")
     (kind,) = json.loads((out / "config.json").read_text())["architectures"]
     assert kind == type(theirs).__name__.replace(family.name, family.written_as)
-    again = opened_by_theirs(out, getattr(transformers, kind))
+    exported = load_in_transformers(out, getattr(transformers, kind))
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(PAD + 1, VOCABULARY, (B, T), generator=draw)
     segments = torch.randint(getattr(theirs.config, "type_vocab_size", 1), (B, T), generator=draw)
     read, wrote = (
-        max((mine - other).abs().max().item() for mine, other in _answers(ours, model, tokens, segments))
-        for model in (theirs, again)
+        max((a - b).abs().max().item() for a, b in _answers(ours, model, tokens, segments))
+        for model in (theirs, exported)
     )
     if isinstance(ours, EncoderOnly):
         return Distance(read, wrote, None)
     if isinstance(ours, EncoderDecoder):
-        greedy = written_greedily(ours, torch.zeros(B, 1, dtype=torch.long), 8, source=tokens)
+        greedy = generate_greedily(ours, torch.zeros(B, 1, dtype=torch.long), 8, source=tokens)
     else:
-        greedy = written_greedily(ours, tokens, 8)
+        greedy = generate_greedily(ours, tokens, 8)
     return Distance(read, wrote, torch.equal(greedy, _greedily(theirs, tokens)))
 
 
@@ -233,10 +233,10 @@ def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> I
     assert isinstance(ours, EncoderOnly)
     mask = torch.arange(T) < torch.tensor([[T], [T - 2]])
     tokens = tokens.where(mask, PAD)
-    told = {"input_ids": tokens, "attention_mask": mask.long()}
+    inputs = {"input_ids": tokens, "attention_mask": mask.long()}
     if ours.spec.n_segments > 1:
-        told["token_type_ids"] = segments
-    answer = theirs(**told)
+        inputs["token_type_ids"] = segments
+    answer = theirs(**inputs)
     hidden = ours.hidden(tokens, token_mask=mask, segments=segments if ours.spec.n_segments else None)
     if ours.spec.classifier is not None:
         mine = ours.classify(hidden, mask)

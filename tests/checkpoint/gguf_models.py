@@ -37,7 +37,7 @@ def gpt2(seed: int = 0, stack: dict[str, Any] | None = None, **changes: Any) -> 
     return shaken(DecoderOnly(spec(replace(GPT2, **(stack or {})), **changes), seed=seed), seed)
 
 
-def drawn_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
+def random_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
     draw = random.Random(seed)
     heads, tied = draw.choice([1, 2, 3, 4, 6]), draw.random() < 0.5
     stack: dict[str, Any] = {
@@ -52,7 +52,7 @@ def drawn_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
     )  # fmt: skip
 
 
-def drawn_gpt2(seed: int, *, wide: bool = True) -> DecoderOnly:
+def random_gpt2(seed: int, *, wide: bool = True) -> DecoderOnly:
     """Return a random GPT-2. `wide`: allow any width of the network; `transformers` assumes 4 times d_model."""
     draw = random.Random(seed)
     heads, tied = draw.choice([1, 2, 3, 4]), draw.random() < 0.5
@@ -68,27 +68,27 @@ def drawn_gpt2(seed: int, *, wide: bool = True) -> DecoderOnly:
     )  # fmt: skip
 
 
-def saved(folder: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES, template: str | None = None) -> Path:
+def save_folder(folder: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES, template: str | None = None) -> Path:
     save_model(folder, model, tokenizer, Card(name="small"), chat_template=template)
     return folder
 
 
-def taken_out(tmp_path: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES) -> Path:
+def export_model(tmp_path: Path, model: DecoderOnly, tokenizer: Tokenizer = BYTES) -> Path:
     """Save and convert a model, and return the GGUF file."""
-    return convert(saved(tmp_path / "ours", model, tokenizer), tmp_path / "theirs", "gguf") / "model.gguf"
+    return convert(save_folder(tmp_path / "ours", model, tokenizer), tmp_path / "theirs", "gguf") / "model.gguf"
 
 
-def opened_by_theirs(file: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
+def load_in_transformers(file: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
     """Load a file with AutoModelForCausalLM, which requires an unrelated package without using it.
 
     Args:
         config: Settings that matter here and that their loader ignores.
     """
     monkeypatch.setattr(modeling_utils, "is_accelerate_available", lambda *_: True)
-    told = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    their_config = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     for key, value in config.items():
-        setattr(told, key, value)
-    found = transformers.AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, config=told, attn_implementation="eager"
+        setattr(their_config, key, value)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, config=their_config, attn_implementation="eager"
     )
-    return found.eval()
+    return model.eval()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted_models import MODELS, randomized
+from adapted_models import MODELS, randomize
 from torch import nn
 
 from tercet.checkpoint.adapter import Adapter, LowRank, adapter_of, merge_adapter, read_adapter, write_adapter
@@ -24,12 +24,14 @@ def test_adapter_is_read_back_unchanged(tmp_path: Path) -> None:
     layers = {"one": low(4, 0.5), "two": low(4, 0.5), "three": low(2, 3.0), "a.four": low(4, 0.25)}
     whole = {"head.weight": torch.randn(3, 2)}
     write_adapter(tmp_path, Adapter(base="../base", layers=layers, full_weights=whole))
-    found = read_adapter(tmp_path)
-    assert found.base == "../base"
-    assert {name: one.scaling for name, one in found.layers.items()} == {n: one.scaling for n, one in layers.items()}
-    for name, one in layers.items():
-        assert torch.equal(found.layers[name].product(), one.product())
-    assert torch.equal(found.full_weights["head.weight"], whole["head.weight"])
+    adapter = read_adapter(tmp_path)
+    assert adapter.base == "../base"
+    assert {name: layer.scaling for name, layer in adapter.layers.items()} == {
+        n: layer.scaling for n, layer in layers.items()
+    }
+    for name, layer in layers.items():
+        assert torch.equal(adapter.layers[name].product(), layer.product())
+    assert torch.equal(adapter.full_weights["head.weight"], whole["head.weight"])
     assert json.loads((tmp_path / "adapter_config.json").read_text())["lora_alpha"] == 2  # 0.5 * 4, as in most layers
 
 
@@ -48,15 +50,15 @@ def test_scaling_is_that_of_the_config(change: dict[str, Any], scalings: tuple[f
     write_adapter(tmp_path, Adapter(base="", layers=layers, full_weights={}))
     path = tmp_path / "adapter_config.json"
     config = {**json.loads(path.read_text()), "alpha_pattern": {}, **change}
-    if dropped := config.pop("drop", None):
-        del config[dropped]
+    if removed_key := config.pop("drop", None):
+        del config[removed_key]
     path.write_text(json.dumps(config))
-    assert tuple(one.scaling for one in read_adapter(tmp_path).layers.values()) == scalings
+    assert tuple(layer.scaling for layer in read_adapter(tmp_path).layers.values()) == scalings
 
 
 def test_adapter_of_model_has_the_trained_parameters() -> None:
     plain = parse(SPECS["decoder-only"], {**MODELS["gpt2"], "vocab_size": 13})
-    model, merged = (randomized(build(plain, seed=1), 2) for _ in range(2))
+    model, merged = (randomize(build(plain, seed=1), 2) for _ in range(2))
     add_lora(model, LoRA(rank=3, alpha=6.0, targets=("query", "down")))
     model.get_parameter("stack.final_norm.bias").requires_grad_(True).data.add_(1)
     for layer in lora_layers(model).values():
@@ -64,7 +66,7 @@ def test_adapter_of_model_has_the_trained_parameters() -> None:
     adapter = adapter_of(model)
     parts = ("feedforward.down", "self_attention.query")
     assert sorted(adapter.layers) == [f"stack.blocks.{n}.{part}" for n in (0, 1) for part in parts]
-    assert {one.scaling for one in adapter.layers.values()} == {2.0}
+    assert {low_rank.scaling for low_rank in adapter.layers.values()} == {2.0}
     assert list(adapter.full_weights) == ["stack.final_norm.bias"]
     merge_adapter(merged, adapter, Path())
     tokens = torch.arange(10).view(2, 5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted_models import DISTILBERT, GEMMA, MODELS, UMT5, randomized
+from adapted_models import DISTILBERT, GEMMA, MODELS, UMT5, randomize
 from torch import nn
 
 from tercet.checkpoint.adapter import Adapter, LowRank, merge_adapter
@@ -26,23 +26,23 @@ NOT_ADAPTED = ("embed", "wte", "wpe", "shared", "lm_head", "relative_attention_b
     "plain", [*MODELS.values(), DISTILBERT, GEMMA, UMT5], ids=[*MODELS, "distilbert", "gemma", "umt5"]
 )
 def test_imported_adapter_equals_the_change_of_the_original_weights(plain: dict[str, Any]) -> None:
-    model = randomized(build(parse(SPECS[plain["family"]], {**plain, "vocab_size": 13}), seed=1), 2)
+    model = randomize(build(parse(SPECS[plain["family"]], {**plain, "vocab_size": 13}), seed=1), 2)
     config, state = to_transformers(model)
     transposed = config["model_type"] == "gpt2"
-    layers, changed = dict[str, LowRank](), dict(state)
+    layers, changed_state = dict[str, LowRank](), dict(state)
     for name, weight in state.items():
         if weight.ndim == 2 and name.endswith(".weight") and not any(part in name for part in NOT_ADAPTED):
             rows, columns = weight.T.shape if transposed else weight.shape
             low = LowRank(A=torch.randn(3, columns), B=torch.randn(rows, 3), scaling=0.3 + 0.1 * len(layers))
             layers[name.removesuffix(".weight")] = low
-            changed[name] = weight + (low.product().T if transposed else low.product())
+            changed_state[name] = weight + (low.product().T if transposed else low.product())
     read = READERS[config["model_type"]].model
-    expected, found = read(config, changed).state_dict(), read(config, state)
-    imported = import_adapter(Adapter(base="", layers=layers, full_weights={}), found, Path("adapter"))
-    merge_adapter(found, imported, Path("adapter"))
-    for name, tensor in found.state_dict().items():
+    expected, base = read(config, changed_state).state_dict(), read(config, state)
+    imported = import_adapter(Adapter(base="", layers=layers, full_weights={}), base, Path("adapter"))
+    merge_adapter(base, imported, Path("adapter"))
+    for name, tensor in base.state_dict().items():
         assert torch.allclose(tensor, expected[name], rtol=1e-4, atol=1e-4), name
-    exported = _export_adapter(imported, found, config["model_type"], state)
+    exported = _export_adapter(imported, base, config["model_type"], state)
     assert exported.layers.keys() == layers.keys()
     for name, low in exported.layers.items():
         assert torch.allclose(low.product(), layers[name].product(), rtol=1e-4, atol=1e-4), name

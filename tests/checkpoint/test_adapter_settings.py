@@ -18,7 +18,7 @@ PLAIN = peft.LoraConfig(target_modules=["q_proj"]).to_dict() | {"peft_type": "LO
 def test_every_key_of_the_library_has_one_decision() -> None:
     lists = (USED, IRRELEVANT, REJECTED)
     keys = {*PLAIN, "runtime_config"}
-    assert {key: sum(key in decided for decided in lists) for key in keys} == dict.fromkeys(keys, 1)
+    assert {key: sum(key in group for group in lists) for key in keys} == dict.fromkeys(keys, 1)
     assert all(len(reason) > 5 for reason in (*USED.values(), *IRRELEVANT.values()))
 
 

@@ -60,38 +60,42 @@ def ours(model: Any, **changes: Any) -> EncoderOnly:
 
 
 @torch.no_grad()
-def layers(model: EncoderOnly, tokens: Tensor, **how: Any) -> list[Tensor]:
+def layers(model: EncoderOnly, tokens: Tensor, **inputs: Any) -> list[Tensor]:
     """Return the input of the first block and the output of each block."""
-    found: list[Tensor] = []
-    hooks = [model.stack.embedding_norm.register_forward_hook(lambda _m, _i, output: found.append(output))]
-    hooks += [block.register_forward_hook(lambda _m, _i, output: found.append(output)) for block in model.stack.blocks]
-    model.hidden(tokens, **how)
+    outputs: list[Tensor] = []
+    hooks = [model.stack.embedding_norm.register_forward_hook(lambda _m, _i, output: outputs.append(output))]
+    hooks += [
+        block.register_forward_hook(lambda _m, _i, output: outputs.append(output)) for block in model.stack.blocks
+    ]
+    model.hidden(tokens, **inputs)
     for hook in hooks:
         hook.remove()
-    return found
+    return outputs
 
 
 @torch.no_grad()
 def furthest(model: EncoderOnly, reference: Any, tokens: Tensor, token_mask: Tensor, segments: Tensor) -> float:
     """Return the largest difference in hidden states at real tokens of all layers and in every head."""
     body = getattr(reference, "bert", reference)
-    how = {"attention_mask": token_mask.long(), "token_type_ids": segments}
-    expected = body(tokens, **how, output_hidden_states=True)
+    inputs = {"attention_mask": token_mask.long(), "token_type_ids": segments}
+    expected = body(tokens, **inputs, output_hidden_states=True)
     mine = layers(model, tokens, token_mask=token_mask, segments=segments)
     pairs = [(a[token_mask], b[token_mask]) for a, b in zip(mine, expected.hidden_states, strict=True)]
     hidden = model.hidden(tokens, token_mask=token_mask, segments=segments)
     if model.spec.pooler:
         pairs.append((model.pooled(hidden, token_mask), expected.pooler_output))
     if reference is not body:
-        answer = reference(tokens, **how)
+        answer = reference(tokens, **inputs)
         if "prediction_logits" in answer:
             pairs.append((model.logits(hidden)[token_mask], answer.prediction_logits[token_mask]))
             pairs.append((model.next_sentence_logits(hidden, token_mask), answer.seq_relationship_logits))
         elif model.spec.masked_head is not None:
             pairs.append((model.logits(hidden)[token_mask], answer.logits[token_mask]))
         else:
-            got = model.classify(hidden, token_mask)
-            pairs.append((got, answer.logits) if got.ndim == 2 else (got[token_mask], answer.logits[token_mask]))
+            classes = model.classify(hidden, token_mask)
+            pairs.append(
+                (classes, answer.logits) if classes.ndim == 2 else (classes[token_mask], answer.logits[token_mask])
+            )
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
@@ -115,8 +119,8 @@ class TestSmallOnes:
 
     def test_dropout_and_labels_come_from_the_config(self) -> None:
         names = {"id2label": {0: "b", 1: "a", 2: "c"}, "label2id": {"b": 0, "a": 1, "c": 2}}
-        own = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
-        model = theirs(transformers.BertForSequenceClassification, **(names | own | {"num_labels": 3}))
+        dropouts = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
+        model = theirs(transformers.BertForSequenceClassification, **(names | dropouts | {"num_labels": 3}))
         spec = ours(model).spec
         assert spec.classifier is not None
         assert (spec.classifier.labels, spec.classifier.pooling) == (("b", "a", "c"), "pooler")
@@ -143,9 +147,9 @@ class TestSmallOnes:
                 state["bert.embeddings.position_ids"] = torch.arange(17)[None]
             case "half":
                 state, tolerance = {name: tensor.half() for name, tensor in state.items()}, 1e-2
-        got = from_bert(model.config.to_dict(), state).state_dict()
-        assert set(got) == set(expected)
-        for name, tensor in got.items():
+        found = from_bert(model.config.to_dict(), state).state_dict()
+        assert set(found) == set(expected)
+        for name, tensor in found.items():
             assert (tensor - expected[name]).abs().max() <= tolerance, name
 
     @pytest.mark.parametrize(
@@ -167,9 +171,9 @@ class TestSmallOnes:
     def test_wrong_names_and_shapes_are_reported(self, change: dict[str, Tensor | None], message: str) -> None:
         model = theirs()
         state = {name: t for name, t in (model.state_dict() | change).items() if t is not None}
-        with pytest.raises(UserError, match=message) as told:
+        with pytest.raises(UserError, match=message) as error:
             from_bert(model.config.to_dict(), state)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize("key", ["hidden_act", "layer_norm_eps", "type_vocab_size", "hidden_size"])
     def test_incomplete_config_is_rejected(self, key: str) -> None:
@@ -236,10 +240,10 @@ class TestFolders:
         assert furthest(trained_model.model, reference, *batch()) < 1e-5
         save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
         assert not (tmp_path / "ours" / "generation_config.json").exists()  # encoders have no generation settings
-        again = load_model(tmp_path / "ours").model
-        assert again.spec == trained_model.model.spec
+        reloaded = load_model(tmp_path / "ours").model
+        assert reloaded.spec == trained_model.model.spec
         for name, tensor in trained_model.model.state_dict().items():
-            assert torch.equal(again.state_dict()[name], tensor), name
+            assert torch.equal(reloaded.state_dict()[name], tensor), name
 
     def test_pickled_weights_of_an_old_folder_run_no_code(self, folder: Path) -> None:
         state = safetensors.torch.load_file(folder / "model.safetensors")
@@ -249,9 +253,9 @@ class TestFolders:
         for name, tensor in load_model(folder).model.state_dict().items():
             assert torch.equal(tensor, expected[name]), name
         torch.save({"a": Path}, folder / "pytorch_model.bin")
-        with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights") as told:
+        with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights") as error:
             load_model(folder)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
         torch.save({"epoch": 3}, folder / "pytorch_model.bin")
         with pytest.raises(UserError, match="contains objects other than named tensors"):
             load_model(folder)
@@ -334,7 +338,7 @@ class TestMiniLM:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
         for change in ({"hidden_act": "gelu_new"}, {"layer_norm_eps": 1e-5}):
-            assert furthest(_altered(minilm(), change), reference, tokens, token_mask, segments) > 1e-4, change
+            assert furthest(_load_altered(minilm(), change), reference, tokens, token_mask, segments) > 1e-4, change
         assert (
             max(
                 (a - b)[token_mask].abs().max().item()
@@ -356,9 +360,11 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
 
 
-def _altered(folder: Path, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None = None) -> EncoderOnly:
-    found, state = _read(folder)
-    model = from_bert(found | config, state)
+def _load_altered(
+    folder: Path, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None = None
+) -> EncoderOnly:
+    original_config, state = _read(folder)
+    model = from_bert(original_config | config, state)
     if fault is not None:
         with torch.no_grad():
             fault(model)
@@ -370,8 +376,10 @@ def _reaction(name: str) -> Any:
     config, state = _read(rxnfp(name))
     kind = transformers.BertForPreTraining if name == "bert_pretrained" else transformers.BertForSequenceClassification
     count = {"num_labels": 50} if name != "bert_pretrained" else {}
-    known = {key: config[key] for key in CONFIG if key in config} | {"hidden_act": config["hidden_act"]} | count
-    reference = kind(transformers.BertConfig(**known, attn_implementation="eager")).eval()
+    their_settings = (
+        {key: config[key] for key in CONFIG if key in config} | {"hidden_act": config["hidden_act"]} | count
+    )
+    reference = kind(transformers.BertConfig(**their_settings, attn_implementation="eager")).eval()
     missing, unknown = reference.load_state_dict(state, strict=False)
     assert not unknown
     assert set(missing) <= {"cls.predictions.decoder.bias", "bert.embeddings.position_ids"}
@@ -407,14 +415,14 @@ class TestReactions:
 
     @pytest.mark.slow
     def test_masked_words_next_sentences_and_pooler_match(self) -> None:
-        model = _altered(rxnfp("bert_pretrained"), {})
+        model = _load_altered(rxnfp("bert_pretrained"), {})
         assert model.spec.masked_head is not None
         assert (model.spec.pooler, model.spec.next_sentence, model.spec.classifier) == (True, True, None)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) < 1e-4
 
     @pytest.mark.slow
     def test_classifier_with_fifty_labels_matches(self) -> None:
-        model = _altered(rxnfp("bert_ft_10k_25s"), {})
+        model = _load_altered(rxnfp("bert_ft_10k_25s"), {})
         assert model.spec.classifier is not None
         assert (len(model.spec.classifier.labels), model.spec.classifier.pooling) == (50, "pooler")
         assert furthest(model, _reaction("bert_ft_10k_25s"), *batch(591, 2, 67)) < 1e-4
@@ -433,7 +441,7 @@ class TestReactions:
         ],
     )
     def test_each_fault_is_detected(self, config: dict[str, Any], fault: Callable[[EncoderOnly], None] | None) -> None:
-        model = _altered(rxnfp("bert_pretrained"), config, fault)
+        model = _load_altered(rxnfp("bert_pretrained"), config, fault)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) > 1e-4
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from converted import auto_tokenizer, saved
+from converted import auto_tokenizer, save_folder
 from folders_of_others import shaken, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_la
 
 
 def ours(folder: Path, template: str | None) -> Path:
-    trained_model = load_model(saved(folder, shaken(DecoderOnly(SPEC), 0)))
+    trained_model = load_model(save_folder(folder, shaken(DecoderOnly(SPEC), 0)))
     save_model(folder, trained_model.model, trained_model.tokenizer, Card(), chat_template=template)
     return folder
 
@@ -45,8 +45,8 @@ def test_template_survives_export_and_import(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", TEMPLATE)
     out = convert(source, tmp_path / "out", "hf")
     assert (out / "chat_template.jinja").read_bytes() == TEMPLATE.encode()
-    back = convert(out, tmp_path / "back")
-    assert load_model(back).chat_template == load_model(out).chat_template == TEMPLATE
+    imported = convert(out, tmp_path / "back")
+    assert load_model(imported).chat_template == load_model(out).chat_template == TEMPLATE
     messages = [{"role": "user", "content": "w5"}]
     assert (
         auto_tokenizer(out).apply_chat_template(messages, tokenize=False) == "user: w5\nä"
@@ -63,7 +63,7 @@ def test_template_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("chat_template", "expected"),
     [
         ("{{ a }}", "{{ a }}"),
         (None, None),
@@ -72,8 +72,8 @@ def test_template_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
         ([], None),
     ],
 )
-def test_template_is_read_from_older_folders(told: object, expected: str | None, tmp_path: Path) -> None:
-    folder = theirs(tmp_path / "theirs", chat_template=told)
+def test_template_is_read_from_older_folders(chat_template: object, expected: str | None, tmp_path: Path) -> None:
+    folder = theirs(tmp_path / "theirs", chat_template=chat_template)
     assert load_model(folder).chat_template == expected
     (folder / "chat_template.jinja").write_text("first")
     assert load_model(folder).chat_template == "first"
@@ -83,14 +83,14 @@ def test_template_is_read_from_older_folders(told: object, expected: str | None,
 def test_missing_template_replaces_that_of_an_earlier_model(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", None)
     assert load_model(source).chat_template is None
-    taken = ours(tmp_path / "taken", TEMPLATE)
+    target = ours(tmp_path / "taken", TEMPLATE)
     for to in (None, "hf"):
-        convert(source, taken, to, force=True)
-        assert not (taken / "chat_template.jinja").exists()
-        assert load_model(taken).chat_template is None
-        ours(taken, TEMPLATE)
-    ours(taken, None)
-    assert load_model(taken).chat_template is None
+        convert(source, target, to, force=True)
+        assert not (target / "chat_template.jinja").exists()
+        assert load_model(target).chat_template is None
+        ours(target, TEMPLATE)
+    ours(target, None)
+    assert load_model(target).chat_template is None
 
 
 def test_invalid_template_is_rejected_in_one_line(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_invalid_template_is_rejected_in_one_line(tmp_path: Path) -> None:
         (b"x" * (2 << 20), r"chat_template\.jinja: it has 2097152 bytes, more than the allowed 1048576"),
     ):
         (folder / "chat_template.jinja").write_bytes(data)
-        with pytest.raises(UserError, match=message) as told:
+        with pytest.raises(UserError, match=message) as error:
             load_model(folder)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
     for settings_, message in (
         ('{"chat_template": 5}', "chat_template that is no text"),
         ("{", "is not valid JSON"),
@@ -115,7 +115,7 @@ def test_invalid_template_is_rejected_in_one_line(tmp_path: Path) -> None:
 
 
 def test_template_is_never_executed_on_conversion(tmp_path: Path) -> None:
-    planted = "{{ cycler.__init__.__globals__.os.system('touch " + str(tmp_path / "ran") + "') }}"
-    out = convert(ours(tmp_path / "ours", planted), tmp_path / "out", "hf")
-    assert load_model(out).chat_template == planted
+    template = "{{ cycler.__init__.__globals__.os.system('touch " + str(tmp_path / "ran") + "') }}"
+    out = convert(ours(tmp_path / "ours", template), tmp_path / "out", "hf")
+    assert load_model(out).chat_template == template
     assert not (tmp_path / "ran").exists()

@@ -31,9 +31,9 @@ from tercet.config import UserError
 METHODS = {"get_text_config", "to_dict", "sub_configs", "standardize_rope_params", "default_theta"}  # not keys
 
 
-def decided(kind: str) -> set[str]:
-    own = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *REJECTED, *ALIASES.get(kind, {})}
-    return own | generation_keys()
+def decided_keys(kind: str) -> set[str]:
+    keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *REJECTED, *ALIASES.get(kind, {})}
+    return keys | generation_keys()
 
 
 def test_every_family_has_a_list_and_no_key_has_two_decisions() -> None:
@@ -59,12 +59,12 @@ def test_every_key_that_transformers_reads_is_decided(kind: str) -> None:
 
     theirs = CONFIG_MAPPING[kind]
     fields = {field.name for field in dataclasses.fields(theirs)} | {*theirs.attribute_map}
-    popped = re.findall(r'kwargs\.(?:pop|get)\("(\w+)"', inspect.getsource(PreTrainedConfig.__post_init__))
+    popped_keys = re.findall(r'kwargs\.(?:pop|get)\("(\w+)"', inspect.getsource(PreTrainedConfig.__post_init__))
     file = Path(inspect.getfile(theirs))
     modeling = file.with_name(file.name.replace("configuration_", "modeling_")).read_text(encoding="utf-8")
     read = set(re.findall(r"\bconfig\.([a-z_]\w*)", modeling))
     read |= set(re.findall(r'getattr\((?:self\.)?config, "(\w+)"', modeling))
-    assert {*fields, *popped, *read} - METHODS - decided(kind) == set()
+    assert {*fields, *popped_keys, *read} - METHODS - decided_keys(kind) == set()
 
 
 @pytest.mark.slow
@@ -98,12 +98,12 @@ def test_another_name_of_a_key_takes_precedence_as_in_transformers() -> None:
 
     for kind, names in ALIASES.items():
         for alias, key in names.items():
-            for given in ({alias: 4}, {key: 2, alias: 4}):
-                config = {"model_type": kind, **given}
-                assert rename_keys(config)[key] == 4 == getattr(CONFIG_MAPPING[kind](**given), key), (kind, alias)
+            for entries in ({alias: 4}, {key: 2, alias: 4}):
+                config = {"model_type": kind, **entries}
+                assert rename_keys(config)[key] == 4 == getattr(CONFIG_MAPPING[kind](**entries), key), (kind, alias)
 
 
-def folder_with(folder: Path, generation: dict[str, Any] | None = None) -> Path:
+def add_generation_config(folder: Path, generation: dict[str, Any] | None = None) -> Path:
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
@@ -124,11 +124,11 @@ def test_setting_that_changes_outputs_is_rejected(
     config: dict[str, Any], generation: dict[str, Any] | None, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
-        check_folder(folder_with(tmp_path, generation), {"model_type": "gemma", **config})
+        check_folder(add_generation_config(tmp_path, generation), {"model_type": "gemma", **config})
 
 
 @pytest.mark.parametrize(
-    ("config", "generation", "reported"),
+    ("config", "generation", "expected_name"),
     [
         ({"attn_logit_softcapping": 50.0, "use_cache": True}, None, "'attn_logit_softcapping'"),
         ({"rms_norm_epsilon": 1e-5}, {"no_repeat_ngram_size": 3}, "'rms_norm_epsilon'"),
@@ -144,29 +144,29 @@ def test_setting_that_changes_outputs_is_rejected(
 def test_ignored_setting_is_reported(
     config: dict[str, Any],
     generation: dict[str, Any] | None,
-    reported: str,
+    expected_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    check_folder(folder_with(tmp_path, generation), {"model_type": "gemma", **config}, silent_ids={0, 1})
-    said = capsys.readouterr().err
-    assert reported in said
-    assert bool(said) == bool(reported)
+    check_folder(add_generation_config(tmp_path, generation), {"model_type": "gemma", **config}, silent_ids={0, 1})
+    stderr = capsys.readouterr().err
+    assert expected_name in stderr
+    assert bool(stderr) == bool(expected_name)
 
 
 @pytest.mark.parametrize(
-    ("written", "is_read"),
+    ("network", "is_read"),
     [
         ({"dense_act_fn": "gelu_new", "is_gated_act": True}, True),
         ({"dense_act_fn": "relu"}, False),
         ({"is_gated_act": False}, False),
     ],
 )
-def test_t5_network_may_be_defined_in_two_ways(written: dict[str, Any], is_read: bool) -> None:
+def test_t5_network_may_be_defined_in_two_ways(network: dict[str, Any], is_read: bool) -> None:
     from tercet.checkpoint.foreign.t5 import t5_spec
 
     sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", **sizes, **written}
+    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", **sizes, **network}
     if is_read:
         assert t5_spec(config, {}).encoder.gated
         return

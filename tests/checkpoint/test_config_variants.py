@@ -26,7 +26,7 @@ def decoder(name: str, **change: Any) -> Any:
     return shaken(getattr(transformers, f"{name}ForCausalLM")(config), 0)
 
 
-def opened(theirs: Any, change: dict[str, Any] | None = None) -> Any:
+def load_changed(theirs: Any, change: dict[str, Any] | None = None) -> Any:
     return from_llama({**theirs.config.to_dict(), **(change or {})}, theirs.state_dict())
 
 
@@ -36,8 +36,8 @@ def tokens(length: int) -> Tensor:
 
 @torch.no_grad()
 def logits(model: Any, length: int) -> Tensor:
-    found = model(tokens(length))
-    return found if isinstance(found, Tensor) else found.logits
+    output = model(tokens(length))
+    return output if isinstance(output, Tensor) else output.logits
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def logits(model: Any, length: int) -> Tensor:
 )
 def test_context_ends_at_first_position_that_a_window_changes(name: str, change: dict[str, Any]) -> None:
     theirs = decoder(name, **change)
-    full = opened(theirs, {"sliding_window": None, "use_sliding_window": False})
-    changed = ((logits(full, CONTEXT) - logits(theirs, CONTEXT)).abs().amax((0, 2)) > 1e-3).nonzero()
-    expected = int(changed[0]) if len(changed) else full.max_len
+    full = load_changed(theirs, {"sliding_window": None, "use_sliding_window": False})
+    changed_positions = ((logits(full, CONTEXT) - logits(theirs, CONTEXT)).abs().amax((0, 2)) > 1e-3).nonzero()
+    expected = int(changed_positions[0]) if len(changed_positions) else full.max_len
     for older in [{}] if "layer_types" in change else [{}, {"layer_types": None}]:  # as written by older versions
-        ours = opened(theirs, older)
+        ours = load_changed(theirs, older)
         assert ours.max_len == expected
         assert (logits(ours, expected) - logits(theirs, expected)).abs().max() < 1e-4
 
@@ -83,7 +83,7 @@ def test_base_of_rotation_is_read_in_every_place(name: str) -> None:
         {"rope_theta": 7.0, "rope_scaling": {"type": "default"}},
         {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 7.0}},
     ):
-        ours = opened(theirs, {"rope_theta": None, "rope_parameters": None, **places})
+        ours = load_changed(theirs, {"rope_theta": None, "rope_parameters": None, **places})
         assert (logits(ours, CONTEXT) - expected).abs().max() < 1e-4, places
 
 

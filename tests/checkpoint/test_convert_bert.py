@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
+from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
 from folders_of_others import seeds, shaken, words
 from weights_of_others import minilm
 
@@ -50,7 +50,7 @@ def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> Enc
     return shaken(EncoderOnly(replace(SPEC, stack=replace(STACK, **(stack or {})), **spec), seed=seed), seed)
 
 
-def drawn(seed: int) -> tuple[str, EncoderOnly]:
+def random_model(seed: int) -> tuple[str, EncoderOnly]:
     draw = random.Random(seed)
     heads, bias = draw.choice([1, 2, 3]), draw.random() < 0.7
     kind = list(CLASSES)[seed % len(CLASSES)]
@@ -78,8 +78,8 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
     segments = torch.randint(max(1, spec.n_segments), (3, 11), generator=draw) if spec.n_segments else None
     real = torch.arange(11) < torch.tensor([[11], [1], [7]])
     body = getattr(theirs, "bert", theirs)
-    how = {"attention_mask": real.long(), "token_type_ids": segments}
-    expected, answer = body(tokens, **how), theirs(tokens, **how)
+    inputs = {"attention_mask": real.long(), "token_type_ids": segments}
+    expected, answer = body(tokens, **inputs), theirs(tokens, **inputs)
     hidden = model.hidden(tokens, token_mask=real, segments=segments)
     pairs = [(hidden[real], expected.last_hidden_state[real])]
     if spec.pooler and expected.pooler_output is not None:
@@ -90,19 +90,19 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
     elif "logits" in answer and spec.masked_head is not None:
         pairs.append((model.logits(hidden)[real], answer.logits[real]))
     elif "logits" in answer and spec.classifier is not None:
-        got = model.classify(hidden, real)
-        pairs.append((got, answer.logits) if got.ndim == 2 else (got[real], answer.logits[real]))
+        classes = model.classify(hidden, real)
+        pairs.append((classes, answer.logits) if classes.ndim == 2 else (classes[real], answer.logits[real]))
     elif "logits" in answer:
         pairs.append((model.next_sentence_logits(hidden, real), answer.logits))
-    assert all(one.shape == other.shape for one, other in pairs)
+    assert all(a.shape == b.shape for a, b in pairs)
     assert len(pairs) > 1 or theirs is body
-    return max((one - other).abs().max().item() for one, other in pairs)
+    return max((a - b).abs().max().item() for a, b in pairs)
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
 def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
-    kind, model = drawn(seed)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), CLASSES[kind])
+    kind, model = random_model(seed)
+    theirs = load_in_transformers(export_model(tmp_path, model), CLASSES[kind])
     assert furthest(model, theirs) < 1e-4
 
 
@@ -110,15 +110,15 @@ def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
 def test_class_named_in_the_config_has_the_heads(kind: str, tmp_path: Path) -> None:
     config, state = to_bert(ours(**HEADS[kind]))
     theirs = getattr(transformers, config["architectures"][0])
-    made = theirs(transformers.BertConfig(**config), **({"add_pooling_layer": False} if kind == "bare" else {}))
-    told = made.load_state_dict(state, strict=False)
-    assert told.unexpected_keys == []
-    assert set(told.missing_keys) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}  # tied
-    assert furthest(ours(**HEADS[kind]), made.eval()) < 1e-5
+    model = theirs(transformers.BertConfig(**config), **({"add_pooling_layer": False} if kind == "bare" else {}))
+    keys = model.load_state_dict(state, strict=False)
+    assert keys.unexpected_keys == []
+    assert set(keys.missing_keys) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}  # tied
+    assert furthest(ours(**HEADS[kind]), model.eval()) < 1e-5
 
 
 def test_labels_are_exported(tmp_path: Path) -> None:
-    theirs = opened_by_theirs(taken_out(tmp_path, ours(**HEADS["tokens"])), CLASSES["tokens"])
+    theirs = load_in_transformers(export_model(tmp_path, ours(**HEADS["tokens"])), CLASSES["tokens"])
     assert [theirs.config.id2label[number] for number in range(3)] == list(LABELS)
     assert theirs.config.classifier_dropout == 0.3
     spec = load_model(tmp_path / "theirs").model.spec
@@ -144,17 +144,17 @@ def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     shaken(kind(config), seed).save_pretrained(folder)
     words(config.vocab_size, ("[PAD]", "[CLS]", "[SEP]")).save(str(folder / "tokenizer.json"))
     # Only the decoder's bias of two is used, unless both are tied.
-    before, after = there_and_back(tmp_path, folder, unread=() if tied else ("cls.predictions.bias",))
+    before, after = round_trip(tmp_path, folder, unread=() if tied else ("cls.predictions.bias",))
     assert before["architectures"] == after["architectures"]
-    like = set(before) & set(after) - {"bos_token_id", "eos_token_id", "pad_token_id", "problem_type"}
-    assert {key for key in like if after[key] != before[key]} <= {"classifier_dropout"}
+    common_keys = set(before) & set(after) - {"bos_token_id", "eos_token_id", "pad_token_id", "problem_type"}
+    assert {key for key in common_keys if after[key] != before[key]} <= {"classifier_dropout"}
 
 
 def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(**HEADS["pre-training"])
-    found = tensors(taken_out(tmp_path, model))
-    assert not [name for name in found if "decoder" in name]
-    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
+    stored = tensors(export_model(tmp_path, model))
+    assert not [name for name in stored if "decoder" in name]
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -190,22 +190,22 @@ def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
 def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "theirs", "hf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-@pytest.mark.parametrize("one", ["self_attention.query", "self_residual.after", "transform.norm"])
-def test_swapped_weights_are_detected(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = {
+@pytest.mark.parametrize("suffix", ["self_attention.query", "self_residual.after", "transform.norm"])
+def test_swapped_weights_are_detected(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_name = {
         "self_attention.query": "stack.blocks.N.self_attention.key",
         "self_residual.after": "stack.blocks.N.feedforward_residual.after",
         "transform.norm": "stack.embedding_norm",
-    }[one]
-    name = next(name for name in NAMES if name.endswith(one))
-    monkeypatch.setattr(bert, "NAMES", NAMES | {name: NAMES[other], other: NAMES[name]})
+    }[suffix]
+    name = next(name for name in NAMES if name.endswith(suffix))
+    monkeypatch.setattr(bert, "NAMES", NAMES | {name: NAMES[other_name], other_name: NAMES[name]})
     model = ours()
     config, state = to_bert(model)
     theirs = transformers.BertForMaskedLM(transformers.BertConfig(**config)).eval()
@@ -217,19 +217,19 @@ def test_swapped_weights_are_detected(one: str, monkeypatch: pytest.MonkeyPatch)
 def test_round_trip_keeps_real_weights(tmp_path: Path) -> None:
     """MiniLM: every tensor is bitwise identical, and so are the hidden states of sentences."""
     original = minilm()
-    before, after = there_and_back(tmp_path, original, unread=("embeddings.position_ids",))
+    before, after = round_trip(tmp_path, original, unread=("embeddings.position_ids",))
     assert before["architectures"] == after["architectures"] == ["BertModel"]
     assert all(after[key] == before[key] for key in ("hidden_size", "layer_norm_eps", "hidden_act", "vocab_size"))
     sentences = ["The weather is lovely today.", "It's so sunny outside!", "Ünïcödé and 東京: unaffable."]
-    told = []
+    outputs = []
     for folder in (original, tmp_path / "out"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.AutoModel.from_pretrained(folder).eval()
         batch = dict(tokenizer(sentences, padding=True, return_tensors="pt"))
         with torch.no_grad():
-            told.append((batch["input_ids"], model(**batch).last_hidden_state, model(**batch).pooler_output))
-    assert torch.equal(told[0][0], told[1][0])
-    assert all((one - other).abs().max() < 1e-5 for one, other in zip(told[0][1:], told[1][1:], strict=True))
+            outputs.append((batch["input_ids"], model(**batch).last_hidden_state, model(**batch).pooler_output))
+    assert torch.equal(outputs[0][0], outputs[1][0])
+    assert all((a - b).abs().max() < 1e-5 for a, b in zip(outputs[0][1:], outputs[1][1:], strict=True))
     readme = (tmp_path / "out" / "README.md").read_text()
     assert readme.startswith((original / "README.md").read_text().rstrip())
     assert "BertModel.from_pretrained" in readme

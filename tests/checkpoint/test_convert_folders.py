@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from converted import auto_tokenizer, opened_by_theirs, saved
+from converted import auto_tokenizer, load_in_transformers, save_folder
 from folders_of_others import shaken, words
 
 import tercet
@@ -24,7 +24,7 @@ STACK = StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13)
 
 def ours(folder: Path, stack: StackSpec = STACK) -> Path:
     model = DecoderOnly(DecoderOnlySpec(vocab_size=11, max_len=7, stack=stack))
-    return saved(folder, shaken(model, 0))
+    return save_folder(folder, shaken(model, 0))
 
 
 def theirs(folder: Path) -> Path:
@@ -37,7 +37,7 @@ def theirs(folder: Path) -> Path:
     return folder
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -68,26 +68,26 @@ def test_run_is_converted_as_its_best_model_with_its_card(tmp_path: Path) -> Non
     trained_model = load_model(ours(tmp_path / "made"))
     card = Card(name="mine", step=7, metrics={"validation_loss": 1.25})
     save_model(tmp_path / "run" / "best", trained_model.model, trained_model.tokenizer, card)
-    again = convert(tmp_path / "run", tmp_path / "again")
-    assert load_model(again).card == card
-    assert everything(again) == everything(tmp_path / "run" / "best")
-    told = (convert(tmp_path / "run", tmp_path / "out", "hf") / "README.md").read_text()
-    assert told.startswith("# mine\n")
-    assert "1.2500" in told
-    assert "GPT2LMHeadModel.from_pretrained" in told
-    twice = convert(tmp_path / "out", tmp_path / "twice", "hf")
-    assert everything(twice) == everything(tmp_path / "out")
+    copy = convert(tmp_path / "run", tmp_path / "again")
+    assert load_model(copy).card == card
+    assert read_files(copy) == read_files(tmp_path / "run" / "best")
+    readme = (convert(tmp_path / "run", tmp_path / "out", "hf") / "README.md").read_text()
+    assert readme.startswith("# mine\n")
+    assert "1.2500" in readme
+    assert "GPT2LMHeadModel.from_pretrained" in readme
+    reexported = convert(tmp_path / "out", tmp_path / "twice", "hf")
+    assert read_files(reexported) == read_files(tmp_path / "out")
 
 
 def test_same_model_gives_bytewise_equal_folders(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours")
-    one, other = (everything(convert(source, tmp_path / name, "hf")) for name in ("one", "other"))
-    assert one == other
+    first, second = (read_files(convert(source, tmp_path / name, "hf")) for name in ("one", "other"))
+    assert first == second
 
 
 def test_generation_stops_at_the_end_of_the_context(tmp_path: Path) -> None:
     folder = convert(ours(tmp_path / "ours"), tmp_path / "theirs", "hf")
-    model = opened_by_theirs(folder, transformers.AutoModelForCausalLM)
+    model = load_in_transformers(folder, transformers.AutoModelForCausalLM)
     model.generation_config.eos_token_id = None
     batch = auto_tokenizer(folder)(["w5 w6"], return_tensors="pt")
     assert model.generate(**batch).shape == (1, 7)
@@ -97,34 +97,36 @@ def test_generation_stops_at_the_end_of_the_context(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("force", [False, True])
 def test_nonempty_folder_is_overwritten_only_with_force(force: bool, tmp_path: Path) -> None:
-    source, taken = ours(tmp_path / "ours"), tmp_path / "taken"
-    taken.mkdir()
+    source, target = ours(tmp_path / "ours"), tmp_path / "taken"
+    target.mkdir()
     for name in ("notes.txt", "source_tokenizer.json", "pytorch_model.bin", "config.json"):
-        (taken / name).write_text("old")
-    before = everything(taken)
+        (target / name).write_text("old")
+    before = read_files(target)
     if not force:
         with pytest.raises(UserError, match=r"taken is not empty; choose another folder, or pass --force"):
-            convert(source, taken, "hf")
-        assert everything(taken) == before
+            convert(source, target, "hf")
+        assert read_files(target) == before
         return
-    convert(source, taken, "hf", force=True)
-    assert everything(taken) == {**everything(convert(source, tmp_path / "new", "hf")), "notes.txt": b"old"}
-    assert load_model(taken)
+    convert(source, target, "hf", force=True)
+    assert read_files(target) == {**read_files(convert(source, tmp_path / "new", "hf")), "notes.txt": b"old"}
+    assert load_model(target)
 
 
 def test_conversion_keeps_subfolders_and_open_files(tmp_path: Path) -> None:
-    source, taken = ours(tmp_path / "ours"), ours(tmp_path / "taken")
+    source, target = ours(tmp_path / "ours"), ours(tmp_path / "taken")
     for name in ("logs", "model.gguf"):  # the second is also the name of a model file
-        (taken / name).mkdir()
-    path = taken / "logs" / "train.log"
+        (target / name).mkdir()
+    path = target / "logs" / "train.log"
     with path.open("a") as log:
-        inodes = {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "model.gguf", path)}
-        convert(source, taken, "hf", force=True)
+        inodes = {entry.name: entry.stat().st_ino for entry in (target, target / "logs", target / "model.gguf", path)}
+        convert(source, target, "hf", force=True)
         log.write("a line\n")
     assert path.read_text() == "a line\n"
-    assert {entry.name: entry.stat().st_ino for entry in (taken, taken / "logs", taken / "model.gguf", path)} == inodes
-    assert not (taken / "card.json").exists()
-    assert load_model(taken)
+    assert {
+        entry.name: entry.stat().st_ino for entry in (target, target / "logs", target / "model.gguf", path)
+    } == inodes
+    assert not (target / "card.json").exists()
+    assert load_model(target)
 
 
 @pytest.mark.parametrize("dst", ["run", "run/last"])
@@ -133,10 +135,10 @@ def test_running_training_folder_is_not_overwritten(dst: str, tmp_path: Path) ->
     ours(run / "last")
     (run / "run.json").write_text("")
     with lock_folder(run):
-        before = everything(run)
+        before = read_files(run)
         with pytest.raises(UserError, match=rf"run is in use by process {os.getpid()} .*choose another folder"):
             convert(source, tmp_path / dst, force=True)
-        assert everything(run) == before
+        assert read_files(run) == before
         assert load_model(convert(source, run / "exported"))  # a folder to which training does not write
     assert load_model(convert(source, tmp_path / dst, force=True))
     assert (run / "run.json").exists()
@@ -154,7 +156,7 @@ def test_empty_folder_is_used_and_parents_are_created(tmp_path: Path) -> None:
 def test_unwritable_places_are_rejected(tmp_path: Path) -> None:
     source = ours(tmp_path / "run" / "best")
     (tmp_path / "file").write_text("")
-    before = everything(tmp_path)
+    before = read_files(tmp_path)
     for dst, message in (
         (tmp_path / "file", "file is a file; choose a new folder"),
         (tmp_path / "file" / "deep", "file is a file; choose a new folder"),
@@ -167,7 +169,7 @@ def test_unwritable_places_are_rejected(tmp_path: Path) -> None:
         convert(source, tmp_path / "new", "hg")
     with pytest.raises(UserError, match=r"no such folder: .*nothing"):
         convert(tmp_path / "nothing", tmp_path / "new")
-    assert everything(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 @pytest.mark.parametrize("to", [None, "hf"])
@@ -194,11 +196,11 @@ def test_error_while_writing_leaves_nothing(
 
 
 def test_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(path: Path, tensors: object) -> None:
+    def interrupt(path: Path, tensors: object) -> None:
         raise KeyboardInterrupt
 
     source = ours(tmp_path / "ours")
-    monkeypatch.setattr(transformers_folder, "write_tensors", stopped)
+    monkeypatch.setattr(transformers_folder, "write_tensors", interrupt)
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "new", "hf")
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
@@ -206,11 +208,11 @@ def test_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 def test_rejected_conversion_keeps_existing_files(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", StackSpec(d_model=8, n_layers=1, n_heads=2, position=ALiBi()))
-    taken = convert(ours(tmp_path / "other"), tmp_path / "taken", "hf")
-    before = everything(taken)
+    target = convert(ours(tmp_path / "other"), tmp_path / "taken", "hf")
+    before = read_files(target)
     with pytest.raises(UserError, match=r"stack\.position is alibi"):
-        convert(source, taken, "hf", force=True)
-    assert everything(taken) == before
+        convert(source, target, "hf", force=True)
+    assert read_files(target) == before
 
 
 def test_translator_without_bos_is_rejected(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
-from folders_of_others import seeds, shaken, words, written_greedily
+from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
+from folders_of_others import generate_greedily, seeds, shaken, words
 
 from tercet.checkpoint import convert, load_model
 from tercet.checkpoint.foreign import gpt2
@@ -25,7 +25,7 @@ def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> Dec
     return shaken(DecoderOnly(replace(SPEC, stack=replace(SPEC.stack, **(stack or {})), **spec), seed=seed), seed)
 
 
-def drawn(seed: int) -> DecoderOnly:
+def random_model(seed: int) -> DecoderOnly:
     draw = random.Random(seed)
     heads, bias = draw.choice([1, 2, 3, 5]), draw.random() < 0.6
     tied = draw.random() < 0.6
@@ -54,16 +54,16 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
-    model = drawn(seed)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    model = random_model(seed)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)
     assert type(theirs).__name__ == "GPT2LMHeadModel"
     assert furthest(model, theirs) < 1e-4
     prompt = torch.randint(model.vocab_size, (2, 5))
-    found = theirs.generate(
+    generated = theirs.generate(
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=17, min_new_tokens=17,
         eos_token_id=None,
     )  # fmt: skip
-    assert torch.equal(written_greedily(model, prompt, 17), found[:, 5:])
+    assert torch.equal(generate_greedily(model, prompt, 17), generated[:, 5:])
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
@@ -80,22 +80,22 @@ def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     shaken(transformers.GPT2LMHeadModel(config), seed).save_pretrained(folder)
     words(config.vocab_size).save(str(folder / "tokenizer.json"))
-    before, after = there_and_back(tmp_path, folder)
-    unlike = {key for key in after if key in before and after[key] != before[key]}
-    assert unlike <= {"n_inner"}  # our config contains the default that follows from n_embd
+    before, after = round_trip(tmp_path, folder)
+    changed_keys = {key for key in after if key in before and after[key] != before[key]}
+    assert changed_keys <= {"n_inner"}  # our config contains the default that follows from n_embd
 
 
 def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours()
-    found = tensors(taken_out(tmp_path, model))
-    assert "lm_head.weight" not in found
-    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
-    assert torch.equal(found["transformer.wte.weight"], model.embedding.weight)
+    stored = tensors(export_model(tmp_path, model))
+    assert "lm_head.weight" not in stored
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
+    assert torch.equal(stored["transformer.wte.weight"], model.embedding.weight)
 
 
 def test_dropout_rates_and_special_ids_are_exported(tmp_path: Path) -> None:
     model = ours(stack={"dropout": Dropout(embedding=0.1, attention=0.2, residual=0.3)})
-    config = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM).config
+    config = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM).config
     assert (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop) == (0.1, 0.2, 0.3)
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, 2)
     assert config.dtype == torch.float32
@@ -104,7 +104,7 @@ def test_dropout_rates_and_special_ids_are_exported(tmp_path: Path) -> None:
 def test_vocabulary_padding_rows_are_left_out(tmp_path: Path) -> None:
     model = ours(pad_vocab_to=8)
     assert len(model.embedding.weight) == 24
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)
     assert theirs.get_input_embeddings().weight.shape == (23, 12)
     assert furthest(model, theirs) < 1e-5
 
@@ -135,10 +135,10 @@ def test_vocabulary_padding_rows_are_left_out(tmp_path: Path) -> None:
 def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "deep" / "theirs", "hf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
@@ -163,5 +163,5 @@ def test_model_is_not_changed(tmp_path: Path) -> None:
     to_gpt2(model)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
-    again = load_model(taken_out(tmp_path, model)).model
-    assert (again.spec.scale_embedding, again.spec.pad_vocab_to) == (False, 1)
+    reloaded = load_model(export_model(tmp_path, model)).model
+    assert (reloaded.spec.scale_embedding, reloaded.spec.pad_vocab_to) == (False, 1)

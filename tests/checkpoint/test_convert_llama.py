@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import opened_by_theirs, saved, taken_out, tensors, there_and_back
-from folders_of_others import seeds, shaken, words, written_greedily
+from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
+from folders_of_others import generate_greedily, seeds, shaken, words
 
 from tercet.checkpoint import convert
 from tercet.config import UserError
@@ -27,7 +27,7 @@ def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> Dec
     return shaken(DecoderOnly(replace(SPEC, stack=replace(STACK, **(stack or {})), **spec), seed=seed), seed)
 
 
-def drawn(seed: int) -> DecoderOnly:
+def random_model(seed: int) -> DecoderOnly:
     draw = random.Random(seed)
     heads, tied = draw.choice([1, 2, 4, 6]), draw.random() < 0.5
     stack: dict[str, Any] = {
@@ -51,16 +51,16 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
-    model = drawn(seed)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    model = random_model(seed)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)
     assert type(theirs).__name__ == "LlamaForCausalLM"
     assert furthest(model, theirs) < 1e-4
     prompt = torch.randint(model.vocab_size, (2, 5))
-    found = theirs.generate(
+    generated = theirs.generate(
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=17, min_new_tokens=17,
         eos_token_id=None,
     )  # fmt: skip
-    assert torch.equal(written_greedily(model, prompt, 17), found[:, 5:])
+    assert torch.equal(generate_greedily(model, prompt, 17), generated[:, 5:])
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
@@ -77,22 +77,22 @@ def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     shaken(transformers.LlamaForCausalLM(config), seed).save_pretrained(folder)
     words(config.vocab_size).save(str(folder / "tokenizer.json"))
-    before, after = there_and_back(tmp_path, folder)
+    before, after = round_trip(tmp_path, folder)
     assert {key for key in after if key in before and after[key] != before[key]} == set()
 
 
 def test_new_zero_biases_survive(tmp_path: Path) -> None:
     model = DecoderOnly(replace(SPEC, stack=replace(STACK, bias=True))).eval()
     assert not model.stack.blocks[0].self_attention.query.bias.any()
-    found = tensors(taken_out(tmp_path, model))
-    assert {"model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.gate_proj.bias"} <= set(found)
+    stored = tensors(export_model(tmp_path, model))
+    assert {"model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.gate_proj.bias"} <= set(stored)
 
 
 def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(tie_embeddings=True)
-    found = tensors(taken_out(tmp_path, model))
-    assert "lm_head.weight" not in found
-    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
+    stored = tensors(export_model(tmp_path, model))
+    assert "lm_head.weight" not in stored
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
 def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "theirs", "hf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 @pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": None}, {}])
 def test_changed_config_changes_outputs(change: dict[str, Any], tmp_path: Path) -> None:
     model = ours()
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     config = transformers.AutoConfig.from_pretrained(folder).to_dict() | change
     theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
     theirs.load_state_dict(tensors(folder))

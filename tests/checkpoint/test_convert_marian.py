@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import auto_tokenizer, opened_by_theirs, saved, taken_out, tensors, there_and_back
+from converted import auto_tokenizer, export_model, load_in_transformers, round_trip, save_folder, tensors
 from folders_of_others import seeds, shaken, words
 
 from tercet.checkpoint import convert, load_model
@@ -30,23 +30,27 @@ def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> Enc
     return shaken(EncoderDecoder(replace(SPEC, **sides | spec), seed=seed), seed)
 
 
-def drawn(seed: int) -> EncoderDecoder:
+def random_model(seed: int) -> EncoderDecoder:
     draw = random.Random(seed)
     bias = draw.random() < 0.7
-    both: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "d_model": 12 * draw.choice([1, 2, 3]), "bias": bias, "norm_bias": bias,
         "activation": draw.choice(["relu", "silu", "gelu"]),
     }  # fmt: skip
     sides = {
         side: replace(
-            STACK, **both, n_layers=draw.choice([1, 2, 3]), n_heads=draw.choice([1, 2, 3]), d_ff=draw.choice([None, 17])
+            STACK,
+            **shared,
+            n_layers=draw.choice([1, 2, 3]),
+            n_heads=draw.choice([1, 2, 3]),
+            d_ff=draw.choice([None, 17]),
         )
         for side in ("encoder", "decoder")
     }
-    own = draw.random() < 0.3
+    separate = draw.random() < 0.3
     return ours(
-        seed, **sides, tie_embeddings=draw.random() < 0.7, share_embeddings=not own and draw.random() < 0.7,
-        source_vocab_size=29 if own else None, scale_embedding=draw.random() < 0.6, logit_bias=draw.random() < 0.5,
+        seed, **sides, tie_embeddings=draw.random() < 0.7, share_embeddings=not separate and draw.random() < 0.7,
+        source_vocab_size=29 if separate else None, scale_embedding=draw.random() < 0.6, logit_bias=draw.random() < 0.5,
         vocab_size=draw.choice([17, 53]), pad_vocab_to=draw.choice([1, 64]),
     )  # fmt: skip
 
@@ -67,21 +71,21 @@ def furthest(model: EncoderDecoder, theirs: Any) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
 def test_logits_and_greedy_translations_match(seed: int, tmp_path: Path) -> None:
-    model = drawn(seed)
-    folder = taken_out(tmp_path, model, model.spec.source_vocab_size)
-    theirs = opened_by_theirs(folder, transformers.AutoModelForSeq2SeqLM)
+    model = random_model(seed)
+    folder = export_model(tmp_path, model, model.spec.source_vocab_size)
+    theirs = load_in_transformers(folder, transformers.AutoModelForSeq2SeqLM)
     assert type(theirs).__name__ == "MarianMTModel"
     assert furthest(model, theirs) < 1e-4
     trained_model = load_model(tmp_path / "ours")
     line = "w5 w9 w3 w11"
     ids = torch.tensor([[*trained_model.source_tokenizer.encode(line), 2]])
-    found = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=15, min_new_tokens=12)
+    generated = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=15, min_new_tokens=12)
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=12)
     answer = translate(
         trained_model.model, trained_model.tokenizer, [line], search, source_tokenizer=trained_model.source_tokenizer
     )[0][0]  # fmt: skip
     assert len(answer.ids) >= 12
-    assert list(answer.ids) == found[0, 1:].tolist()
+    assert list(answer.ids) == generated[0, 1:].tolist()
 
 
 @pytest.mark.slow
@@ -104,23 +108,23 @@ def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     if not share:
         words(23).save(str(folder / "source_tokenizer.json"))
     unread = ("model.shared.weight",) if share and not tied else ()  # this library then has three matrices
-    before, after = there_and_back(tmp_path, folder, unread=unread)
-    like = set(before) & set(after) - {"bos_token_id", *(["share_encoder_decoder_embeddings"] if unread else [])}
-    assert {key for key in like if after[key] != before[key]} == set()
+    before, after = round_trip(tmp_path, folder, unread=unread)
+    common_keys = set(before) & set(after) - {"bos_token_id", *(["share_encoder_decoder_embeddings"] if unread else [])}
+    assert {key for key in common_keys if after[key] != before[key]} == set()
 
 
 def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     model = ours(logit_bias=True)
-    found = tensors(taken_out(tmp_path, model))
-    assert [name for name in found if len(found[name]) == 23] == ["model.shared.weight"]
-    assert sum(tensor.numel() for tensor in found.values()) == sum(p.numel() for p in model.parameters())
+    stored = tensors(export_model(tmp_path, model))
+    assert [name for name in stored if len(stored[name]) == 23] == ["model.shared.weight"]
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("share", [True, False])
 def test_embeddings_may_be_shared_or_separate(share: bool, tied: bool, tmp_path: Path) -> None:
     model = ours(share_embeddings=share, tie_embeddings=tied)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
     assert furthest(model, theirs) < 1e-5
     source, target = theirs.model.encoder.embed_tokens.weight, theirs.model.decoder.embed_tokens.weight
     out = theirs.lm_head.weight
@@ -130,7 +134,7 @@ def test_embeddings_may_be_shared_or_separate(share: bool, tied: bool, tmp_path:
 
 def test_separate_source_vocabulary_is_exported(tmp_path: Path) -> None:
     model = ours(share_embeddings=False, source_vocab_size=29)
-    folder = taken_out(tmp_path, model, 29)
+    folder = export_model(tmp_path, model, 29)
     assert auto_tokenizer(folder).vocab_size == 23
     source = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "source_tokenizer.json"))
     assert source("w28 w4").input_ids == [28, 4, 2]
@@ -160,10 +164,10 @@ def test_separate_source_vocabulary_is_exported(tmp_path: Path) -> None:
 def test_unsupported_options_are_rejected_by_name(
     stack: dict[str, Any], spec: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folder = saved(tmp_path / "ours", ours(0, stack, **spec))
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", ours(0, stack, **spec))
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "theirs", "hf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 

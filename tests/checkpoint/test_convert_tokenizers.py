@@ -42,8 +42,8 @@ SPECS: dict[str, Any] = {
 }
 STACK = StackSpec(d_model=4, n_layers=1, n_heads=1, d_ff=3)
 POST = StackSpec(d_model=4, n_layers=1, n_heads=1, d_ff=3, placement="post", position=Sinusoidal())
-ANY = st.text(st.characters(codec="utf-8"), max_size=40)
-KNOWN = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # only characters that every kind can encode
+ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+KNOWN_TEXT = st.text(st.sampled_from(sorted(set(TEXT))), max_size=40)  # only characters that every kind can encode
 FAMILIES = ("decoder", "encoder", "masked", "translator")
 
 
@@ -72,7 +72,7 @@ def model(family: str, n: int) -> AnyModel:
 
 
 @cache
-def opened(kind: str, family: str) -> Any:
+def load_theirs(kind: str, family: str) -> Any:
     ours = learnt(kind)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -101,8 +101,8 @@ CASES = [
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_ids_and_text_match(kind: str, family: str, data: st.DataObject) -> None:
-    text = data.draw(KNOWN if kind == "characters" else st.one_of(ANY, KNOWN))
-    theirs = opened(kind, family)
+    text = data.draw(KNOWN_TEXT if kind == "characters" else st.one_of(ANY_TEXT, KNOWN_TEXT))
+    theirs = load_theirs(kind, family)
     assume(not any(name in text for name in theirs.all_special_tokens))  # they read such names as special tokens
     ids = read(kind, family, text)
     assert theirs(text).input_ids == ids
@@ -112,7 +112,7 @@ def test_ids_and_text_match(kind: str, family: str, data: st.DataObject) -> None
 @pytest.mark.parametrize(("kind", "family"), CASES)
 def test_training_text_matches(kind: str, family: str) -> None:
     """The text contains "<eos>" and "</s>" as text, except for masked models."""
-    theirs, text = opened(kind, family), TEXT if family != "masked" else TEXT.partition("<eos>")[0]
+    theirs, text = load_theirs(kind, family), TEXT if family != "masked" else TEXT.partition("<eos>")[0]
     ids = read(kind, family, text)
     assert theirs(text).input_ids == ids
     assert theirs.decode(ids, skip_special_tokens=True) == learnt(kind).decode(ids)
@@ -120,18 +120,18 @@ def test_training_text_matches(kind: str, family: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind, spec in SPECS.items() if getattr(spec, "mask", kind == "wordpiece")])
 def test_mask_in_a_text_is_the_mask_token(kind: str) -> None:
-    theirs, ours = opened(kind, "masked"), learnt(kind)
+    theirs, ours = load_theirs(kind, "masked"), learnt(kind)
     text = f"To be, {ours.mask_token} not to be"
     masked = ours.encode_masked(text).tolist()
     assert ours.mask_id in masked
     assert theirs(text).input_ids == [ours.bos_id, *masked, ours.eos_id]
     assert theirs.mask_token == ours.mask_token
-    assert ours.mask_id not in opened(kind, "encoder")(text).input_ids
+    assert ours.mask_id not in load_theirs(kind, "encoder")(text).input_ids
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_model_inputs_match(family: str) -> None:
-    theirs = opened("wordpiece", family)
+    theirs = load_theirs("wordpiece", family)
     batch = theirs(["be", "to be"], padding=True)
     assert ("token_type_ids" in batch) == (family in ("encoder", "masked"))
     assert [theirs.padding_side == "left", theirs.model_max_length] == [family == "decoder", 9]
@@ -146,7 +146,7 @@ def test_model_inputs_match(family: str) -> None:
 
 
 def test_unknown_word_is_shown_the_same() -> None:
-    theirs, ours = opened("words", "decoder"), learnt("words")
+    theirs, ours = load_theirs("words", "decoder"), learnt("words")
     ids = ours.encode("To zzz be")
     assert ours.unk_id in ids
     assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids) == "To<unk> be"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from converted import saved
-from folders_of_others import seeds, shaken, words, written_greedily
+from converted import save_folder
+from folders_of_others import generate_greedily, seeds, shaken, words
 from weights_of_others import minilm
 
 from tercet.checkpoint import Card, convert, load_model, save_model
@@ -48,7 +48,7 @@ POST = StackSpec(
     d_model=12, n_layers=2, n_heads=3, d_ff=29, position=Sinusoidal(), placement="post", activation="relu"
 )  # fmt: skip
 BERT = replace(POST, position=Learned(), activation="gelu", norm_eps=1e-3)
-FIXED = [Learned(), Sinusoidal(), Sinusoidal(base=37.0), NoPosition()]
+ABSOLUTE = [Learned(), Sinusoidal(), Sinusoidal(base=37.0), NoPosition()]
 
 
 def generator(seed: int = 0, stack: StackSpec = GPT2, **spec: Any) -> DecoderOnly:
@@ -56,17 +56,17 @@ def generator(seed: int = 0, stack: StackSpec = GPT2, **spec: Any) -> DecoderOnl
 
 
 def translator(seed: int = 0, **spec: Any) -> EncoderDecoder:
-    given = {"vocab_size": 23, "max_len": 31, "encoder": POST, "decoder": replace(POST, n_layers=1, n_heads=2)}
-    return shaken(EncoderDecoder(EncoderDecoderSpec(**given | spec)), seed)
+    base = {"vocab_size": 23, "max_len": 31, "encoder": POST, "decoder": replace(POST, n_layers=1, n_heads=2)}
+    return shaken(EncoderDecoder(EncoderDecoderSpec(**base | spec)), seed)
 
 
 def encoder(seed: int = 0, stack: StackSpec = BERT, **spec: Any) -> EncoderOnly:
-    given = {"vocab_size": 23, "max_len": 17, "n_segments": 2, "embedding_norm": True, "pooler": True, "stack": stack}
-    return shaken(EncoderOnly(EncoderOnlySpec(**given | spec)), seed)
+    base = {"vocab_size": 23, "max_len": 17, "n_segments": 2, "embedding_norm": True, "pooler": True, "stack": stack}
+    return shaken(EncoderOnly(EncoderOnlySpec(**base | spec)), seed)
 
 
-def taken_out(tmp_path: Path, model: AnyModel, source_size: int | None = None) -> str:
-    return str(convert(saved(tmp_path / "ours", model, source_size), tmp_path / "theirs", "ctranslate2"))
+def export_model(tmp_path: Path, model: AnyModel, source_size: int | None = None) -> str:
+    return str(convert(save_folder(tmp_path / "ours", model, source_size), tmp_path / "theirs", "ctranslate2"))
 
 
 def names(ids: Sequence[int] | torch.Tensor, n: int = 100) -> list[str]:
@@ -74,7 +74,7 @@ def names(ids: Sequence[int] | torch.Tensor, n: int = 100) -> list[str]:
     return [vocabulary.id_to_token(int(number)) for number in ids]
 
 
-def variant(draw: random.Random, positions: Sequence[Any], **given: Any) -> dict[str, Any]:
+def variant(draw: random.Random, positions: Sequence[Any], **overrides: Any) -> dict[str, Any]:
     """Return a random variant of a stack that CTranslate2 supports."""
     heads = draw.choice([1, 2, 4, 6])
     rms = draw.random() < 0.4
@@ -88,26 +88,28 @@ def variant(draw: random.Random, positions: Sequence[Any], **given: Any) -> dict
         "norm_bias": not rms and draw.random() < 0.7, "qk_norm": qk_norm,
         "norm_eps": draw.choice([1e-6, *([] if rms else [1e-5])] if qk_norm else [1e-6, 1e-5, 1e-3]),
     }  # fmt: skip
-    return stack | given
+    return stack | overrides
 
 
-def written(model: DecoderOnly, folder: str, prompts: torch.Tensor, n: int) -> tuple[list[list[int]], list[list[int]]]:
+def generate_both(
+    model: DecoderOnly, folder: str, prompts: torch.Tensor, n: int
+) -> tuple[list[list[int]], list[list[int]]]:
     """Return n greedy tokens after each prompt, theirs and ours, without an end token."""
-    found = ctranslate2.Generator(folder).generate_batch(
+    results = ctranslate2.Generator(folder).generate_batch(
         [names(row) for row in prompts], max_length=n, end_token=[], include_prompt_in_result=False
     )
-    return [list(one.sequences_ids[0]) for one in found], written_greedily(model, prompts, n).tolist()
+    return [list(result.sequences_ids[0]) for result in results], generate_greedily(model, prompts, n).tolist()
 
 
 @torch.no_grad()
 def furthest(model: DecoderOnly, folder: str) -> float:
     """Return the largest difference of logits for rows of different lengths."""
     rows = [torch.randint(model.vocab_size, (length,)) for length in (1, 2, 31)]
-    found = np.array(ctranslate2.Generator(folder).forward_batch([names(row) for row in rows]))
-    assert found.shape[2] == model.vocab_size
+    their_logits = np.array(ctranslate2.Generator(folder).forward_batch([names(row) for row in rows]))
+    assert their_logits.shape[2] == model.vocab_size
     return max(
         (torch.from_numpy(logits[: len(row)]) - model(row[None])[0]).abs().max().item()
-        for logits, row in zip(found, rows, strict=True)
+        for logits, row in zip(their_logits, rows, strict=True)
     )
 
 
@@ -118,23 +120,23 @@ def test_generators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) -
     draw = random.Random(seed)
     stack = {"gpt2": GPT2, "llama": LLAMA, "any": GPT2}[kind]
     if kind == "any":
-        every = [*FIXED, Rotary(), Rotary(base=37.0, share=0.5), ALiBi()]
-        stack = replace(stack, **variant(draw, every))
+        positions = [*ABSOLUTE, Rotary(), Rotary(base=37.0, share=0.5), ALiBi()]
+        stack = replace(stack, **variant(draw, positions))
     elif kind == "gpt2":
-        chosen = variant(draw, FIXED)
-        stack = replace(stack, **{key: chosen[key] for key in ("n_layers", "bias", "position", "activation", "d_ff")})
+        options = variant(draw, ABSOLUTE)
+        stack = replace(stack, **{key: options[key] for key in ("n_layers", "bias", "position", "activation", "d_ff")})
     else:
-        chosen = variant(draw, [Rotary(), Rotary(base=37.0)])
+        options = variant(draw, [Rotary(), Rotary(base=37.0)])
         keys = ("n_heads", "n_kv_heads", "d_model", "d_head", "n_layers", "bias", "position", "d_ff")
-        stack = replace(stack, **{key: chosen[key] for key in keys})
+        stack = replace(stack, **{key: options[key] for key in keys})
     model = generator(
         seed, stack, vocab_size=draw.choice([17, 65]), pad_vocab_to=draw.choice([1, 64]),
         tie_embeddings=draw.random() < 0.5, scale_embedding=draw.random() < 0.5, embedding_norm=draw.random() < 0.3,
         logit_softcap=draw.choice([None, None, 5.0]),
     )  # fmt: skip
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     assert furthest(model, folder) < 1e-4
-    found, expected = written(model, folder, torch.randint(model.vocab_size, (10, 5)), 17)
+    found, expected = generate_both(model, folder, torch.randint(model.vocab_size, (10, 5)), 17)
     assert found == expected
 
 
@@ -154,17 +156,17 @@ def test_text_continues_without_an_end_token(tmp_path: Path) -> None:
     assert {config[f"{role}_token"] for role in ("bos", "eos", "unk")} == {"<end>"}
     theirs = ctranslate2.Generator(str(folder))
     prompts = torch.randint(5, (10, 3))
-    asked = [[f"w{number}" for number in row] for row in prompts.tolist()]
-    found = theirs.generate_batch(asked, max_length=30, include_prompt_in_result=False)
-    assert [list(one.sequences_ids[0]) for one in found] == written_greedily(model, prompts, 30).tolist()
+    prompt_tokens = [[f"w{number}" for number in row] for row in prompts.tolist()]
+    results = theirs.generate_batch(prompt_tokens, max_length=30, include_prompt_in_result=False)
+    assert [list(result.sequences_ids[0]) for result in results] == generate_greedily(model, prompts, 30).tolist()
     sampled = theirs.generate_batch(
-        asked, max_length=30, include_prompt_in_result=False, sampling_topk=0, sampling_temperature=3.0
+        prompt_tokens, max_length=30, include_prompt_in_result=False, sampling_topk=0, sampling_temperature=3.0
     )
-    assert {token for one in sampled for token in one.sequences[0]} <= set(tokens[:-1])
-    assert {len(one.sequences[0]) for one in sampled} == {30}  # an end token would shorten the output
+    assert {token for result in sampled for token in result.sequences[0]} <= set(tokens[:-1])
+    assert {len(result.sequences[0]) for result in sampled} == {30}  # an end token would shorten the output
     assert not np.isnan(np.array(theirs.forward_batch([["not there"]]))).any()
-    capped = generator(3, vocab_size=5, logit_softcap=5.0)
-    save_model(tmp_path / "capped", capped, characters, Card())
+    capped_model = generator(3, vocab_size=5, logit_softcap=5.0)
+    save_model(tmp_path / "capped", capped_model, characters, Card())
     with pytest.raises(UserError, match=r"logit_softcap is 5\.0, .*logit_softcap: null can be converted"):
         convert(tmp_path / "capped", tmp_path / "out", "ctranslate2")
 
@@ -175,15 +177,15 @@ def furthest_scores(model: EncoderDecoder, folder: str) -> float:
     n_sources = model.spec.source_vocab_size or model.vocab_size
     sources = [torch.tensor([*torch.randint(3, n_sources, (length,)), 2]) for length in (1, 11, 6)]
     targets = [torch.tensor([1, *torch.randint(3, model.vocab_size, (length,)), 2]) for length in (9, 1, 4)]
-    found = ctranslate2.Translator(folder).score_batch(
+    results = ctranslate2.Translator(folder).score_batch(
         [names(row) for row in sources], [names(row[1:-1]) for row in targets]
     )
     worst = 0.0
-    for source, target, one in zip(sources, targets, found, strict=True):
+    for source, target, result in zip(sources, targets, results, strict=True):
         scores = model(source[None], target[None, :-1])[0].log_softmax(-1)
         expected = scores[torch.arange(len(target) - 1), target[1:]]
-        assert len(one.log_probs) == len(expected)
-        worst = max(worst, (torch.tensor(one.log_probs) - expected).abs().max().item())
+        assert len(result.log_probs) == len(expected)
+        worst = max(worst, (torch.tensor(result.log_probs) - expected).abs().max().item())
     return worst
 
 
@@ -193,37 +195,39 @@ def furthest_scores(model: EncoderDecoder, folder: str) -> float:
 def test_translators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     if kind == "any":
-        both = {key: value for key, value in variant(draw, FIXED).items() if key in ("d_model", "n_heads", "norm_eps")}
-        both["n_kv_heads"] = draw.choice([None, 1])
+        shared = {
+            key: value for key, value in variant(draw, ABSOLUTE).items() if key in ("d_model", "n_heads", "norm_eps")
+        }
+        shared["n_kv_heads"] = draw.choice([None, 1])
         sides = {
-            "encoder": replace(POST, **variant(draw, [*FIXED, Rotary()]) | both | {"qk_norm": False}),
-            "decoder": replace(POST, **variant(draw, [*FIXED, Rotary(), ALiBi()]) | both | {"qk_norm": False}),
+            "encoder": replace(POST, **variant(draw, [*ABSOLUTE, Rotary()]) | shared | {"qk_norm": False}),
+            "decoder": replace(POST, **variant(draw, [*ABSOLUTE, Rotary(), ALiBi()]) | shared | {"qk_norm": False}),
         }
     else:
         bias = draw.random() < 0.7
-        both = {"d_model": 12 * draw.choice([1, 2]), "bias": bias, "activation": draw.choice(["relu", "gelu"])}
+        shared = {"d_model": 12 * draw.choice([1, 2]), "bias": bias, "activation": draw.choice(["relu", "gelu"])}
         sides = {
-            side: replace(POST, **both, n_layers=draw.choice([1, 2, 3]), n_heads=draw.choice([1, 2, 3]))
+            side: replace(POST, **shared, n_layers=draw.choice([1, 2, 3]), n_heads=draw.choice([1, 2, 3]))
             for side in ("encoder", "decoder")
         }
-    own = draw.random() < 0.3
+    separate = draw.random() < 0.3
     model = translator(
-        seed, **sides, tie_embeddings=draw.random() < 0.7, share_embeddings=not own and draw.random() < 0.7,
-        source_vocab_size=29 if own else None, scale_embedding=draw.random() < 0.6, logit_bias=draw.random() < 0.5,
+        seed, **sides, tie_embeddings=draw.random() < 0.7, share_embeddings=not separate and draw.random() < 0.7,
+        source_vocab_size=29 if separate else None, scale_embedding=draw.random() < 0.6, logit_bias=draw.random() < 0.5,
         vocab_size=draw.choice([17, 53]), pad_vocab_to=draw.choice([1, 64]), embedding_norm=draw.random() < 0.3,
     )  # fmt: skip
-    folder = taken_out(tmp_path, model, model.spec.source_vocab_size)
+    folder = export_model(tmp_path, model, model.spec.source_vocab_size)
     assert furthest_scores(model, folder) < 1e-4
     trained_model = load_model(tmp_path / "ours")
     lines = [" ".join(f"w{draw.randrange(3, 17)}" for _ in range(n)) for n in range(1, 11)]
     search = Beam(size=1, max_ratio=0, max_extra=15, min_extra=12)
     source_tokenizer = trained_model.source_tokenizer
     answers = translate(trained_model.model, trained_model.tokenizer, lines, search, source_tokenizer=source_tokenizer)
-    found = ctranslate2.Translator(folder).translate_batch(
+    results = ctranslate2.Translator(folder).translate_batch(
         [[*line.split(), "<eos>"] for line in lines], beam_size=1, max_decoding_length=15, min_decoding_length=12,
         suppress_sequences=[[token] for token in forbidden_tokens(trained_model.tokenizer)], return_end_token=True,
     )  # fmt: skip
-    assert [one.hypotheses[0] for one in found] == [names(answer[0].ids) for answer in answers]
+    assert [result.hypotheses[0] for result in results] == [names(answer[0].ids) for answer in answers]
 
 
 @torch.no_grad()
@@ -231,16 +235,16 @@ def furthest_states(model: EncoderOnly, folder: str) -> float:
     """Return the largest difference in hidden states and pooler outputs for rows of different lengths."""
     rows = [torch.randint(model.vocab_size, (length,)) for length in (17, 1, 6)]
     segments = [torch.randint(max(1, model.spec.n_segments), (len(row),)) for row in rows]
-    told = {"token_type_ids": [one.tolist() for one in segments]} if model.spec.n_segments else {}
-    output = ctranslate2.Encoder(folder).forward_batch([names(row) for row in rows], **told)
+    inputs = {"token_type_ids": [ids.tolist() for ids in segments]} if model.spec.n_segments else {}
+    output = ctranslate2.Encoder(folder).forward_batch([names(row) for row in rows], **inputs)
     states = torch.from_numpy(np.array(output.last_hidden_state))
     worst = 0.0
     for number, (row, parts) in enumerate(zip(rows, segments, strict=True)):
         hidden = model.hidden(row[None], segments=parts[None] if model.spec.n_segments else None)
         worst = max(worst, (states[number, : len(row)] - hidden[0]).abs().max().item())
         if model.spec.pooler:
-            pooled = torch.from_numpy(np.array(output.pooler_output))[number]
-            worst = max(worst, (pooled - model.pooled(hidden)[0]).abs().max().item())
+            their_pooled = torch.from_numpy(np.array(output.pooler_output))[number]
+            worst = max(worst, (their_pooled - model.pooled(hidden)[0]).abs().max().item())
     return worst
 
 
@@ -248,33 +252,33 @@ def furthest_states(model: EncoderOnly, folder: str) -> float:
 @pytest.mark.parametrize("kind", ["bert", "any"])
 def test_encoders_give_the_same_states(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
-    chosen = variant(draw, [*FIXED, Rotary(), Rotary(base=37.0, share=0.5)])
-    keys = chosen if kind == "any" else ("n_layers", "bias", "activation", "d_ff")
-    stack = replace(BERT, **{key: chosen[key] for key in keys})
+    options = variant(draw, [*ABSOLUTE, Rotary(), Rotary(base=37.0, share=0.5)])
+    keys = options if kind == "any" else ("n_layers", "bias", "activation", "d_ff")
+    stack = replace(BERT, **{key: options[key] for key in keys})
     model = encoder(
         seed, stack, n_segments=draw.choice([0, 1, 2]), pooler=draw.random() < 0.7, pad_vocab_to=draw.choice([1, 64]),
         pooler_activation=draw.choice(["tanh", "relu"]),
         scale_embedding=draw.random() < 0.4, embedding_norm=kind == "bert" or draw.random() < 0.5,
     )  # fmt: skip
-    assert furthest_states(model, taken_out(tmp_path, model)) < 1e-4
+    assert furthest_states(model, export_model(tmp_path, model)) < 1e-4
 
 
 def test_one_or_two_vocabularies_are_written(tmp_path: Path) -> None:
-    one = Path(taken_out(tmp_path / "one", translator()))
-    assert {path.name for path in one.iterdir()} == {
+    shared = Path(export_model(tmp_path / "one", translator()))
+    assert {path.name for path in shared.iterdir()} == {
         "README.md", "config.json", "manifest.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"
     }  # fmt: skip
-    two = Path(taken_out(tmp_path / "two", translator(share_embeddings=False, source_vocab_size=29), 29))
-    assert len(json.loads((two / "source_vocabulary.json").read_text())) == 29
-    assert len(json.loads((two / "target_vocabulary.json").read_text())) == 23
-    assert (two / "source_tokenizer.json").is_file()
-    config = json.loads((two / "config.json").read_text())
+    separate = Path(export_model(tmp_path / "two", translator(share_embeddings=False, source_vocab_size=29), 29))
+    assert len(json.loads((separate / "source_vocabulary.json").read_text())) == 29
+    assert len(json.loads((separate / "target_vocabulary.json").read_text())) == 23
+    assert (separate / "source_tokenizer.json").is_file()
+    config = json.loads((separate / "config.json").read_text())
     assert (config["decoder_start_token"], config["eos_token"]) == ("<bos>", "<eos>")
 
 
 def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     tied, untied = (
-        (Path(taken_out(tmp_path / name, generator(tie_embeddings=name == "tied"))) / "model.bin").stat().st_size
+        (Path(export_model(tmp_path / name, generator(tie_embeddings=name == "tied"))) / "model.bin").stat().st_size
         for name in ("tied", "untied")
     )
     assert abs(untied - tied - 4 * 23 * 12) < 40  # apart from the length of names
@@ -282,7 +286,7 @@ def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
 
 def test_int8_outputs_are_close(tmp_path: Path) -> None:
     model = generator(tie_embeddings=False)
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     rows = [names(torch.randint(23, (31,)))]
     exact, rough = (
         np.array(ctranslate2.Generator(folder, compute_type=kind).forward_batch(rows)) for kind in ("float32", "int8")
@@ -323,22 +327,22 @@ def test_int8_outputs_are_close(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_options_are_rejected_by_name(model: AnyModel, message: str, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "ours", model)
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", model)
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "theirs", "ctranslate2")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
-    def missing(name: str, *more: Any) -> Any:
+    def missing(name: str, *args: Any) -> Any:
         if name.startswith("ctranslate2"):
             raise ModuleNotFoundError(f"No module named {name!r}", name="ctranslate2")
-        return real(name, *more)
+        return real(name, *args)
 
-    folder = saved(tmp_path / "ours", generator())
+    folder = save_folder(tmp_path / "ours", generator())
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(UserError, match=r"needs the package ctranslate2; pip install 'tercet\[export\]'"):
         convert(folder, tmp_path / "theirs", "ctranslate2")
@@ -346,8 +350,8 @@ def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_older_export_is_replaced_completely(tmp_path: Path) -> None:
-    folder = Path(taken_out(tmp_path / "a", translator(share_embeddings=False, source_vocab_size=29), 29))
-    convert(saved(tmp_path / "b", generator()), folder, "ctranslate2", force=True)
+    folder = Path(export_model(tmp_path / "a", translator(share_embeddings=False, source_vocab_size=29), 29))
+    convert(save_folder(tmp_path / "b", generator()), folder, "ctranslate2", force=True)
     assert {path.name for path in folder.iterdir()} == {
         "README.md", "config.json", "manifest.json", "model.bin", "vocabulary.json", "tokenizer.json"
     }  # fmt: skip
@@ -361,17 +365,17 @@ def test_older_export_is_replaced_completely(tmp_path: Path) -> None:
 def test_code_in_the_readme_runs(
     model: AnyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(taken_out(tmp_path, model, getattr(model.spec, "source_vocab_size", None)))
+    folder = Path(export_model(tmp_path, model, getattr(model.spec, "source_vocab_size", None)))
     folder.rename(tmp_path / "this_folder")
     monkeypatch.chdir(tmp_path)
     code = re.findall(r"```python\n(.*?)```", (tmp_path / "this_folder" / "README.md").read_text(), re.DOTALL)
     assert len(code) == 1
-    told: dict[str, Any] = {}
-    exec(code[0], told)
+    namespace: dict[str, Any] = {}
+    exec(code[0], namespace)
     if isinstance(model, EncoderOnly):
-        row = torch.tensor([1, *told["tokenizer"].encode("A sentence.", add_special_tokens=False).ids, 2])
+        row = torch.tensor([1, *namespace["tokenizer"].encode("A sentence.", add_special_tokens=False).ids, 2])
         expected = model.hidden(row[None])[0].mean(0).detach()
-        assert torch.allclose(torch.from_numpy(told["vectors"][0]), expected, atol=1e-4)
+        assert torch.allclose(torch.from_numpy(namespace["vectors"][0]), expected, atol=1e-4)
     else:
         assert capsys.readouterr().out.strip()
 
@@ -386,24 +390,24 @@ def test_fault_is_detected(part: str, tmp_path: Path, monkeypatch: pytest.Monkey
     elif part == "feedforward":
         monkeypatch.setitem(writer.ACTIVATIONS, "silu", "GELU")
     else:
-        monkeypatch.setattr(writer, "_norms", lambda layer, name, names, residual: _ones(getattr(layer, name)))
+        monkeypatch.setattr(writer, "_norms", lambda layer, name, names, residual: _reset_gamma(getattr(layer, name)))
     model = generator(stack=LLAMA)
-    assert furthest(model, taken_out(tmp_path, model)) > 1e-2
+    assert furthest(model, export_model(tmp_path, model)) > 1e-2
 
 
-def _ones(layer: Any) -> None:
+def _reset_gamma(layer: Any) -> None:
     layer.layer_norm.gamma = torch.ones(20)
 
 
 def test_imported_model_can_be_exported(tmp_path: Path) -> None:
     """The model is read from a `transformers` folder."""
     model = generator()
-    theirs = convert(saved(tmp_path / "ours", model), tmp_path / "hf", "hf")
+    theirs = convert(save_folder(tmp_path / "ours", model), tmp_path / "hf", "hf")
     folder = convert(theirs, tmp_path / "out", "ctranslate2")
     assert furthest(model, str(folder)) < 1e-4
-    told = (folder / "README.md").read_text()
-    assert "Open it with CTranslate2" in told
-    assert "transformers" not in told
+    readme = (folder / "README.md").read_text()
+    assert "Open it with CTranslate2" in readme
+    assert "transformers" not in readme
 
 
 @pytest.mark.exhaustive
@@ -425,7 +429,7 @@ def test_real_sentences_have_the_same_vectors(tmp_path: Path) -> None:
 
 
 def test_unsupported_options_are_detected_before_writing(tmp_path: Path) -> None:
-    write = ctranslate2_writer(load_model(saved(tmp_path / "ours", generator())))
+    write = ctranslate2_writer(load_model(save_folder(tmp_path / "ours", generator())))
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
     (tmp_path / "new").mkdir()
     write(tmp_path / "new")
@@ -437,7 +441,7 @@ def test_unsupported_options_are_detected_before_writing(tmp_path: Path) -> None
 )
 def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -> None:
     model = generator(3, replace(GPT2, bias=bias), logit_bias=True)
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     assert furthest(model, folder) < 1e-4
 
 
@@ -447,5 +451,5 @@ def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -
 )
 def test_unsupported_blocks_are_rejected(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"stack.{key} is "):
-        taken_out(tmp_path, generator(3, replace(GPT2, **changes)))
+        export_model(tmp_path, generator(3, replace(GPT2, **changes)))
     assert not (tmp_path / "theirs").exists()

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import opened_by_theirs, taken_out, tensors
+from converted import export_model, load_in_transformers, tensors
 from families_of_others import FAMILIES, VOCABULARY, distance
-from folders_of_others import edited, shaken, words, written
+from folders_of_others import edit_folder, shaken, words, write_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -41,8 +41,8 @@ HALVES = [("Qwen3", torch.bfloat16), ("Gemma", torch.float16), ("RoBERTa", torch
 
 def models(seed: int, name: str) -> Any:
     """Return one random model of a family as a parameter; the first four seeds cover an encoder's heads."""
-    enough = 2 if len(FAMILIES[name].heads) == 1 else 4
-    marks = [pytest.mark.exhaustive] if seed >= enough else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
+    n_fast = 2 if len(FAMILIES[name].heads) == 1 else 4
+    marks = [pytest.mark.exhaustive] if seed >= n_fast else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
     return pytest.param(name, seed, marks=marks)
 
 
@@ -61,10 +61,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_answers_and_greedy_tokens_survive_import_and_export(name: str, seed: int, tmp_path: Path) -> None:
-    measured = distance(FAMILIES[name], seed, tmp_path)
-    assert measured.read < 1e-4
-    assert measured.written < 1e-4
-    assert measured.same_tokens is not False
+    result = distance(FAMILIES[name], seed, tmp_path)
+    assert result.read < 1e-4
+    assert result.written < 1e-4
+    assert result.same_tokens is not False
 
 
 @pytest.mark.slow
@@ -87,20 +87,20 @@ def test_table_of_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for name, family in FAMILIES.items():
         distances = [distance(family, seed, tmp_path / f"{name} {seed}") for seed in range(20)]
         assert len(distances) == 20
-        tokens = [one.same_tokens for one in distances if one.same_tokens is not None]
+        tokens = [diff.same_tokens for diff in distances if diff.same_tokens is not None]
         lines.append(
-            f"| {name} | {max(one.read for one in distances):.1e} | {max(one.written for one in distances):.1e} "
+            f"| {name} | {max(diff.read for diff in distances):.1e} | {max(diff.written for diff in distances):.1e} "
             f"| {family.written_as} | {f'{sum(tokens)} of {len(tokens)}' if tokens else ''} |"
         )
     with capsys.disabled():
         print("", *lines, sep="\n")
 
 
-def config_of(model: Any) -> dict[str, Any]:
+def full_config(model: Any) -> dict[str, Any]:
     return json.loads(model.config.to_json_string(use_diff=False))
 
 
-def reconfigured(folder: Path, change: dict[str, Any]) -> Path:
+def edit_config(folder: Path, change: dict[str, Any]) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     return folder
@@ -108,7 +108,7 @@ def reconfigured(folder: Path, change: dict[str, Any]) -> Path:
 
 def test_gelu_means_gelu_tanh_in_early_gemmas() -> None:
     theirs = FAMILIES["Gemma"].draw(2)
-    config = config_of(theirs) | {"hidden_act": "gelu_pytorch_tanh"}
+    config = full_config(theirs) | {"hidden_act": "gelu_pytorch_tanh"}
     old = from_llama(config | {"hidden_act": "gelu"}, theirs.state_dict())
     assert old.spec == from_llama(config, theirs.state_dict()).spec
 
@@ -128,10 +128,10 @@ def test_gelu_means_gelu_tanh_in_early_gemmas() -> None:
 def test_context_ends_with_the_window_with_a_notice(
     name: str, change: dict[str, Any], context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = reconfigured(written(tmp_path / "theirs", FAMILIES[name].draw(5)), change)
+    folder = edit_config(write_folder(tmp_path / "theirs", FAMILIES[name].draw(5)), change)
     assert load_model(folder).model.spec.max_len == read_spec(folder).max_len == context
-    said = f"tercet: max_len is {context}, the sliding_window of this {name}, instead of 31"
-    assert capsys.readouterr().err.count(said) == (context == 13)
+    notice = f"tercet: max_len is {context}, the sliding_window of this {name}, instead of 31"
+    assert capsys.readouterr().err.count(notice) == (context == 13)
 
 
 ATTENTION = "model.layers.0.self_attn"
@@ -190,23 +190,23 @@ ATTENTION = "model.layers.0.self_attn"
 def test_wrong_folder_is_rejected_in_one_line(
     name: str, seed: int, config: dict[str, Any], weights: dict[str, Tensor | None], message: str, tmp_path: Path
 ) -> None:
-    folder = reconfigured(edited(written(tmp_path / "theirs", FAMILIES[name].draw(seed)), weights), config)
-    with pytest.raises(UserError, match=message) as told:
+    folder = edit_config(edit_folder(write_folder(tmp_path / "theirs", FAMILIES[name].draw(seed)), weights), config)
+    with pytest.raises(UserError, match=message) as error:
         load_model(folder)
-    assert "\n" not in str(told.value)
-    assert str(folder) in str(told.value)
+    assert "\n" not in str(error.value)
+    assert str(folder) in str(error.value)
 
 
 @pytest.fixture(scope="module")
 def any_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("any") / "theirs", FAMILIES["GPT-2"].draw(0))
+    return write_folder(tmp_path_factory.mktemp("any") / "theirs", FAMILIES["GPT-2"].draw(0))
 
 
 @pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
 def test_unsupported_family_is_rejected_by_name(kind: str, any_folder: Path, tmp_path: Path) -> None:
     assert kind in transformers.CONFIG_MAPPING
     assert kind not in READERS
-    folder = reconfigured(any_folder, {"model_type": kind})
+    folder = edit_config(any_folder, {"model_type": kind})
     with pytest.raises(
         UserError, match=f"{kind}' with {UNSUPPORTED_TYPES[kind]}, which Tercet does not support; .* 'bert', .*'qwen3'"
     ):
@@ -219,7 +219,7 @@ def test_unsupported_family_is_rejected_by_name(kind: str, any_folder: Path, tmp
 @cache
 def whole(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     theirs = FAMILIES[name].draw(seed)
-    return config_of(theirs), theirs.state_dict()
+    return full_config(theirs), theirs.state_dict()
 
 
 ANY_VALUE = st.sampled_from(
@@ -234,11 +234,15 @@ ANY_VALUE = st.sampled_from(
 def test_any_config_gives_a_model_or_a_user_error(data: st.DataObject) -> None:
     name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "T5"])), 1
     config, state = whole(name, seed)
-    changed = config | data.draw(st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2))
-    changed["model_type"] = config["model_type"]
+    changed_config = config | data.draw(
+        st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2)
+    )
+    changed_config["model_type"] = config["model_type"]
     reader = READERS[config["model_type"]]
     with suppress(UserError):
-        assert reader.model(changed, state, n_ids=VOCABULARY).spec == reader.spec(changed, state, n_ids=VOCABULARY)
+        assert reader.model(changed_config, state, n_ids=VOCABULARY).spec == reader.spec(
+            changed_config, state, n_ids=VOCABULARY
+        )
 
 
 def test_unused_pooler_of_old_robertas_is_ignored(tmp_path: Path) -> None:
@@ -247,21 +251,21 @@ def test_unused_pooler_of_old_robertas_is_ignored(tmp_path: Path) -> None:
         f"roberta.pooler.dense.{part}": torch.ones(30, 30)[: 30 if part == "weight" else 1]
         for part in ("weight", "bias")
     }
-    folder = written(tmp_path / "theirs", theirs)
+    folder = write_folder(tmp_path / "theirs", theirs)
     before = load_model(folder).model.state_dict()
-    after = load_model(edited(folder, unread | {"roberta.embeddings.position_ids": torch.arange(19)[None]})).model
+    after = load_model(edit_folder(folder, unread | {"roberta.embeddings.position_ids": torch.arange(19)[None]})).model
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.state_dict().items())
 
 
 def test_older_flan_t5_has_an_untied_head_without_scaling(tmp_path: Path) -> None:
     """Such files define it by `tie_word_embeddings` only, and keep a bias that nothing reads."""
     theirs = FAMILIES["T5"].draw(1)
-    folder = written(tmp_path / "theirs", theirs)
+    folder = write_folder(tmp_path / "theirs", theirs)
     config = json.loads((folder / "config.json").read_text())
     config.pop("scale_decoder_outputs", None)
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
     unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-    model = load_model(edited(folder, {unread: torch.ones(8, 3)})).model
+    model = load_model(edit_folder(folder, {unread: torch.ones(8, 3)})).model
     assert (model.spec.tie_embeddings, model.spec.scale_embedding) == (False, False)
     theirs.config.scale_decoder_outputs = False
     tokens = torch.randint(2, VOCABULARY, (2, 9))
@@ -303,7 +307,7 @@ def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path:
         scale_embedding=scaled,
     )  # fmt: skip
     model = shaken(EncoderDecoder(spec), 3)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
     assert type(theirs).__name__ == "T5ForConditionalGeneration"
     assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == tied  # equal ones are shared
     assert (
@@ -312,23 +316,23 @@ def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path:
     tokens = torch.randint(3, 23, (2, 17))
     difference = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
     assert difference.abs().max() < 1e-5
-    again = read_spec(tmp_path / "theirs")
-    assert isinstance(again, EncoderDecoderSpec)
-    assert again.encoder.position == stack.position
-    assert again.tie_embeddings == tied
+    exported_spec = read_spec(tmp_path / "theirs")
+    assert isinstance(exported_spec, EncoderDecoderSpec)
+    assert exported_spec.encoder.position == stack.position
+    assert exported_spec.tie_embeddings == tied
 
 
 def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
     change = {"dropout": 0.2, "attention_dropout": 0.3, "seq_classif_dropout": 0.4}
-    folder = reconfigured(written(tmp_path / "theirs", FAMILIES["DistilBERT"].draw(1)), change)
+    folder = edit_config(write_folder(tmp_path / "theirs", FAMILIES["DistilBERT"].draw(1)), change)
     spec = read_spec(folder)
     assert isinstance(spec, EncoderOnlySpec)
     residual = BranchDropout(attention=0.0, feedforward=0.2)
     assert spec.stack.dropout == Dropout(embedding=0.2, attention=0.3, residual=residual)
     assert spec.classifier is not None
     assert spec.classifier.dropout == 0.4
-    again = json.loads((convert(folder, tmp_path / "again", "hf") / "config.json").read_text())
-    assert {key: again[key] for key in change} == change
+    exported_config = json.loads((convert(folder, tmp_path / "again", "hf") / "config.json").read_text())
+    assert {key: exported_config[key] for key in change} == change
 
 
 @pytest.mark.parametrize(

@@ -30,27 +30,29 @@ ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 def bytes_bpe(special: list[str]) -> dict[str, Any]:
     """Return vocabulary and merges of a small byte-level BPE."""
-    built = tokenizers.Tokenizer(models.BPE())
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    built.train_from_iterator(
+    library.train_from_iterator(
         [TEXT] * 3,
         trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
-    return {name: json.loads(built.to_str())["model"][name] for name in ("vocab", "merges")}
+    return {name: json.loads(library.to_str())["model"][name] for name in ("vocab", "merges")}
 
 
-def merges_of(model: dict[str, Any]) -> dict[str, Any]:
+def tuple_merges(model: dict[str, Any]) -> dict[str, Any]:
     return model | {"merges": [tuple(merge) for merge in model["merges"]]}
 
 
 def qwen() -> Any:
-    return transformers.Qwen2Tokenizer(**merges_of(bytes_bpe(ENDS)), eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    return transformers.Qwen2Tokenizer(
+        **tuple_merges(bytes_bpe(ENDS)), eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
 
 
 def roberta() -> Any:
     mask = tokenizers.AddedToken("<mask>", lstrip=True, special=True)  # as in the published tokenizers
-    return transformers.RobertaTokenizer(**merges_of(bytes_bpe(ROBERTA)), mask_token=mask)
+    return transformers.RobertaTokenizer(**tuple_merges(bytes_bpe(ROBERTA)), mask_token=mask)
 
 
 def xlm_roberta() -> Any:
@@ -101,7 +103,7 @@ KINDS: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
+def load_both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
     """Return our tokenizer and AutoTokenizer's for one folder."""
     model_type, build = KINDS[kind]
     build().save_pretrained(folder)
@@ -112,7 +114,7 @@ def both(folder: Path, kind: str) -> tuple[Tokenizer, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_and_special_tokens_match_auto_tokenizer(kind: str, tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, kind)
+    ours, theirs = load_both(tmp_path, kind)
     for line in LINES:
         # Special tokens that a text spells out are text in our tokenizer.
         ids = theirs(line, split_special_tokens=True)["input_ids"]
@@ -129,7 +131,7 @@ def test_ids_and_special_tokens_match_auto_tokenizer(kind: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["RoBERTa", "XLM-RoBERTa", "DistilBERT"])
 def test_masks_match_auto_tokenizer(kind: str, tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, kind)
+    ours, theirs = load_both(tmp_path, kind)
     for line in ("The <mask> sat", "<mask> cat", "The cat<mask>.", "the <mask> <mask> mat"):
         ids = theirs(line.replace("<mask>", theirs.mask_token))["input_ids"]
         assert [ours.bos_id, *ours.encode_masked(line).tolist(), ours.eos_id] == ids, line

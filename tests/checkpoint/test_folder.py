@@ -193,21 +193,21 @@ def test_readme_describes_the_model(folder: Path) -> None:
 class TestTwoTokenizers:
     """A translator with a separate source vocabulary."""
 
-    OWN = Tokenizer.train(Characters(alphabet="abcdefg"), [])
-    CARD = replace(CARD, tokenizer_hash=tokenizer_hash(TOKENIZER, OWN))
+    SOURCE = Tokenizer.train(Characters(alphabet="abcdefg"), [])
+    CARD = replace(CARD, tokenizer_hash=tokenizer_hash(TOKENIZER, SOURCE))
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        save_model(tmp_path / "model", self.model(), TOKENIZER, self.CARD, source_tokenizer=self.OWN)
+        save_model(tmp_path / "model", self.model(), TOKENIZER, self.CARD, source_tokenizer=self.SOURCE)
         (tmp_path / "model" / "manifest.json").unlink()
         return tmp_path / "model"
 
     def model(self) -> EncoderDecoder:
-        return translator_of(source_vocab_size=self.OWN.vocab_size, share_embeddings=False)
+        return translator_of(source_vocab_size=self.SOURCE.vocab_size, share_embeddings=False)
 
     def test_both_tokenizers_are_restored(self, folder: Path) -> None:
         trained_model, model = load_model(folder), self.model().eval()
-        assert (trained_model.tokenizer.hash, trained_model.source_tokenizer.hash) == (TOKENIZER.hash, self.OWN.hash)
+        assert (trained_model.tokenizer.hash, trained_model.source_tokenizer.hash) == (TOKENIZER.hash, self.SOURCE.hash)
         source, target = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[3, 1, 2]])
         assert torch.equal(trained_model.model(source, target), model(source, target))
 
@@ -237,7 +237,7 @@ class TestTwoTokenizers:
 
     def test_model_with_shared_vocabulary_has_no_source_tokenizer(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="source_tokenizer"):
-            save_model(tmp_path, translator_of(), TOKENIZER, CARD, source_tokenizer=self.OWN)
+            save_model(tmp_path, translator_of(), TOKENIZER, CARD, source_tokenizer=self.SOURCE)
         with pytest.raises(ValueError, match="source_tokenizer"):
             save_model(tmp_path, self.model(), TOKENIZER, CARD)
 
@@ -329,17 +329,19 @@ class TestWords:
             load_model(folder)
 
     def test_tokenizer_of_another_size_is_rejected(self, folder: Path) -> None:
-        other = Tokenizer.train(Characters(), ["abc"])
-        other.save(folder / "tokenizer.json")
+        other_tokenizer = Tokenizer.train(Characters(), ["abc"])
+        other_tokenizer.save(folder / "tokenizer.json")
         with pytest.raises(UserError, match=r"tokenizer.json has 4 ids, but config.json requires \d+; put back"):
             load_model(folder)
         with pytest.raises(ValueError, match=r"tokenizers have .*'tokenizer.json': 4.* ids, but the model"):
-            save_model(folder, model_of(), other, CARD)
+            save_model(folder, model_of(), other_tokenizer, CARD)
 
     def test_another_tokenizer_of_the_same_size_is_rejected(self, folder: Path) -> None:
-        other = Tokenizer.train(Characters(alphabet="".join(map(chr, range(65, 64 + TOKENIZER.vocab_size)))), [])
-        assert other.vocab_size == TOKENIZER.vocab_size
-        other.save(folder / "tokenizer.json")
+        other_tokenizer = Tokenizer.train(
+            Characters(alphabet="".join(map(chr, range(65, 64 + TOKENIZER.vocab_size)))), []
+        )
+        assert other_tokenizer.vocab_size == TOKENIZER.vocab_size
+        other_tokenizer.save(folder / "tokenizer.json")
         with pytest.raises(UserError, match=r"tokenizer.json is not the one that the model was trained with"):
             load_model(folder)
 

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from gguf_models import gpt2, llama, taken_out
+from gguf_models import export_model, gpt2, llama
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -36,15 +36,15 @@ FUZZ = settings(max_examples=50, suppress_health_check=[HealthCheck.function_sco
 def test_written_file_is_read_back(tmp_path: Path) -> None:
     @FUZZ
     @given(
-        told=st.dictionaries(TEXTS.filter(lambda key: key != "general.alignment"), VALUES, max_size=5),
+        fields=st.dictionaries(TEXTS.filter(lambda key: key != "general.alignment"), VALUES, max_size=5),
         sizes=st.dictionaries(TEXTS, SIZES, max_size=4),
     )
-    def check(told: dict[str, Any], sizes: dict[str, list[int]]) -> None:
-        tensors = {name: torch.randn(some) for name, some in sizes.items()}
-        write_gguf(tmp_path / "a.gguf", told, tensors)
+    def check(fields: dict[str, Any], sizes: dict[str, list[int]]) -> None:
+        tensors = {name: torch.randn(shape) for name, shape in sizes.items()}
+        write_gguf(tmp_path / "a.gguf", fields, tensors)
         read = GgufFile(tmp_path / "a.gguf")
-        assert read.settings == told
-        assert {name: type(value) for name, value in read.settings.items()} == {n: type(v) for n, v in told.items()}
+        assert read.settings == fields
+        assert {name: type(value) for name, value in read.settings.items()} == {n: type(v) for n, v in fields.items()}
         assert list(read.locations) == list(tensors)
         assert all(torch.equal(read.tensor(name), tensor) for name, tensor in tensors.items())
 
@@ -53,12 +53,12 @@ def test_written_file_is_read_back(tmp_path: Path) -> None:
 
 def test_written_file_is_read_by_the_gguf_package(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 5), "b": torch.randn(7)}
-    told = {"general.architecture": "x", "n": 7, "t": True, "f": 0.5, "l": ["a", "ä"], "i": [-1, 2], "s": [0.5, -1.5]}
-    write_gguf(tmp_path / "a.gguf", told, tensors)
+    fields = {"general.architecture": "x", "n": 7, "t": True, "f": 0.5, "l": ["a", "ä"], "i": [-1, 2], "s": [0.5, -1.5]}
+    write_gguf(tmp_path / "a.gguf", fields, tensors)
     read = gguf.GGUFReader(tmp_path / "a.gguf")
     found = {name: field.contents() for name, field in read.fields.items() if not name.startswith("GGUF.")}
-    assert found == told
-    assert all((one.data == tensors[one.name].numpy()).all() for one in read.tensors)
+    assert found == fields
+    assert all((entry.data == tensors[entry.name].numpy()).all() for entry in read.tensors)
 
 
 def written_by_theirs(path: Path, alignment: int | None = None, **packed: Any) -> Path:
@@ -84,10 +84,10 @@ def written_by_theirs(path: Path, alignment: int | None = None, **packed: Any) -
 @pytest.mark.parametrize("alignment", [None, 64])
 def test_file_of_the_gguf_package_is_read(alignment: int | None, tmp_path: Path) -> None:
     types = gguf.GGMLQuantizationType
-    drawn = np.random.default_rng(0).standard_normal((3, 256)).astype(np.float32)
+    numbers = np.random.default_rng(0).standard_normal((3, 256)).astype(np.float32)
     kinds = (types.F16, types.BF16, types.Q4_0, types.Q4_1, types.Q5_0, types.Q5_1, types.Q8_0, types.TQ2_0)
-    packed = {kind.name: (gguf.quants.quantize(drawn, kind), kind) for kind in kinds}
-    packed["F32"] = (drawn, types.F32)
+    packed = {kind.name: (gguf.quants.quantize(numbers, kind), kind) for kind in kinds}
+    packed["F32"] = (numbers, types.F32)
     read = GgufFile(written_by_theirs(tmp_path / "a.gguf", alignment, **packed))
     assert read.settings["one.uint64"] == 2**63
     assert read.settings["one.int8"] == -128
@@ -97,23 +97,23 @@ def test_file_of_the_gguf_package_is_read(alignment: int | None, tmp_path: Path)
         expected = data if kind == types.F32 else gguf.quants.dequantize(data, kind)
         assert read.tensor(name).dtype == torch.float32
         assert (read.tensor(name).numpy() == expected).all(), name
-    assert abs(read.tensor("Q8_0").numpy() - drawn).max() < 0.03
-    assert all(where.start % (alignment or 32) == 0 for where in read.locations.values())
+    assert abs(read.tensor("Q8_0").numpy() - numbers).max() < 0.03
+    assert all(location.start % (alignment or 32) == 0 for location in read.locations.values())
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ2_XXS", "MXFP4"])
 def test_any_type_of_the_package_is_unpacked(kind: str, tmp_path: Path) -> None:
-    its = gguf.GGMLQuantizationType[kind]
-    numbers, n_bytes = gguf.GGML_QUANT_SIZES[its]
+    quantization = gguf.GGMLQuantizationType[kind]
+    numbers, n_bytes = gguf.GGML_QUANT_SIZES[quantization]
     data = np.random.default_rng(0).integers(0, 60, (3, 2 * 256 // numbers * n_bytes), dtype=np.uint8)
-    read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(data, its)))
+    read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(data, quantization)))
     assert read.locations["a"].shape == (3, 512)
-    assert np.array_equal(read.tensor("a").numpy(), gguf.quants.dequantize(data, its), equal_nan=True)
+    assert np.array_equal(read.tensor("a").numpy(), gguf.quants.dequantize(data, quantization), equal_nan=True)
 
 
 def test_unsupported_type_is_rejected(tmp_path: Path) -> None:
-    its = gguf.GGMLQuantizationType.I32
-    read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(np.zeros((3, 4), np.int32), its)))
+    quantization = gguf.GGMLQuantizationType.I32
+    read = GgufFile(written_by_theirs(tmp_path / "a.gguf", a=(np.zeros((3, 4), np.int32), quantization)))
     with pytest.raises(UserError, match="a is stored as I32, which the gguf package cannot dequantize"):
         read.tensor("a")
 
@@ -150,7 +150,7 @@ def tensor(name: str, sizes: list[int], kind: int, place: int) -> bytes:
 
 
 HUGE = 2**63
-BROKEN = {
+BROKEN_FILES = {
     "nothing": (b"", r"ends inside a value of 4 bytes"),
     "a pickle": (b"\x80\x04cposix\nsystem\n", r"does not begin with GGUF"),
     "cut short": (header()[:-1], r"ends inside a value of 8 bytes at byte 16"),
@@ -184,21 +184,21 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", BROKEN_FILES)
 def test_impossible_header_is_rejected_without_allocation(case: str, tmp_path: Path) -> None:
-    data, message = BROKEN[case]
+    data, message = BROKEN_FILES[case]
     path = tmp_path / "a.gguf"
     path.write_bytes(data)
     __import__("gguf")
     tracemalloc.start()
     try:
-        with pytest.raises(UserError, match=message) as told:
+        with pytest.raises(UserError, match=message) as error:
             load_model(path)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert str(path) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_header_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,18 +226,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         "llama": llama(0, {**small, "d_ff": 3, "n_kv_heads": None}),
         "gpt2": gpt2(0, {**small, "d_ff": 3}, max_len=5),
     }
-    return [taken_out(folder / name, model).read_bytes() for name, model in models.items()]
+    return [export_model(folder / name, model).read_bytes() for name, model in models.items()]
 
 
 def opens_or_is_refused(data: bytes, path: Path) -> bool:
     """Return whether a file opens; exceptions other than ours fail the test."""
     path.write_bytes(data)
-    told, model = "", None
+    message, model = "", None
     try:
         model = load_model(path).model
     except UserError as error:
-        told = str(error)
-    assert "\n" not in told
+        message = str(error)
+    assert "\n" not in message
     assert model is None or sum(parameter.numel() for parameter in model.parameters()) < 4 * len(data)
     return model is not None
 
@@ -250,15 +250,15 @@ def test_flipped_bytes_give_an_error_or_a_whole_model(n: int, files: list[bytes]
     ends: list[int] = []
     for data in files:
         assert opens_or_is_refused(data, tmp_path / "a.gguf")
-        ends.append(min(where.start for where in GgufFile(tmp_path / "a.gguf").locations.values()))
+        ends.append(min(location.start for location in GgufFile(tmp_path / "a.gguf").locations.values()))
     places = st.one_of(st.integers(0, 600), st.integers(-900, -1), st.integers(0, 20_000))  # the middle has only tokens
 
     @settings(FUZZ, max_examples=n)
-    @given(which=st.integers(0, 1), flips=st.lists(st.tuples(places, st.integers(1, 255)), max_size=4))
-    def check(which: int, flips: list[tuple[int, int]]) -> None:
-        data = bytearray(files[which])
+    @given(index=st.integers(0, 1), flips=st.lists(st.tuples(places, st.integers(1, 255)), max_size=4))
+    def check(index: int, flips: list[tuple[int, int]]) -> None:
+        data = bytearray(files[index])
         for place, value in flips:
-            data[place % ends[which]] ^= value
+            data[place % ends[index]] ^= value
         opens_or_is_refused(bytes(data), tmp_path / "a.gguf")
 
     check()
@@ -270,9 +270,9 @@ def test_flipped_bytes_give_an_error_or_a_whole_model(n: int, files: list[bytes]
 )
 def test_truncated_file_or_file_with_holes_is_rejected(n: int, files: list[bytes], tmp_path: Path) -> None:
     @settings(FUZZ, max_examples=n)
-    @given(which=st.integers(0, 1), start=st.integers(0, 10**6), length=st.integers(1, 40))
-    def check(which: int, start: int, length: int) -> None:
-        data = files[which]
+    @given(index=st.integers(0, 1), start=st.integers(0, 10**6), length=st.integers(1, 40))
+    def check(index: int, start: int, length: int) -> None:
+        data = files[index]
         start %= len(data) - 32  # the padding of the last tensor may be missing
         assert not opens_or_is_refused(data[:start], tmp_path / "a.gguf")
         opens_or_is_refused(data[:start] + data[start + length :], tmp_path / "a.gguf")

@@ -6,9 +6,9 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from converted import saved as saved_with_words
+from converted import save_folder as save_with_words
 from folders_of_others import seeds
-from gguf_models import GPT2, drawn_gpt2, drawn_llama, gpt2, llama, opened_by_theirs, saved, taken_out
+from gguf_models import GPT2, export_model, gpt2, llama, load_in_transformers, random_gpt2, random_llama, save_folder
 
 from tercet.checkpoint import convert, load_model
 from tercet.checkpoint.foreign import gguf_model
@@ -22,29 +22,29 @@ from tercet.nn import ALiBi, Rotary
 def furthest(model: AnyModel, theirs: Any) -> float:
     assert isinstance(model, DecoderOnly)
     tokens = torch.randint(model.vocab_size, (2, 31), generator=torch.Generator().manual_seed(1))
-    found = theirs(tokens) if isinstance(theirs, DecoderOnly) else theirs(input_ids=tokens, use_cache=False).logits
-    return (found - model(tokens)).abs().max().item()
+    logits = theirs(tokens) if isinstance(theirs, DecoderOnly) else theirs(input_ids=tokens, use_cache=False).logits
+    return (logits - model(tokens)).abs().max().item()
 
 
-def twice(tmp_path: Path, model: DecoderOnly) -> None:
+def check_round_trip(tmp_path: Path, model: DecoderOnly) -> None:
     """Export, import and export again: logits and every byte of the file must be the same."""
-    file = taken_out(tmp_path, model)
-    back = load_model(file)
-    assert furthest(model, back.model) < 1e-5
-    again = convert(file, tmp_path / "again", "gguf") / "model.gguf"
-    assert again.read_bytes() == file.read_bytes()
-    assert back.card.name == "small"
+    file = export_model(tmp_path, model)
+    imported = load_model(file)
+    assert furthest(model, imported.model) < 1e-5
+    reexported = convert(file, tmp_path / "again", "gguf") / "model.gguf"
+    assert reexported.read_bytes() == file.read_bytes()
+    assert imported.card.name == "small"
     ours = load_model(convert(file, tmp_path / "in"))
-    state = back.model.state_dict()
-    assert ours.model.spec == back.model.spec
+    state = imported.model.state_dict()
+    assert ours.model.spec == imported.model.spec
     assert all(torch.equal(tensor, state[name]) for name, tensor in ours.model.state_dict().items())
 
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = drawn_llama(seed)
-    file = taken_out(tmp_path, model)
-    theirs = opened_by_theirs(file, monkeypatch)
+    model = random_llama(seed)
+    file = export_model(tmp_path, model)
+    theirs = load_in_transformers(file, monkeypatch)
     assert type(theirs).__name__ == "LlamaForCausalLM"
     assert theirs.config.max_position_embeddings == model.spec.max_len
     assert furthest(model, theirs) < 1e-4
@@ -53,41 +53,41 @@ def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = drawn_gpt2(seed, wide=False)
-    file = taken_out(tmp_path, model)
-    theirs = opened_by_theirs(file, monkeypatch, n_positions=model.spec.max_len)
+    model = random_gpt2(seed, wide=False)
+    file = export_model(tmp_path, model)
+    theirs = load_in_transformers(file, monkeypatch, n_positions=model.spec.max_len)
     assert type(theirs).__name__ == "GPT2LMHeadModel"
     assert furthest(model, theirs) < 1e-4
 
 
 @pytest.mark.parametrize("seed", seeds(12, fast=3))
 def test_round_trip_is_bitwise_identical(seed: int, tmp_path: Path) -> None:
-    twice(tmp_path, (drawn_llama(seed, biased=seed % 3 == 0), drawn_gpt2(seed))[seed % 2])
+    check_round_trip(tmp_path, (random_llama(seed, biased=seed % 3 == 0), random_gpt2(seed))[seed % 2])
 
 
 def test_plain_model_is_restored(tmp_path: Path) -> None:
     for name, model in (("llama", llama(tie_embeddings=True)), ("gpt2", gpt2(tie_embeddings=False))):
-        back = load_model(taken_out(tmp_path / name, model)).model
-        assert back.spec == model.spec
-        state = back.state_dict()
+        imported = load_model(export_model(tmp_path / name, model)).model
+        assert imported.spec == model.spec
+        state = imported.state_dict()
         assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
 def test_missing_rotary_permutation_changes_the_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     monkeypatch.setattr(gguf_model, "_interleave_rows", lambda rows, heads: rows)
-    file = taken_out(tmp_path, model)
+    file = export_model(tmp_path, model)
     assert furthest(model, load_model(file).model) > 1e-2
 
 
 def test_gguf_package_reads_the_file(tmp_path: Path) -> None:
     model = llama(tie_embeddings=True)
-    read = gguf.GGUFReader(taken_out(tmp_path, model))
-    told = {name: field.contents() for name, field in read.fields.items()}
-    assert told["general.architecture"] == "llama"
-    assert (told["llama.attention.head_count_kv"], told["llama.attention.key_length"]) == (2, 6)
-    assert told["llama.rope.freq_base"] == 500.0
-    assert told["tokenizer.ggml.add_bos_token"] is False
+    read = gguf.GGUFReader(export_model(tmp_path, model))
+    fields = {name: field.contents() for name, field in read.fields.items()}
+    assert fields["general.architecture"] == "llama"
+    assert (fields["llama.attention.head_count_kv"], fields["llama.attention.key_length"]) == (2, 6)
+    assert fields["llama.rope.freq_base"] == 500.0
+    assert fields["tokenizer.ggml.add_bos_token"] is False
     tensors = {tensor.name: tensor for tensor in read.tensors}
     assert "output.weight" not in tensors
     assert sum(int(tensor.n_elements) for tensor in read.tensors) == sum(p.numel() for p in model.parameters())
@@ -97,21 +97,21 @@ def test_gguf_package_reads_the_file(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a Llama's file, which tests must copy before they change it."""
-    return taken_out(tmp_path_factory.mktemp("plain"), llama())
+    return export_model(tmp_path_factory.mktemp("plain"), llama())
 
 
-def edited(
+def edit_file(
     folder: Path, file: Path, settings: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None
 ) -> Path:
     """Write another file with some settings and tensors changed, added or (None) removed."""
     read = GgufFile(file)
-    told = {**read.settings, **(settings or {})}
-    kept = {**{name: read.tensor(name) for name in read.locations}, **(tensors or {})}
+    new_settings = {**read.settings, **(settings or {})}
+    new_tensors = {**{name: read.tensor(name) for name in read.locations}, **(tensors or {})}
     path = folder / "edited.gguf"
     write_gguf(
         path,
-        {name: value for name, value in told.items() if value is not None},
-        {name: tensor for name, tensor in kept.items() if tensor is not None},
+        {name: value for name, value in new_settings.items() if value is not None},
+        {name: tensor for name, tensor in new_tensors.items() if tensor is not None},
     )
     return path
 
@@ -141,11 +141,11 @@ def edited(
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str, plain: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path, plain, settings)
-    with pytest.raises(UserError, match=message) as told:
+    file = edit_file(tmp_path, plain, settings)
+    with pytest.raises(UserError, match=message) as error:
         load_model(file)
-    assert str(told.value).startswith(f"{file}: ")
-    assert "\n" not in str(told.value)
+    assert str(error.value).startswith(f"{file}: ")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str, p
     ],
 )
 def test_unexpected_tensors_are_rejected(tensors: dict[str, Any], message: str, plain: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path, plain, tensors=tensors)
-    with pytest.raises(UserError, match=message) as told:
+    file = edit_file(tmp_path, plain, tensors=tensors)
+    with pytest.raises(UserError, match=message) as error:
         load_model(file)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_small_file_does_not_allocate_a_large_model(tmp_path: Path) -> None:
@@ -177,20 +177,20 @@ def test_small_file_does_not_allocate_a_large_model(tmp_path: Path) -> None:
         ("llama", {"token_embd.weight": torch.zeros(1, wide)}, {"llama.embedding_length": wide}),
         ("gpt2", {"token_embd.weight": torch.zeros(1, wide)}, {"gpt2.embedding_length": wide}),
     ):
-        made = llama() if name == "llama" else gpt2()
-        file = edited(tmp_path, taken_out(tmp_path / name, made), settings, tensors)
+        model = llama() if name == "llama" else gpt2()
+        file = edit_file(tmp_path, export_model(tmp_path / name, model), settings, tensors)
         with pytest.raises(UserError, match=r"has shape .* as set by .*embedding_length"):
             load_model(file)
 
 
 def test_missing_biases_become_zeros(plain: Path, tmp_path: Path) -> None:
-    drawn = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     biases = {
-        f"blk.{n}.attn_{part}.bias": torch.randn(size, generator=drawn)
+        f"blk.{n}.attn_{part}.bias": torch.randn(size, generator=generator)
         for n in (0, 1)
         for part, size in (("q", 24), ("k", 12), ("v", 12))
     }
-    state = load_model(edited(tmp_path, plain, tensors=biases)).model.state_dict()
+    state = load_model(edit_file(tmp_path, plain, tensors=biases)).model.state_dict()
     assert torch.equal(state["stack.blocks.1.self_attention.value.bias"], biases["blk.1.attn_v.bias"])
     assert not state["stack.blocks.1.self_attention.out.bias"].any()
     # In a head of width 6, the file stores the pairs (0, 3), (1, 4), (2, 5) side by side.
@@ -199,7 +199,7 @@ def test_missing_biases_become_zeros(plain: Path, tmp_path: Path) -> None:
 
 
 def test_frequency_factors_of_one_are_ignored(plain: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path, plain, tensors={"rope_freqs.weight": torch.ones(3)})
+    file = edit_file(tmp_path, plain, tensors={"rope_freqs.weight": torch.ones(3)})
     assert furthest(llama(), load_model(file).model) == 0
 
 
@@ -216,29 +216,29 @@ def test_frequency_factors_of_one_are_ignored(plain: Path, tmp_path: Path) -> No
     ],
 )  # fmt: skip
 def test_unsupported_options_are_rejected_by_name(model: DecoderOnly, message: str, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "ours", model)
-    with pytest.raises(UserError, match=message) as told:
+    folder = save_folder(tmp_path / "ours", model)
+    with pytest.raises(UserError, match=message) as error:
         convert(folder, tmp_path / "theirs", "gguf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 def test_encoder_is_rejected(tmp_path: Path) -> None:
     model = EncoderOnly(EncoderOnlySpec(vocab_size=11, max_len=7, stack=GPT2))
     with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only can be converted"):
-        convert(saved_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
+        convert(save_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
 
 
 def test_folder_opens_only_with_a_single_file(tmp_path: Path) -> None:
     model = llama(stack={"n_kv_heads": None}, tie_embeddings=True)
-    file = taken_out(tmp_path, model)
+    file = export_model(tmp_path, model)
     assert furthest(model, load_model(file.parent).model) == 0
     assert load_model(file.parent).readme() == (file.parent / "README.md").read_text()
     assert load_model(file).readme() is None  # a README next to a file may be about something else
-    other = file.with_name("other.GGUF")
-    file.rename(other)
-    assert furthest(model, load_model(other).model) == 0
-    other.with_name("more.gguf").write_bytes(b"")
+    renamed = file.with_name("other.GGUF")
+    file.rename(renamed)
+    assert furthest(model, load_model(renamed).model) == 0
+    renamed.with_name("more.gguf").write_bytes(b"")
     with pytest.raises(UserError, match=r"theirs has 2 \.gguf files; pass one of them, such as .*more\.gguf"):
         load_model(file.parent)
     with pytest.raises(UserError, match=r"README\.md is a file; pass its folder, or a \.gguf file"):
@@ -246,23 +246,23 @@ def test_folder_opens_only_with_a_single_file(tmp_path: Path) -> None:
 
 
 def test_tercet_file_is_verified_in_every_way_of_opening(tmp_path: Path) -> None:
-    folder = convert(taken_out(tmp_path, llama()), tmp_path / "again", "gguf")
+    folder = convert(export_model(tmp_path, llama()), tmp_path / "again", "gguf")
     path = folder / "model.gguf"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    for given in (path, folder):
+    for source in (path, folder):
         with pytest.raises(UserError, match=r"model\.gguf is damaged"):
-            load_model(given)
+            load_model(source)
 
 
 def test_conversion_never_overwrites_its_source(tmp_path: Path) -> None:
-    file = taken_out(tmp_path, llama())
+    file = export_model(tmp_path, llama())
     before = file.read_bytes()
     with pytest.raises(UserError, match=r"theirs is the model to convert; choose another folder"):
         convert(file, file.parent, force=True)
     assert file.read_bytes() == before
     convert(file, tmp_path / "ours", "gguf", force=True)
     assert {path.name for path in (tmp_path / "ours").iterdir()} == {"README.md", "manifest.json", "model.gguf"}
-    told = (tmp_path / "ours" / "README.md").read_text()
-    assert told.count("## Open it with llama.cpp") == 1
+    readme = (tmp_path / "ours" / "README.md").read_text()
+    assert readme.count("## Open it with llama.cpp") == 1

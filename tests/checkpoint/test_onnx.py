@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from converted import saved
+from converted import save_folder
 from folders_of_others import seeds, shaken
 
 from tercet.checkpoint import convert
@@ -57,12 +57,12 @@ HEADS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_annotation_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Annotations that are checked while a graph is traced would fix its sizes."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-def stack(draw: random.Random, number: int, **given: Any) -> StackSpec:
+def stack(draw: random.Random, number: int, **overrides: Any) -> StackSpec:
     heads, rms = draw.choice([1, 2, 4]), draw.random() < 0.4
     return replace(
         STACK,
@@ -73,7 +73,7 @@ def stack(draw: random.Random, number: int, **given: Any) -> StackSpec:
             "activation": draw.choice(["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]),
             "gated": draw.random() < 0.5, "placement": draw.choice(["pre", "post", "sandwich", "branch"]),
             "norm": "rms" if rms else "layer", "norm_bias": not rms, "qk_norm": draw.random() < 0.3,
-            **given,
+            **overrides,
         },
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def common(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def drawn(family: str, seed: int) -> AnyModel:
+def random_model(family: str, seed: int) -> AnyModel:
     draw = random.Random(seed)
     if family == "writing":
         return shaken(DecoderOnly(DecoderOnlySpec(stack=stack(draw, seed), **common(draw))), seed)
@@ -96,24 +96,24 @@ def drawn(family: str, seed: int) -> AnyModel:
             stack=stack(draw, seed), **HEADS[seed % 5 if seed < 5 else draw.randrange(5)], **common(draw)
         )
         return shaken(EncoderOnly(spec), seed)
-    own = draw.random() < 0.4
+    separate = draw.random() < 0.4
     spec = EncoderDecoderSpec(
-        encoder=stack(draw, seed), decoder=stack(draw, seed // 5), share_embeddings=not own,
-        source_vocab_size=13 if own else None, logit_bias=draw.random() < 0.5, **common(draw),
+        encoder=stack(draw, seed), decoder=stack(draw, seed // 5), share_embeddings=not separate,
+        source_vocab_size=13 if separate else None, logit_bias=draw.random() < 0.5, **common(draw),
     )  # fmt: skip
     return shaken(EncoderDecoder(spec), seed)
 
 
-def taken_out(tmp_path: Path, model: AnyModel) -> Path:
+def export_model(tmp_path: Path, model: AnyModel) -> Path:
     source_size = getattr(model.spec, "source_vocab_size", None)
-    return convert(saved(tmp_path / "ours", model, source_size), tmp_path / "theirs", "onnx")
+    return convert(save_folder(tmp_path / "ours", model, source_size), tmp_path / "theirs", "onnx")
 
 
 def answers(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
     session = onnxruntime.InferenceSession(path)
-    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    arrays = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
     names = [output.name for output in session.get_outputs()]
-    return {name: torch.from_numpy(array) for name, array in zip(names, found, strict=True)}
+    return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
 def token_mask(batch: int, length: int) -> torch.Tensor:
@@ -123,9 +123,9 @@ def token_mask(batch: int, length: int) -> torch.Tensor:
     return real
 
 
-def away(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    assert found.shape == wanted.shape
-    return (found - wanted).abs().max().item()
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    return (found - expected).abs().max().item()
 
 
 @torch.no_grad()
@@ -135,7 +135,7 @@ def furthest(model: AnyModel, folder: Path) -> float:
     for batch, length in SHAPES:
         tokens = torch.randint(model.vocab_size, (batch, length))
         if isinstance(model, DecoderOnly):
-            worst = max(worst, away(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)))
+            worst = max(worst, distance(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)))
         elif isinstance(model, EncoderOnly):
             worst = max(worst, *furthest_reading(model, folder, tokens))
         else:
@@ -144,18 +144,18 @@ def furthest(model: AnyModel, folder: Path) -> float:
             mask = real.long()
             memory = answers(folder / "encoder.onnx", input_ids=source, attention_mask=mask)["memory"]
             expected = model.encode(source, token_mask=real)
-            given = {"decoder_input_ids": tokens, "memory": memory, "attention_mask": mask}
-            logits = answers(folder / "decoder.onnx", **given)["logits"]
-            worst = max(worst, away(memory[real], expected[real]))
-            worst = max(worst, away(logits, model(source, tokens, source_token_mask=real)))
+            inputs = {"decoder_input_ids": tokens, "memory": memory, "attention_mask": mask}
+            logits = answers(folder / "decoder.onnx", **inputs)["logits"]
+            worst = max(worst, distance(memory[real], expected[real]))
+            worst = max(worst, distance(logits, model(source, tokens, source_token_mask=real)))
     return worst
 
 
 def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> list[float]:
     spec, real = model.spec, token_mask(*tokens.shape)
     segments = torch.randint(spec.n_segments, tokens.shape) if spec.n_segments > 1 else None
-    given = {} if segments is None else {"token_type_ids": segments}
-    found = answers(folder / "model.onnx", input_ids=tokens, attention_mask=real.long(), **given)
+    segment_inputs = {} if segments is None else {"token_type_ids": segments}
+    found = answers(folder / "model.onnx", input_ids=tokens, attention_mask=real.long(), **segment_inputs)
     hidden = model.hidden(tokens, token_mask=real, segments=segments)
     expected = {"hidden": hidden}
     if spec.masked_head is not None:
@@ -168,7 +168,7 @@ def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> 
         expected["classes"] = model.classify(hidden, real)
     assert list(found) == list(expected)
     return [
-        away(found[name][real], tensor[real]) if tensor.shape[:2] == real.shape else away(found[name], tensor)
+        distance(found[name][real], tensor[real]) if tensor.shape[:2] == real.shape else distance(found[name], tensor)
         for name, tensor in expected.items()
     ]
 
@@ -176,8 +176,8 @@ def furthest_reading(model: EncoderOnly, folder: Path, tokens: torch.Tensor) -> 
 @pytest.mark.parametrize("seed", seeds(20, fast=0, slow=0))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_scores_match_at_any_shape(family: str, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = drawn(family, seed)
-    folder = taken_out(tmp_path, model)
+    model = random_model(family, seed)
+    folder = export_model(tmp_path, model)
     assert capfd.readouterr() == ("", "")
     assert furthest(model, folder) < 1e-4
 
@@ -186,7 +186,7 @@ def test_scores_match_at_any_shape(family: str, seed: int, tmp_path: Path, capfd
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_traced_modules_match_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the modules before they become graphs; the model must be left unchanged."""
-    model = drawn(family, seed)
+    model = random_model(family, seed)
     assert furthest_traced(model, monkeypatch) < 1e-5
     assert all("forward" not in vars(part) for part in model.modules())
 
@@ -195,37 +195,37 @@ def furthest_traced(model: AnyModel, monkeypatch: pytest.MonkeyPatch) -> float:
     """Return the result of `furthest` for the modules that are traced."""
     graphs = {graph.name: graph for graph in onnx_graphs.graphs_of(model)}
 
-    def answered(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def run_module(path: Path, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         graph = graphs[path.name]
         assert list(graph.inputs) == list(inputs)
-        found = graph.module(**inputs)
-        return dict(zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+        outputs = graph.module(**inputs)
+        return dict(zip(graph.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
 
-    monkeypatch.setitem(globals(), "answers", answered)
+    monkeypatch.setitem(globals(), "answers", run_module)
     return furthest(model, Path())
 
 
 def test_row_of_padding_gives_no_nan() -> None:
     for family in ("reading", "translating"):
-        graph = onnx_graphs.graphs_of(drawn(family, 0))[0]
+        graph = onnx_graphs.graphs_of(random_model(family, 0))[0]
         inputs = {name: torch.zeros(2, 5, dtype=torch.long) for name in graph.inputs}
-        found = graph.module(**inputs)
-        assert all(tensor.isfinite().all() for tensor in (found if isinstance(found, tuple) else (found,)))
+        outputs = graph.module(**inputs)
+        assert all(tensor.isfinite().all() for tensor in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
-EXPORTED = {"writing": 18, "reading": 6, "translating": 8}  # seeds
+EXPORTED_SEEDS = {"writing": 18, "reading": 6, "translating": 8}  # seeds
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[AnyModel, Path]]:
     """Convert one model of each family and return them with their folders."""
-    made: dict[str, tuple[AnyModel, Path]] = {}
+    models: dict[str, tuple[AnyModel, Path]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        for family, number in EXPORTED.items():
-            model = drawn(family, number)
-            made[family] = model, taken_out(tmp_path_factory.mktemp(family), model)
-    return made
+        for family, number in EXPORTED_SEEDS.items():
+            model = random_model(family, number)
+            models[family] = model, export_model(tmp_path_factory.mktemp(family), model)
+    return models
 
 
 FILES = {
@@ -240,8 +240,8 @@ FILES = {
 def test_exported_graphs_match_and_have_dynamic_sizes(family: str, exported: dict[str, tuple[AnyModel, Path]]) -> None:
     model, folder = exported[family]
     assert furthest(model, folder) < 1e-4
-    own = {"source_tokenizer.json"} if getattr(model.spec, "source_vocab_size", None) else set()
-    assert {path.name for path in folder.iterdir()} == FILES[family] | own | {
+    tokenizer_files = {"source_tokenizer.json"} if getattr(model.spec, "source_vocab_size", None) else set()
+    assert {path.name for path in folder.iterdir()} == FILES[family] | tokenizer_files | {
         "tokenizer.json",
         "README.md",
         "manifest.json",
@@ -271,36 +271,36 @@ def test_code_in_the_readme_runs(
     code = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     assert len(code) == 1
     assert len(code[0].splitlines()) <= 16
-    told: dict[str, Any] = {}
-    exec(code[0], told)
+    namespace: dict[str, Any] = {}
+    exec(code[0], namespace)
     if isinstance(model, EncoderOnly):
         graph = onnx_graphs.graphs_of(model)[0]
-        expected = graph.module(**{name: torch.from_numpy(array) for name, array in told["inputs"].items()})
-        assert list(told["outputs"]) == list(graph.outputs)
-        assert away(torch.from_numpy(told["outputs"]["hidden"]), expected[0]) < 1e-4
+        expected = graph.module(**{name: torch.from_numpy(array) for name, array in namespace["inputs"].items()})
+        assert list(namespace["outputs"]) == list(graph.outputs)
+        assert distance(torch.from_numpy(namespace["outputs"]["hidden"]), expected[0]) < 1e-4
         return
     assert capsys.readouterr().out.strip()
-    ids = torch.tensor([told["ids"]])
-    begun = len(told["tokenizer"].encode("The").ids) if isinstance(model, DecoderOnly) else 1
+    ids = torch.tensor([namespace["ids"]])
+    n_prompt = len(namespace["tokenizer"].encode("The").ids) if isinstance(model, DecoderOnly) else 1
     with torch.no_grad():
         if isinstance(model, DecoderOnly):
             logits = model(ids)
         else:
             assert isinstance(model, EncoderDecoder)
-            logits = model(torch.from_numpy(told["source"]), ids)
-    assert ids.shape[1] > begun
-    assert torch.equal(logits.argmax(-1)[0, begun - 1 : -1], ids[0, begun:])
+            logits = model(torch.from_numpy(namespace["source"]), ids)
+    assert ids.shape[1] > n_prompt
+    assert torch.equal(logits.argmax(-1)[0, n_prompt - 1 : -1], ids[0, n_prompt:])
 
 
 @pytest.mark.slow
 def test_large_weights_are_external_and_tied_ones_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_folder, "LARGE", 100)
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=1000, max_len=MAX_LEN, stack=STACK)), 0)
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     assert {"model.onnx", "model.onnx.data"} < {path.name for path in folder.iterdir()}
-    kept = sum(int(np.prod(tensor.dims)) for tensor in onnx.load(folder / "model.onnx").graph.initializer)
+    n_stored = sum(int(np.prod(tensor.dims)) for tensor in onnx.load(folder / "model.onnx").graph.initializer)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert n_parameters <= kept < n_parameters + 100  # the rest are constants
+    assert n_parameters <= n_stored < n_parameters + 100  # the rest are constants
     assert furthest(model, folder) < 1e-4
     convert(tmp_path / "ours", folder, force=True)
     assert not {"model.onnx", "model.onnx.data"} & {path.name for path in folder.iterdir()}
@@ -309,26 +309,26 @@ def test_large_weights_are_external_and_tied_ones_stored_once(tmp_path: Path, mo
 @pytest.mark.exhaustive
 def test_context_of_one_token_is_exported(tmp_path: Path) -> None:
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=11, max_len=1, stack=STACK)), 0)
-    folder = taken_out(tmp_path, model)
+    folder = export_model(tmp_path, model)
     tokens = torch.randint(11, (3, 1))
     with torch.no_grad():
-        assert away(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)) < 1e-5
+        assert distance(answers(folder / "model.onnx", input_ids=tokens)["logits"], model(tokens)) < 1e-5
 
 
 def test_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graphs, "rotate", lambda x, rotation: x)  # keys are still rotated
-    assert furthest_traced(drawn("writing", 2), monkeypatch) > 1e-2
+    assert furthest_traced(random_model("writing", 2), monkeypatch) > 1e-2
 
 
 def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
-    def missing(name: str, *more: Any) -> Any:
+    def missing(name: str, *args: Any) -> Any:
         if name == "onnxscript":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *more)
+        return real(name, *args)
 
-    folder = saved(tmp_path / "ours", drawn("writing", 0))
+    folder = save_folder(tmp_path / "ours", random_model("writing", 0))
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(UserError, match=r"needs the package onnxscript; pip install 'tercet\[export\]'"):
         convert(folder, tmp_path / "theirs", "onnx")
@@ -341,7 +341,7 @@ def test_code_in_the_exporting_guide_runs(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "exporting.md").read_text()
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=17, max_len=29, stack=STACK)), 0)
-    source = saved(tmp_path / "ours", model)
+    source = save_folder(tmp_path / "ours", model)
     commands = re.findall(r"^tercet convert runs/mine (\S+) --to (\S+)", page, re.MULTILINE)
     assert dict(commands) == {"mine-hf": "hf", "mine-ct2": "ctranslate2", "mine-onnx": "onnx", "mine-gguf": "gguf"}
     for folder, kind in commands:
@@ -360,17 +360,17 @@ def test_code_in_the_exporting_guide_runs(
     "family", [pytest.param(family, marks=pytest.mark.exhaustive) for family in ("writing", "reading", "translating")]
 )
 def test_every_kind_of_block_is_exported(family: str, tmp_path: Path) -> None:
-    told = StackSpec(
+    stack_spec = StackSpec(
         d_model=16, n_layers=2, n_heads=2, d_ff=20, norm="layer_std", parallel=True, final_norm=False,
         bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40),
     )  # fmt: skip
     sizes: dict[str, Any] = {"vocab_size": 17, "max_len": MAX_LEN}
-    made: AnyModel
+    fresh_model: AnyModel
     if family == "writing":
-        made = DecoderOnly(DecoderOnlySpec(stack=told, logit_bias=True, **sizes))
+        fresh_model = DecoderOnly(DecoderOnlySpec(stack=stack_spec, logit_bias=True, **sizes))
     elif family == "reading":
-        made = EncoderOnly(EncoderOnlySpec(stack=told, **sizes))
+        fresh_model = EncoderOnly(EncoderOnlySpec(stack=stack_spec, **sizes))
     else:
-        made = EncoderDecoder(EncoderDecoderSpec(encoder=told, decoder=told, **sizes))
-    model = shaken(made, 1)
-    assert furthest(model, taken_out(tmp_path, model)) < 1e-4
+        fresh_model = EncoderDecoder(EncoderDecoderSpec(encoder=stack_spec, decoder=stack_spec, **sizes))
+    model = shaken(fresh_model, 1)
+    assert furthest(model, export_model(tmp_path, model)) < 1e-4

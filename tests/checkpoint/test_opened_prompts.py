@@ -8,7 +8,7 @@ import pytest
 import transformers
 from converted import auto_tokenizer
 from folders_of_others import words
-from gguf_models import BYTES, llama, saved
+from gguf_models import BYTES, llama, save_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
@@ -21,7 +21,7 @@ TEXTS = ("the cat", " sat\non", "", "<bos>", "w5 w6")
 BOS, EOS = ("<s>", 1), ("</s>", 2)
 
 
-def processed(*, single: str, special: tuple[tuple[str, int], ...] = (BOS, EOS)) -> Tokenizer:
+def make_tokenizer(*, single: str, special: tuple[tuple[str, int], ...] = (BOS, EOS)) -> Tokenizer:
     library = words(11)
     library.post_processor = processors.TemplateProcessing(single=single, pair=None, special_tokens=list(special))
     return Tokenizer(library)
@@ -38,7 +38,7 @@ def processed(*, single: str, special: tuple[tuple[str, int], ...] = (BOS, EOS))
     ],
 )
 def test_opening_is_read_from_the_post_processor(single: str, opening: tuple[int, ...]) -> None:
-    tokenizer = processed(single=single)
+    tokenizer = make_tokenizer(single=single)
     assert tokenizer.opening == opening
     assert tokenizer.encode("w5 w6") == [5, 6], "a document's ids have no prefix"
     assert encode_prompt(tokenizer, "w5 w6") == [*opening, 5, 6]
@@ -51,8 +51,8 @@ def test_opening_is_read_from_a_sequence_of_post_processors() -> None:
     template = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[BOS])
     library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
     assert Tokenizer(library).opening == (1,)
-    again = processors.TemplateProcessing(single="</s> $A", pair=None, special_tokens=[EOS])
-    library.post_processor = processors.Sequence([template, again])
+    second = processors.TemplateProcessing(single="</s> $A", pair=None, special_tokens=[EOS])
+    library.post_processor = processors.Sequence([template, second])
     tokenizer = Tokenizer(library)
     assert encode_prompt(tokenizer, "w5") == library.encode("w5").ids == [1, 5]
     library.post_processor = processors.BertProcessing(EOS, BOS)
@@ -63,13 +63,13 @@ def test_opening_is_read_from_a_sequence_of_post_processors() -> None:
 @given(ids=st.lists(st.integers(0, 10), max_size=3))
 def test_another_opening_is_kept(ids: list[int]) -> None:
     tokenizer = Tokenizer(words(11)).with_ids(eos_id=7, pad_id=3)
-    told = tokenizer.with_opening(ids)
-    assert told.opening == tuple(ids)
-    again = Tokenizer.from_json(told.to_json())
-    assert again.opening == tuple(ids)
-    assert (told.eos_id, told.pad_id, told.bos_id) == (7, 3, 1)
-    assert told.encode("w5") == again.encode("w5") == [5]
-    assert told.with_opening([]).opening == ()
+    opening_tokenizer = tokenizer.with_opening(ids)
+    assert opening_tokenizer.opening == tuple(ids)
+    restored = Tokenizer.from_json(opening_tokenizer.to_json())
+    assert restored.opening == tuple(ids)
+    assert (opening_tokenizer.eos_id, opening_tokenizer.pad_id, opening_tokenizer.bos_id) == (7, 3, 1)
+    assert opening_tokenizer.encode("w5") == restored.encode("w5") == [5]
+    assert opening_tokenizer.with_opening([]).opening == ()
 
 
 def test_invalid_opening_id_is_rejected() -> None:
@@ -96,35 +96,35 @@ def a_llama(folder: Path, tokenizer: Any) -> Path:
 @pytest.mark.parametrize("opens", [True, False])
 def test_prompts_match_llama_in_transformers(opens: bool, tmp_path: Path) -> None:
     names = ["<unk>", "<s>", "</s>", "▁", *"thecaswon456"]
-    made = transformers.LlamaTokenizer(
+    tokenizer = transformers.LlamaTokenizer(
         vocab={name: number for number, name in enumerate(names)}, merges=[], add_bos_token=opens
     )
-    folder = a_llama(tmp_path / "theirs", made)
+    folder = a_llama(tmp_path / "theirs", tokenizer)
     theirs, ours = auto_tokenizer(folder), load_model(folder).tokenizer
     assert ours.opening == ((1,) if opens else ())
     for text in ("the cat", "w5 w6", "sea", "a  sat"):
         assert encode_prompt(ours, text) == theirs(text).input_ids, text
-    back = load_model(convert(folder, tmp_path / "ours")).tokenizer
+    reloaded = load_model(convert(folder, tmp_path / "ours")).tokenizer
     out = convert(tmp_path / "ours", tmp_path / "out", "hf")
     for text in ("the cat", "sea"):
-        assert encode_prompt(back, text) == auto_tokenizer(out)(text).input_ids == theirs(text).input_ids
+        assert encode_prompt(reloaded, text) == auto_tokenizer(out)(text).input_ids == theirs(text).input_ids
 
 
-@pytest.mark.parametrize("told", [True, False, None])
-def test_add_bos_setting_changes_nothing_as_in_transformers(told: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("add_bos", [True, False, None])
+def test_add_bos_setting_changes_nothing_as_in_transformers(add_bos: bool | None, tmp_path: Path) -> None:
     library = words(11)
     library.post_processor = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[BOS])
-    made = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
-    folder = a_llama(tmp_path / "theirs", made)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
+    folder = a_llama(tmp_path / "theirs", tokenizer)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
     config.pop("add_bos_token", None)
-    path.write_text(json.dumps(config if told is None else {**config, "add_bos_token": told}))
+    path.write_text(json.dumps(config if add_bos is None else {**config, "add_bos_token": add_bos}))
     assert encode_prompt(load_model(folder).tokenizer, "w5 w6") == auto_tokenizer(folder)("w5 w6").input_ids
 
 
 def test_opening_survives_every_kind_of_folder(tmp_path: Path) -> None:
-    source = saved(tmp_path / "ours", llama(), BYTES.with_opening([1]))
+    source = save_folder(tmp_path / "ours", llama(), BYTES.with_opening([1]))
     for to in (None, "hf", "gguf"):
         folder = convert(source, tmp_path / str(to), to)
         tokenizer = load_model(folder).tokenizer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted_models import BERT, MODELS, randomized
+from adapted_models import BERT, MODELS, randomize
 from torch import Tensor
 
 from tercet.checkpoint import Card, convert, load_model, read_spec, save_model
@@ -44,7 +44,7 @@ def run_of(name: str, folder: Path, targets: tuple[str, ...] = ("all",)) -> Path
     """Write the folder of a run with an adapter: `pretrained/` and `best/`."""
     tokenizer = words()
     plain = {**MODELS[name], "vocab_size": tokenizer.vocab_size}
-    model = randomized(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
+    model = randomize(build(parse(SPECS[plain["family"]], plain), seed=1), 2)
     save_model(folder / "pretrained", model, tokenizer, Card(name="base"))
     add_lora(model, LoRA(rank=3, alpha=5.0, targets=targets))
     for layer in lora_layers(model).values():
@@ -66,10 +66,10 @@ def logits(model: Any) -> Tensor:
             return model.classify(model.hidden(ids), None)
         if isinstance(model, torch.nn.Module) and not hasattr(model, "config"):
             return model(ids)
-        given = (
+        inputs = (
             {"decoder_input_ids": ids, "input_ids": source} if model.config.is_encoder_decoder else {"input_ids": ids}
         )
-        return model(**given).logits
+        return model(**inputs).logits
 
 
 def theirs(folder: Path) -> Any:
@@ -81,11 +81,11 @@ def theirs(folder: Path) -> Any:
 def test_exported_adapter_is_the_same_in_peft(name: str, tmp_path: Path) -> None:
     run = run_of(name, tmp_path / "run")
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
-    before = logits(base)
-    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    base_logits = logits(base)
+    peft_model = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
     expected = logits(load_model(run).model)
-    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
-    assert (before - expected).abs().max() > 0.1
+    torch.testing.assert_close(logits(peft_model.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+    assert (base_logits - expected).abs().max() > 0.1
     merged = theirs(convert(run, tmp_path / "merged", "hf", merge=True))
     torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
 
@@ -108,9 +108,9 @@ def test_adapter_opens_by_itself_next_to_its_base(
     assert (settings["base_model_name_or_path"], settings["task_type"]) == ("base", task_type)
     monkeypatch.chdir(tmp_path)  # the current folder of both commands
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise peft requests a tokenizer from the hub
-    adapted = getattr(peft, opener).from_pretrained("adapter").eval()
+    peft_model = getattr(peft, opener).from_pretrained("adapter").eval()
     expected = logits(load_model(run).model)
-    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(peft_model.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_regression_values_keep_their_unit_in_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,42 +119,42 @@ def test_regression_values_keep_their_unit_in_peft(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(MODELS, "bert", {**BERT, "classifier": {"labels": ["n"], "pooling": "pooler", **scale}})
     run = run_of("bert", tmp_path / "run")
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
-    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    peft_model = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
     expected = -7 + 3 * logits(load_model(run).model)
-    torch.testing.assert_close(logits(adapted.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(peft_model.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_adapter_of_part_of_a_fused_matrix_is_the_same_in_peft(tmp_path: Path) -> None:
     """Adapters of GPT-2's fused matrix for the values only, with another rank in one layer."""
     run = run_of("gpt2", tmp_path / "run", targets=("value", "down"))
     base = theirs(convert(run / "pretrained", tmp_path / "base", "hf"))
-    adapted = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
-    torch.testing.assert_close(logits(adapted.get_base_model()), logits(load_model(run).model), rtol=1e-4, atol=1e-4)
+    peft_model = peft.PeftModel.from_pretrained(base, convert(run, tmp_path / "adapter", "peft")).eval()
+    torch.testing.assert_close(logits(peft_model.get_base_model()), logits(load_model(run).model), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "stabilised"), [(name, number % 2 == 0) for number, name in enumerate(MODELS)])
-def test_imported_adapter_is_the_same_as_in_peft(name: str, stabilised: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "use_rslora"), [(name, number % 2 == 0) for number, name in enumerate(MODELS)])
+def test_imported_adapter_is_the_same_as_in_peft(name: str, use_rslora: bool, tmp_path: Path) -> None:
     base = convert(run_of(name, tmp_path / "run") / "pretrained", tmp_path / "base", "hf")
     settings = peft.LoraConfig(
-        r=3, lora_alpha=7, target_modules=THEIR_TARGETS[name], init_lora_weights=False, use_rslora=stabilised,
+        r=3, lora_alpha=7, target_modules=THEIR_TARGETS[name], init_lora_weights=False, use_rslora=use_rslora,
         fan_in_fan_out=name == "gpt2", modules_to_save=["classifier"] if name == "bert" else None,
         alpha_pattern={THEIR_TARGETS[name][0]: 11},
     )  # fmt: skip
     torch.manual_seed(3)
-    adapted = peft.get_peft_model(theirs(base), settings).eval()
+    peft_model = peft.get_peft_model(theirs(base), settings).eval()
     if name == "bert":
-        adapted.get_base_model().classifier.modules_to_save.default.weight.data.normal_()
-    expected = logits(adapted.get_base_model())
-    adapted.save_pretrained(tmp_path / "adapter")
+        peft_model.get_base_model().classifier.modules_to_save.default.weight.data.normal_()
+    expected = logits(peft_model.get_base_model())
+    peft_model.save_pretrained(tmp_path / "adapter")
     config = tmp_path / "adapter" / "adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": str(base)}))
     trained_model = load_model(tmp_path / "adapter")
     torch.testing.assert_close(logits(trained_model.model), expected, rtol=1e-4, atol=1e-4)
     assert trained_model.adapter is not None
     assert read_spec(tmp_path / "adapter") == trained_model.model.spec
-    again = convert(tmp_path / "adapter", tmp_path / "again", "peft")  # and back
-    back = peft.PeftModel.from_pretrained(theirs(base), again).eval()
-    torch.testing.assert_close(logits(back.get_base_model()), expected, rtol=1e-4, atol=1e-4)
+    exported = convert(tmp_path / "adapter", tmp_path / "again", "peft")  # and back
+    reloaded = peft.PeftModel.from_pretrained(theirs(base), exported).eval()
+    torch.testing.assert_close(logits(reloaded.get_base_model()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_exported_adapter_opens_on_a_tercet_model(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_exported_adapter_opens_on_a_tercet_model(tmp_path: Path) -> None:
 
 
 def test_adapter_of_another_model_is_rejected(tmp_path: Path) -> None:
-    run, other = run_of("llama", tmp_path / "run"), run_of("gpt2", tmp_path / "other")
+    run, other_run = run_of("llama", tmp_path / "run"), run_of("gpt2", tmp_path / "other")
     adapter = convert(run, tmp_path / "adapter", "peft")
     config = adapter / "adapter_config.json"
     plain = json.loads(config.read_text())
-    config.write_text(json.dumps({**plain, "base_model_name_or_path": str(other / "pretrained")}))
+    config.write_text(json.dumps({**plain, "base_model_name_or_path": str(other_run / "pretrained")}))
     (adapter / "manifest.json").unlink()
     with pytest.raises(UserError, match="does not fit this model, which has no "):
         load_model(adapter)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import opened_by_theirs, saved, there_and_back
-from folders_of_others import shaken, written
+from converted import load_in_transformers, round_trip, save_folder
+from folders_of_others import shaken, write_folder
 
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.foreign import onnx_graphs
@@ -33,11 +33,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def theirs(family: str, kind: str, seed: int = 1, **config: Any) -> Any:
-    made = getattr(transformers, f"{family}Config")(
+    their_config = getattr(transformers, f"{family}Config")(
         vocab_size=V, max_position_embeddings=19, pad_token_id=1, **SIZES[family], **{**KINDS[kind], **config}
     )
     torch.manual_seed(seed)
-    return shaken(getattr(transformers, f"{family}ForSequenceClassification")(made), seed)
+    return shaken(getattr(transformers, f"{family}ForSequenceClassification")(their_config), seed)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,20 +63,20 @@ def our_numbers(model: EncoderOnly) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", SIZES)
 def test_transformers_folders_are_read_and_written(family: str, kind: str, tmp_path: Path) -> None:
-    other = theirs(family, kind)
-    folder = written(tmp_path / "theirs", other)
+    reference = theirs(family, kind)
+    folder = write_folder(tmp_path / "theirs", reference)
     model = load_model(folder).require("classify").model
     assert model.spec.classifier is not None
     assert model.spec.classifier.problem_type == kind
     assert read_spec(folder) == model.spec
-    torch.testing.assert_close(our_numbers(model), their_logits(other), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(our_numbers(model), their_logits(reference), rtol=1e-4, atol=1e-5)
     out = convert(folder, tmp_path / "again", "hf")
     assert json.loads((out / "config.json").read_text())["problem_type"] == kind
-    again = opened_by_theirs(out, transformers.AutoModelForSequenceClassification)
-    assert again.config.num_labels == KINDS[kind]["num_labels"]
-    torch.testing.assert_close(their_logits(again), their_logits(other), rtol=1e-4, atol=1e-5)
+    reexported = load_in_transformers(out, transformers.AutoModelForSequenceClassification)
+    assert reexported.config.num_labels == KINDS[kind]["num_labels"]
+    torch.testing.assert_close(their_logits(reexported), their_logits(reference), rtol=1e-4, atol=1e-5)
     if family != "Roberta":  # RoBERTa is written as BERT
-        there_and_back(tmp_path, folder)
+        round_trip(tmp_path, folder)
 
 
 def regression(width: int = 20, *, mean: float = -250.0, std: float = 40.0, **spec: Any) -> EncoderOnly:
@@ -85,11 +85,11 @@ def regression(width: int = 20, *, mean: float = -250.0, std: float = 40.0, **sp
     )
     stack = StackSpec(d_model=width, n_layers=1, n_heads=2, d_ff=29, placement="post", norm_eps=1e-12)
     settings = {"n_segments": 2, **spec}
-    made = EncoderOnlySpec(
+    model_spec = EncoderOnlySpec(
         vocab_size=V, max_len=19, stack=stack, classifier=head, embedding_norm=True, pooler=True, masked_head=None,
         **settings,
     )  # fmt: skip
-    return shaken(EncoderOnly(made, seed=2), 3)
+    return shaken(EncoderOnly(model_spec, seed=2), 3)
 
 
 @pytest.mark.parametrize("spec", [{}, {"n_segments": 0, "pooler_activation": "relu"}], ids=["BERT", "DistilBERT"])
@@ -97,20 +97,20 @@ def test_scale_is_folded_into_the_exported_head(spec: dict[str, Any], tmp_path: 
     ours = regression(**spec)
     numbers = our_numbers(ours)
     assert numbers.std() > 1
-    out = convert(saved(tmp_path / "ours", ours), tmp_path / "theirs", "hf")
+    out = convert(save_folder(tmp_path / "ours", ours), tmp_path / "theirs", "hf")
     config = json.loads((out / "config.json").read_text())
     assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "stars"})
-    other = opened_by_theirs(out, transformers.AutoModelForSequenceClassification)
-    torch.testing.assert_close(their_logits(other), numbers, rtol=1e-5, atol=1e-3)
+    exported = load_in_transformers(out, transformers.AutoModelForSequenceClassification)
+    torch.testing.assert_close(their_logits(exported), numbers, rtol=1e-5, atol=1e-3)
     # Their loss for these numbers is zero, so both libraries define regression in the same way.
     tokens, mask = batch()
-    loss = other(input_ids=tokens, attention_mask=mask.long(), labels=numbers[:, 0]).loss
+    loss = exported(input_ids=tokens, attention_mask=mask.long(), labels=numbers[:, 0]).loss
     assert loss.item() < 1e-5
-    back = load_model(out).require("classify").model
-    assert back.spec.classifier == replace(ours.spec.classifier, target_mean=0.0, target_std=1.0)  # pyright: ignore
-    torch.testing.assert_close(our_numbers(back), numbers, rtol=1e-5, atol=1e-3)
-    again = load_model(convert(tmp_path / "ours", tmp_path / "again")).model
-    assert again.spec == ours.spec, "Tercet folders keep the scale"
+    reloaded = load_model(out).require("classify").model
+    assert reloaded.spec.classifier == replace(ours.spec.classifier, target_mean=0.0, target_std=1.0)  # pyright: ignore
+    torch.testing.assert_close(our_numbers(reloaded), numbers, rtol=1e-5, atol=1e-3)
+    copied = load_model(convert(tmp_path / "ours", tmp_path / "again")).model
+    assert copied.spec == ours.spec, "Tercet folders keep the scale"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,19 +119,19 @@ def test_graphs_have_the_same_outputs(kind: str, monkeypatch: pytest.MonkeyPatch
     if kind != "regression":
         head = Classifier(labels=("a", "b", "c"), problem_type=kind, dropout=0.0)  # pyright: ignore[reportArgumentType]
         model = shaken(EncoderOnly(replace(model.spec, classifier=head)), 4)
-    before = our_numbers(model)
+    expected = our_numbers(model)
     [graph] = onnx_graphs.graphs_of(model)
     tokens, mask = batch()
     outputs = graph.module(tokens, mask.long(), torch.zeros_like(tokens))
-    torch.testing.assert_close(outputs[graph.outputs.index("classes")], before, rtol=1e-5, atol=1e-3)
-    assert torch.equal(our_numbers(model), before), "the model is unchanged"
+    torch.testing.assert_close(outputs[graph.outputs.index("classes")], expected, rtol=1e-5, atol=1e-3)
+    assert torch.equal(our_numbers(model), expected), "the model is unchanged"
 
 
 @pytest.mark.exhaustive
 def test_onnxruntime_has_the_same_outputs(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ours = regression()
-    out = convert(saved(tmp_path / "ours", ours), tmp_path / "theirs", "onnx")
+    out = convert(save_folder(tmp_path / "ours", ours), tmp_path / "theirs", "onnx")
     tokens, mask = batch()
     inputs = {"input_ids": tokens, "attention_mask": mask.long(), "token_type_ids": torch.zeros_like(tokens)}
     session = onnxruntime.InferenceSession(out / "model.onnx")
@@ -162,14 +162,14 @@ def test_labels_are_named_by_their_numbers_in_any_order() -> None:
 def test_numbers_with_a_large_mean_keep_their_digits(tmp_path: Path) -> None:
     """Numbers are computed in float64: a mean of 1e9 leaves a deviation of 1, unlike in float32."""
     near, far = regression(mean=0.0, std=1.0), regression(mean=1e9, std=1.0)
-    tokenizer = load_model(saved(tmp_path / "ours", near)).tokenizer
+    tokenizer = load_model(save_folder(tmp_path / "ours", near)).tokenizer
     texts = ["w3 w4 w9", "w7", "w11 w3"]
-    for one, other in zip(*(regress(model, tokenizer, texts) for model in (near, far)), strict=True):
-        assert other.value - 1e9 == pytest.approx(one.value, abs=1e-6)
+    for near_number, far_number in zip(*(regress(model, tokenizer, texts) for model in (near, far)), strict=True):
+        assert far_number.value - 1e9 == pytest.approx(near_number.value, abs=1e-6)
 
 
 def test_inconsistent_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = written(tmp_path / "theirs", theirs("Bert", "multi_label_classification"))
+    folder = write_folder(tmp_path / "theirs", theirs("Bert", "multi_label_classification"))
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"problem_type": "regression"}))
     capsys.readouterr()

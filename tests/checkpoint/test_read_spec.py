@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import transformers
-from converted import saved
-from folders_of_others import edited, shaken, written
-from gguf_models import drawn_gpt2, drawn_llama, taken_out
+from converted import save_folder
+from folders_of_others import edit_folder, shaken, write_folder
+from gguf_models import export_model, random_gpt2, random_llama
 
 from tercet.checkpoint import folder, load_model, read_spec
 from tercet.config import UserError
@@ -63,26 +63,26 @@ def read_unbuilt(path: Path, monkeypatch: pytest.MonkeyPatch) -> AnySpec:
 def test_spec_of_transformers_folders_is_read(
     name: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path / "theirs", shaken(THEIRS[name](), 0), n_ids=20, pickled=pickled)
+    path = write_folder(tmp_path / "theirs", shaken(THEIRS[name](), 0), n_ids=20, pickled=pickled)
     assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
 
 
-@pytest.mark.parametrize("drawn", [drawn_llama, drawn_gpt2])
-def test_spec_of_gguf_files_is_read(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = taken_out(tmp_path, drawn(1))
+@pytest.mark.parametrize("build_model", [random_llama, random_gpt2])
+def test_spec_of_gguf_files_is_read(build_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = export_model(tmp_path, build_model(1))
     assert read_unbuilt(path, monkeypatch) == load_model(path).model.spec
 
 
 def test_spec_of_tercet_folders_and_runs_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DecoderOnlySpec(vocab_size=11, max_len=7, stack=STACK)
-    saved(tmp_path / "run" / "last", DecoderOnly(spec))
+    save_folder(tmp_path / "run" / "last", DecoderOnly(spec))
     assert read_unbuilt(tmp_path / "run", monkeypatch) == load_model(tmp_path / "run").model.spec == spec
 
 
 def test_broken_folder_is_rejected_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_spec(tmp_path / "none")
-    path = written(tmp_path / "theirs", shaken(THEIRS["a bert that classifies"](), 0))
-    edited(path, {"classifier.weight": load_model(path).require("classify").model.classifier.weight.detach()[:2]})
+    path = write_folder(tmp_path / "theirs", shaken(THEIRS["a bert that classifies"](), 0))
+    edit_folder(path, {"classifier.weight": load_model(path).require("classify").model.classifier.weight.detach()[:2]})
     with pytest.raises(UserError, match=f"{path}: the classifier has 2 labels, but id2label has 3"):
         read_spec(path)

@@ -49,11 +49,11 @@ def test_save_keeps_samples_up_to_its_step(tmp_path: Path) -> None:
     second = first.update_saved(tmp_path, 20)
     assert samples(second) == [5, 10, 15, 20]
     (tmp_path / "samples" / "step-000005.txt").write_text("overwritten since the first save")
-    again = second.update_saved(tmp_path, 15)  # as in a run that was resumed from an earlier checkpoint
-    assert samples(again) == [5, 10, 15]
+    third = second.update_saved(tmp_path, 15)  # as in a run that was resumed from an earlier checkpoint
+    assert samples(third) == [5, 10, 15]
     with pytest.raises(DamagedFile):
-        again.check_file(tmp_path, "samples/step-000005.txt")
-    again.check_file(tmp_path, "samples/step-000015.txt")
+        third.check_file(tmp_path, "samples/step-000005.txt")
+    third.check_file(tmp_path, "samples/step-000015.txt")
 
 
 def test_metrics_may_grow_until_the_run_is_finished(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from converted import saved
-from folders_of_others import shaken, written
-from gguf_models import llama, taken_out
+from converted import save_folder
+from folders_of_others import shaken, write_folder
+from gguf_models import export_model, llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 SPEC = DecoderOnlySpec(vocab_size=11, max_len=7, stack=StackSpec(d_model=8, n_layers=1, n_heads=2, d_ff=13))
 
 
-class Planted:
+class MaliciousPickle:
     """An object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
@@ -43,23 +43,23 @@ def theirs(folder: Path, *, pickled: bool = False) -> Path:
     config = transformers.GPT2Config(
         vocab_size=11, n_embd=8, n_head=2, n_layer=1, n_positions=7, bos_token_id=1, eos_token_id=2
     )
-    return written(folder, shaken(transformers.GPT2LMHeadModel(config), 0), pickled=pickled)
+    return write_folder(folder, shaken(transformers.GPT2LMHeadModel(config), 0), pickled=pickled)
 
 
 def ours(folder: Path) -> Path:
-    saved(folder, shaken(DecoderOnly(SPEC), 0))
+    save_folder(folder, shaken(DecoderOnly(SPEC), 0))
     (folder / "manifest.json").unlink()  # which would detect the damage first
     return folder
 
 
-def refused(folder: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message) as told:
+def check_rejected(folder: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
         load_model(folder)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_planted_pickle_works_when_unpickled(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Planted(tmp_path / "ran")))
+    pickle.loads(pickle.dumps(MaliciousPickle(tmp_path / "ran")))
     assert (tmp_path / "ran").is_dir()
 
 
@@ -69,17 +69,17 @@ def test_pickle_planted_as_weights_is_not_executed(whole: bool, zipped: bool, tm
     folder, ran = theirs(tmp_path / "theirs", pickled=True), tmp_path / "ran"
     state: dict[str, Any] = torch.load(folder / "pytorch_model.bin") if whole else {}
     torch.save(
-        {**state, "transformer.wte.weight": Planted(ran)},
+        {**state, "transformer.wte.weight": MaliciousPickle(ran)},
         folder / "pytorch_model.bin",
         _use_new_zipfile_serialization=zipped,
     )
-    refused(folder, r"pytorch_model\.bin is not a complete file of weights")
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Planted(ran), protocol=2))
-    refused(folder, r"pytorch_model\.bin is not a complete file of weights")
+    check_rejected(folder, r"pytorch_model\.bin is not a complete file of weights")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(MaliciousPickle(ran), protocol=2))
+    check_rejected(folder, r"pytorch_model\.bin is not a complete file of weights")
     (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
-    refused(folder, r"model\.safetensors is not a complete safetensors file")
+    check_rejected(folder, r"model\.safetensors is not a complete safetensors file")
     (folder / "model.safetensors").rename(folder / "model.gguf")
-    refused(folder / "model.gguf", r"model\.gguf is not a supported GGUF file")
+    check_rejected(folder / "model.gguf", r"model\.gguf is not a supported GGUF file")
     assert not ran.exists()
 
 
@@ -90,10 +90,10 @@ def test_broken_pickle_is_rejected_or_read(zipped: bool, tmp_path: Path) -> None
     stream = io.BytesIO()
     torch.save({"a": torch.zeros(3), "b": torch.ones(2, 2)}, stream, _use_new_zipfile_serialization=zipped)
     whole = stream.getvalue()
-    pickled = whole[: whole.index(b"data/")] if zipped else whole
+    pickle_part = whole[: whole.index(b"data/")] if zipped else whole
 
     @settings(max_examples=100, deadline=None)
-    @given(flips=st.lists(st.tuples(st.integers(0, len(pickled) - 1), st.integers(1, 255)), min_size=1, max_size=3))
+    @given(flips=st.lists(st.tuples(st.integers(0, len(pickle_part) - 1), st.integers(1, 255)), min_size=1, max_size=3))
     def check(flips: list[tuple[int, int]]) -> None:
         data = bytearray(whole)
         for place, value in flips:
@@ -102,11 +102,11 @@ def test_broken_pickle_is_rejected_or_read(zipped: bool, tmp_path: Path) -> None
         try:
             state = read_state_dict(tmp_path)
         except UserError as error:
-            told = str(error)
+            message = str(error)
         else:
-            told = ""
+            message = ""
             assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
-        assert "\n" not in told
+        assert "\n" not in message
 
     check()
 
@@ -115,8 +115,8 @@ def test_broken_pickle_is_rejected_or_read(zipped: bool, tmp_path: Path) -> None
 @pytest.mark.parametrize("make", [ours, theirs])
 def test_pickle_planted_as_a_text_file_is_rejected(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
-    (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
-    refused(folder, r"is not valid JSON|cannot read the tokenizer|cannot read .*UTF-8")
+    (folder / name).write_bytes(pickle.dumps(MaliciousPickle(tmp_path / "ran")))
+    check_rejected(folder, r"is not valid JSON|cannot read the tokenizer|cannot read .*UTF-8")
     assert not (tmp_path / "ran").exists()
 
 
@@ -126,7 +126,7 @@ def test_pickle_planted_as_a_text_file_is_rejected(make: Callable[[Path], Path],
 @pytest.mark.parametrize("make", [ours, theirs])
 def test_other_pickles_in_the_folder_are_not_read(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
-    (folder / name).write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    (folder / name).write_bytes(pickle.dumps(MaliciousPickle(tmp_path / "ran")))
     for code in ("modeling_mine.py", "conftest.py", "__init__.py", "sitecustomize.py"):
         (folder / code).write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})")
     assert load_model(folder).model.spec.vocab_size == 11
@@ -136,20 +136,20 @@ def test_other_pickles_in_the_folder_are_not_read(make: Callable[[Path], Path], 
 
 def test_code_named_by_a_config_is_not_executed(tmp_path: Path) -> None:
     folder, ran = theirs(tmp_path / "theirs"), tmp_path / "ran"
-    planted = f"import os; os.mkdir({str(ran)!r})\n"
-    (folder / "modeling_mine.py").write_text(planted)
+    code = f"import os; os.mkdir({str(ran)!r})\n"
+    (folder / "modeling_mine.py").write_text(code)
     config = json.loads((folder / "config.json").read_text())
     names = {"AutoConfig": "modeling_mine.Config", "AutoModelForCausalLM": "modeling_mine.Model"}
-    told = {"auto_map": names, "trust_remote_code": True, "custom_pipelines": {"a": {"impl": "modeling_mine.Model"}}}
-    (folder / "config.json").write_text(json.dumps({**config, **told}))
+    extra = {"auto_map": names, "trust_remote_code": True, "custom_pipelines": {"a": {"impl": "modeling_mine.Model"}}}
+    (folder / "config.json").write_text(json.dumps({**config, **extra}))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"auto_map": {"AutoTokenizer": ["modeling_mine.Tokenizer", None]}, "tokenizer_class": "Mine"})
     )
     assert load_model(folder).model.spec.vocab_size == 11
     out = convert(folder, tmp_path / "out", "hf")
     assert "auto_map" not in (out / "config.json").read_text() + (out / "tokenizer_config.json").read_text()
-    (folder / "config.json").write_text(json.dumps({**config, **told, "model_type": "mine"}))
-    refused(folder, r"a model of type 'mine'; Tercet opens")
+    (folder / "config.json").write_text(json.dumps({**config, **extra, "model_type": "mine"}))
+    check_rejected(folder, r"a model of type 'mine'; Tercet opens")
     assert not ran.exists()
 
 
@@ -160,9 +160,11 @@ def test_code_named_by_a_config_is_not_executed(tmp_path: Path) -> None:
 def test_index_may_name_only_files_of_its_folder(name: Any, tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs")
     (folder / "model.safetensors").rename(tmp_path / "secret.safetensors")
-    named = str(tmp_path / "secret.safetensors") if name == "/secret.safetensors" else name
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"transformer.wte.weight": named}}))
-    refused(folder, r"index\.json does not map weights to files|is not a complete safetensors file")
+    file_name = str(tmp_path / "secret.safetensors") if name == "/secret.safetensors" else name
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"transformer.wte.weight": file_name}})
+    )
+    check_rejected(folder, r"index\.json does not map weights to files|is not a complete safetensors file")
 
 
 HEADERS = {
@@ -183,12 +185,12 @@ TENSORS = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_excessive_header_is_rejected(case: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")
-    told = json.dumps(TENSORS[case]).encode() if case in TENSORS else b""
-    data = struct.pack("<Q", len(told)) + told if told else HEADERS[case]
+    header = json.dumps(TENSORS[case]).encode() if case in TENSORS else b""
+    data = struct.pack("<Q", len(header)) + header if header else HEADERS[case]
     (folder / "model.safetensors").write_bytes(data)
     tracemalloc.start()
     try:
-        refused(folder, r"model\.safetensors is not a complete safetensors file")
+        check_rejected(folder, r"model\.safetensors is not a complete safetensors file")
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -208,7 +210,7 @@ def test_links_are_followed_for_reading_but_not_for_writing(tmp_path: Path) -> N
 
 
 def test_name_in_a_gguf_file_is_not_a_path(tmp_path: Path) -> None:
-    file = taken_out(tmp_path, llama())
+    file = export_model(tmp_path, llama())
     (file.parent / "manifest.json").unlink()
     read = GgufFile(file)
     tensors = {name: read.tensor(name) for name in read.locations}
@@ -219,12 +221,12 @@ def test_name_in_a_gguf_file_is_not_a_path(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
     assert load_model(out).card.name == "../../planted"
     write_gguf(file, read.settings, {**tensors, "../../planted": torch.zeros(1)})
-    refused(file, r"has \.\./\.\./planted, unlike a supported Llama")
+    check_rejected(file, r"has \.\./\.\./planted, unlike a supported Llama")
 
 
 def test_python_api_is_safe_too(tmp_path: Path) -> None:
     folder = theirs(tmp_path / "theirs", pickled=True)
-    torch.save({"a": Planted(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    torch.save({"a": MaliciousPickle(tmp_path / "ran")}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="not a complete file of weights"):
         tercet.load(folder)
     assert not (tmp_path / "ran").exists()

@@ -41,10 +41,10 @@ def write(folder: Path, pooling: Any = MEAN, steps: Any = STEPS, **files: Any) -
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
     folder = tmp_path / "st"
-    made = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words(11), bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>"
     )
-    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=5,
@@ -79,8 +79,8 @@ def test_text_is_cut_at_the_folders_limit(bert: Path, file: str) -> None:
     key = "model_max_length" if file == "tokenizer_config" else "max_seq_length"
     path.write_text(json.dumps({**config, key: 5}))
     mean = hidden(bert, [1, 5, 6, 7, 2]).mean(0)
-    found = tercet.load(bert).embed("w5 w6 w7 w8 w9 w10")
-    assert found @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
+    vector = tercet.load(bert).embed("w5 w6 w7 w8 w9 w10")
+    assert vector @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
 
 
 def test_conversion_reports_dropped_settings(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_setting_that_changes_the_vector_is_rejected(tmp_path: Path, changes: di
 
 def test_every_key_has_one_decision() -> None:
     """The keys that sentence-transformers 2.2 to 6.2 writes."""
-    written = {
+    known_keys = {
         "modules.json": ["idx", "name", "path", "type", "kwargs"],
         "pooling": [*MEAN, "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken", "include_prompt",
                     "embedding_dimension", "pooling_mode"],
@@ -132,6 +132,6 @@ def test_every_key_has_one_decision() -> None:
                    "processing_kwargs", "unpad_inputs", "query_length", "document_length", "query_expansion"],
         "prompts": ["__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type"],
     }  # fmt: skip
-    for file, keys in written.items():
+    for file, keys in known_keys.items():
         lists = (USED[file], IRRELEVANT[file], REQUIRED_VALUES[file])
-        assert {key: sum(key in decided for decided in lists) for key in keys} == dict.fromkeys(keys, 1)
+        assert {key: sum(key in group for group in lists) for key in keys} == dict.fromkeys(keys, 1)

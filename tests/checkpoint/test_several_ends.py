@@ -9,7 +9,7 @@ import torch
 import transformers
 from converted import auto_tokenizer
 from folders_of_others import words
-from gguf_models import BYTES, llama, saved
+from gguf_models import BYTES, llama, save_folder
 from tokenizers import processors
 
 from tercet.checkpoint import LanguageModel, convert, load_model
@@ -25,7 +25,7 @@ ENDS = [2, 70, 71]
 @pytest.mark.parametrize("to", [None, "hf", "gguf"])
 def test_all_end_ids_survive_every_kind_of_folder(to: str | None, tmp_path: Path) -> None:
     """vllm#4180, vllm#4182, mlx-vlm#309, exllamav2#449: `eos_token_id` is a list, but only one id stops."""
-    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([71, 70]))
+    source = save_folder(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([71, 70]))
     tokenizer = load_model(convert(source, tmp_path / "out", to)).tokenizer
     assert tokenizer.end_ids == ENDS
     assert end_ids(tokenizer) == frozenset(ENDS)
@@ -36,7 +36,7 @@ def test_all_end_ids_survive_every_kind_of_folder(to: str | None, tmp_path: Path
 
 
 def test_more_end_ids_than_llama_cpp_supports_are_rejected(tmp_path: Path) -> None:
-    source = saved(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([70, 71, 72]))
+    source = save_folder(tmp_path / "ours", llama(), BYTES.with_ids(eos_id=2).with_other_end_ids([70, 71, 72]))
     with pytest.raises(UserError, match=r"any of the ids \[2, 70, 71, 72\], but llama.cpp supports at most three"):
         convert(source, tmp_path / "out", "gguf")
 
@@ -66,8 +66,8 @@ def test_any_end_id_of_a_folder_stops_as_in_transformers(place: str, tmp_path: P
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": [2, free[3]]}))
     if place == "config.json":
         (folder / "generation_config.json").unlink()
-    again: Any = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
-    expected = again.generate(ids, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :].tolist()
+    reloaded: Any = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    expected = reloaded.generate(ids, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :].tolist()
     ours = load_model(folder)
     assert isinstance(ours, LanguageModel)
     assert ours.tokenizer.end_ids == sorted({2, free[3]})
@@ -87,12 +87,12 @@ def test_translator_with_several_end_ids_is_rejected(tmp_path: Path) -> None:
 def test_exported_chat_template_is_not_split_into_letters(tmp_path: Path) -> None:
     """transformers#29279, OpenRLHF#1069: ids must be those of training, with special tokens unsplit."""
     template = plain_template(BYTES)
-    out = convert(saved(tmp_path / "ours", llama(), BYTES, template), tmp_path / "out", "hf")
+    out = convert(save_folder(tmp_path / "ours", llama(), BYTES, template), tmp_path / "out", "hf")
     theirs, messages = auto_tokenizer(out), [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
     messages.append({"role": "user", "content": "more"})
     ids = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert ids == ChatTemplate(template, BYTES).encode(messages)
     assert BYTES.eos_id in ids
-    plain = auto_tokenizer(convert(saved(tmp_path / "plain", llama()), tmp_path / "plain-out", "hf"))
+    plain = auto_tokenizer(convert(save_folder(tmp_path / "plain", llama()), tmp_path / "plain-out", "hf"))
     name = BYTES.tokens([BYTES.eos_id or 0])[0]
     assert plain(name).input_ids == BYTES.encode(name), "without a template, special tokens in a text stay text"

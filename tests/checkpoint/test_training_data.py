@@ -116,9 +116,9 @@ def test_card_data_with_its_hash_is_used(kind: str, home: Path) -> None:
     (home / KINDS[kind].file).write_text(KINDS[kind].content)
     data = {"source": f"~/{KINDS[kind].file}"}
     expected = KINDS[kind].hash(data)
-    opened = open_training_data(model_with_card(kind, data, expected))
-    assert opened is not None
-    assert opened.hash == expected
+    training_data = open_training_data(model_with_card(kind, data, expected))
+    assert training_data is not None
+    assert training_data.hash == expected
     assert READERS["evaluate"](model_with_card(kind, data, expected))
 
 

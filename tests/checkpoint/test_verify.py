@@ -10,7 +10,7 @@ import tercet
 from tercet.cli.main import main
 from tercet.config import UserError
 
-BEFORE = Path(__file__).with_name("version_before")
+OLD_VERSION = Path(__file__).with_name("version_before")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_every_file_of_a_run_is_checked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     visible = [path for path in run.rglob("*") if path.is_file() and path.name[0] != "."]
-    with_hash = [path for path in visible if path.name not in ("manifest.json", "run.json")]
-    assert tercet.verify(run).files == len(with_hash)
+    hashed_files = [path for path in visible if path.name not in ("manifest.json", "run.json")]
+    assert tercet.verify(run).files == len(hashed_files)
     assert main(["doctor", "--verify", str(run)]) == 0
     assert "no damage" in capsys.readouterr().out
     assert main(["doctor", "--verify", str(run / "best"), "--json"]) == 0

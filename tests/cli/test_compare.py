@@ -54,10 +54,10 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def losses(told: dict[str, Any]) -> list[tuple[str, int, float, float]]:
+def losses(comparison: dict[str, Any]) -> list[tuple[str, int, float, float]]:
     return [
         (row["name"], run["seed"], run["nats_per_token"], run["bits_per_byte"])
-        for row in told["rows"]
+        for row in comparison["rows"]
         for run in row["runs"]
     ]
 
@@ -74,9 +74,9 @@ def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) 
     for heading in ("nats per token", "over seeds", "bits per byte", "parameters", "seconds", "tokens/s"):
         assert heading in lines[0]
     rows = [line for line in lines if "placement=" in line and ".." in line]
-    told = read(whole)
-    assert len(rows) == len(told["rows"]) == 4
-    for line, row in zip(rows, told["rows"], strict=True):
+    comparison = read(whole)
+    assert len(rows) == len(comparison["rows"]) == 4
+    for line, row in zip(rows, comparison["rows"], strict=True):
         spread = row["nats_per_token"]
         assert f"{spread['mean']:.4f}  {spread['min']:.4f} .. {spread['max']:.4f}" in line
         assert f"{row['parameters']:,}" in line
@@ -89,12 +89,12 @@ def test_the_table(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.slow
 def test_json_on_stdout_equals_the_file(whole: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(comparing(text, whole, *GRID, "--seeds", "1,2", "--json")) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == read(whole)
-    means = [row["nats_per_token"]["mean"] for row in told["rows"]]
+    comparison = json.loads(capsys.readouterr().out)
+    assert comparison == read(whole)
+    means = [row["nats_per_token"]["mean"] for row in comparison["rows"]]
     assert means == sorted(means)
-    assert [row["best"] for row in told["rows"]] == [True, False, False, False]
-    for row in told["rows"]:
+    assert [row["best"] for row in comparison["rows"]] == [True, False, False, False]
+    for row in comparison["rows"]:
         seeds = [run["nats_per_token"] for run in row["runs"]]
         assert row["nats_per_token"]["mean"] == pytest.approx(sum(seeds) / 2)
         assert [run["steps"] for run in row["runs"]] == [12, 12]
@@ -106,7 +106,7 @@ def test_json_on_stdout_equals_the_file(whole: Path, text: Path, capsys: pytest.
 def test_python_gives_the_same_comparison(whole: Path, text: Path) -> None:
     changes = {path: value for path, _, value in (change.partition("=") for change in TINY)}
     plain: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in changes.items()}
-    compared = tercet.compare(
+    comparison = tercet.compare(
         "demo",
         vary={
             "model.stack.placement": ["pre", "post"],
@@ -114,13 +114,13 @@ def test_python_gives_the_same_comparison(whole: Path, text: Path) -> None:
         },
         seeds=[1, 2], data=text, changes=plain | {"data.tokenizer": {"kind": "characters"}}, out=whole, quiet=True,
     )  # fmt: skip
-    assert compared.to_dict() == read(whole)
-    assert [row.name for row in compared.rows] == [row["name"] for row in read(whole)["rows"]]
-    assert compared.notes
-    figure = compared.plot()
-    first, *_ = (row.settings["placement"] for row in compared.rows)
-    other = "pre" if first == "post" else "post"
-    assert [axes.get_title() for axes in figure.axes][:2] == [f"placement={first}", f"placement={other}"]
+    assert comparison.to_dict() == read(whole)
+    assert [row.name for row in comparison.rows] == [row["name"] for row in read(whole)["rows"]]
+    assert comparison.notes
+    figure = comparison.plot()
+    first, *_ = (row.settings["placement"] for row in comparison.rows)
+    second = "pre" if first == "post" else "post"
+    assert [axes.get_title() for axes in figure.axes][:2] == [f"placement={first}", f"placement={second}"]
     labels = [label.get_text() for label in figure.axes[0].get_legend().get_texts()]
     assert sorted(labels) == ["position=learned", "position=rotary+base=50"]
 
@@ -143,16 +143,16 @@ def test_killed_and_repeated_comparison_gives_the_same_table(
     process.communicate()
     assert not (out / "comparison.json").exists()
     records = [*out.glob("*/run.json")]  # a run that has just started has none
-    finished = [path.parent for path in records if '"finished": true' in path.read_text()]
-    assert 2 <= len(finished) <= 3
+    finished_runs = [path.parent for path in records if '"finished": true' in path.read_text()]
+    assert 2 <= len(finished_runs) <= 3
 
     assert main(command) == 0
     err = capsys.readouterr().err
     assert "2 of 4: placement=pre, position=rotary+base=50, seed=1, trained already\n" in err
-    assert err.count("trained already\n") == len(finished)
+    assert err.count("trained already\n") == len(finished_runs)
     assert "4 of 4: placement=post, position=rotary+base=50, seed=1\n" in err
     assert sorted(losses(read(out))) == sorted(row for row in losses(read(whole)) if row[1] == 1)
-    for folder in finished:
+    for folder in finished_runs:
         assert (out / folder.name / "last" / "model.safetensors").read_bytes() == (
             whole / folder.name / "last" / "model.safetensors"
         ).read_bytes()

@@ -46,10 +46,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def offered(line: str) -> tuple[str, list[str]]:
+def complete_line(line: str) -> tuple[str, list[str]]:
     words = split_line(f"tercet {line}")
-    kind, found = find_candidates(make_parser(words)[0], words)
-    return kind, [word for word, _ in found]
+    kind, matches = find_candidates(make_parser(words)[0], words)
+    return kind, [word for word, _ in matches]
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def offered(line: str) -> tuple[str, list[str]]:
     ],
 )  # fmt: skip
 def test_completion_candidates(place: Path, line: str, kind: str, words: list[str]) -> None:
-    completion_kind, found = offered(line)
-    assert (completion_kind, sorted(found)) == (kind, sorted(words))
+    completion_kind, matches = complete_line(line)
+    assert (completion_kind, sorted(matches)) == (kind, sorted(words))
 
 
 @pytest.mark.slow
 def test_all_recipes_keys_and_flags_are_offered(place: Path) -> None:
-    assert set(recipe_names()) <= set(offered("train ")[1])
+    assert set(recipe_names()) <= set(complete_line("train ")[1])
     keys = recipe_keys()
-    level, found = [""], set[str]()
+    level, key_paths = [""], set[str]()
     while level:
-        found |= (deeper := {word for prefix in level for word in offered(f"train x --set {prefix}")[1]})
+        key_paths |= (deeper := {word for prefix in level for word in complete_line(f"train x --set {prefix}")[1]})
         level = [word for word in deeper if word.endswith(".")]
-    leaves = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
-    assert leaves <= {word.removesuffix("=") for word in found} <= {*keys, *found - set(keys)}
-    assert {key for key in keys if keys[key]} <= {word.removesuffix("=") for word in found}
+    leaves = {key for key in keys if not any(longer.startswith(f"{key}.") for longer in keys)}
+    assert leaves <= {word.removesuffix("=") for word in key_paths} <= {*keys, *key_paths - set(keys)}
+    assert {key for key in keys if keys[key]} <= {word.removesuffix("=") for word in key_paths}
     for verb in VERBS:
         parser = make_parser([verb])[1].choices[verb]
-        assert set(offered(f"{verb} --")[1]) == set(parser.flags())
+        assert set(complete_line(f"{verb} --")[1]) == set(parser.flags())
         for name, form in parser.forms.items():
-            assert set(offered(f"{verb} {name} --")[1]) == set(form.flags())
+            assert set(complete_line(f"{verb} {name} --")[1]) == set(form.flags())
 
 
 def test_completion_words_equal_the_formats() -> None:
@@ -120,18 +120,18 @@ def test_completion_words_equal_the_formats() -> None:
 @pytest.mark.slow
 def test_keys_are_cached_until_their_files_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = cached_recipe_keys()
-    kept = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
-    content = json.loads(kept.read_text())
+    cache_file = Path(os.environ["TERCET_CACHE"]) / candidates.KEYS_FILE
+    content = json.loads(cache_file.read_text())
     assert len(content["files"]) > 8
     content["keys"]["model.mark"] = []
-    kept.write_text(json.dumps(content))
+    cache_file.write_text(json.dumps(content))
     assert "model.mark" in cached_recipe_keys()
     file = next(iter(content["files"]))
     content["files"][file] += 1
-    kept.write_text(json.dumps(content))
+    cache_file.write_text(json.dumps(content))
     assert cached_recipe_keys() == keys
-    for broken in ("", "[]", '{"files": 3}', "\0"):
-        kept.write_text(broken)
+    for damaged_content in ("", "[]", '{"files": 3}', "\0"):
+        cache_file.write_text(damaged_content)
         assert cached_recipe_keys() == keys
 
 
@@ -140,8 +140,8 @@ ODD = ("model", "--set", "--data", "--json", "x", "=", "-", "--", "'", '"', "\\"
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from([*VERBS, *ODD])))
-def test_any_line_can_be_completed(given: list[str]) -> None:
-    words = split_line(" ".join(["tercet", *given]))
+def test_any_line_can_be_completed(arguments: list[str]) -> None:
+    words = split_line(" ".join(["tercet", *arguments]))
     reply = find_candidates(make_parser(words)[0], words)
     assert reply.kind in ("words", "paths", "files")
 
@@ -180,10 +180,10 @@ def test_the_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -
     assert main(["--print-completion", shell]) == 0
     out = capsys.readouterr().out
     assert f"tercet --complete {shell} " in out
-    found = shutil.which(shell)
-    if found is not None:
-        checked = subprocess.run([found, "-n", "/dev/stdin"], input=out, capture_output=True, text=True)
-        assert (checked.returncode, checked.stderr) == (0, "")
+    program = shutil.which(shell)
+    if program is not None:
+        result = subprocess.run([program, "-n", "/dev/stdin"], input=out, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def find_shell(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -232,9 +232,9 @@ FISH = (
 
 def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fish = find_shell("fish", place, monkeypatch)
-    asked = "\n".join(f"complete -C {shlex.quote(line)}" for line in FISH)
+    queries = "\n".join(f"complete -C {shlex.quote(line)}" for line in FISH)
     completed = subprocess.run(
-        [fish, "--no-config", "-c", f"tercet --print-completion fish | source\n{asked}"],
+        [fish, "--no-config", "-c", f"tercet --print-completion fish | source\n{queries}"],
         capture_output=True, text=True, env={**os.environ, "HOME": str(place.parent)},
     )  # fmt: skip
     words = [line.split("\t")[0] for line in completed.stdout.splitlines()]
@@ -243,7 +243,7 @@ def test_fish_completes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-TYPED = {  # typed text, and the line to which the shell completes it
+COMPLETIONS = {  # typed text, and the line to which the shell completes it
     "tercet reci\t": "tercet recipes ",
     "tercet train demo --set training.optimizer=mu\t": "training.optimizer=muon ",
     "tercet train demo --set training.max_st\t": "training.max_steps=",
@@ -272,18 +272,20 @@ def test_completion_on_a_terminal(shell: str, place: Path, monkeypatch: pytest.M
     os.close(theirs)
 
     def until(end: str) -> None:
-        seen, deadline = "", time.monotonic() + 60
-        while end not in seen:
-            assert time.monotonic() < deadline, f"no {end!r} in {seen!r}"
+        output, deadline = "", time.monotonic() + 60
+        while end not in output:
+            assert time.monotonic() < deadline, f"no {end!r} in {output!r}"
             if select.select([ours], [], [], 1)[0]:
-                seen = re.sub(r"\x1b\[\S*?[a-zA-Z]|[\r\x07]", "", seen + os.read(ours, 4096).decode(errors="replace"))
+                output = re.sub(
+                    r"\x1b\[\S*?[a-zA-Z]|[\r\x07]", "", output + os.read(ours, 4096).decode(errors="replace")
+                )
 
     try:
         os.write(ours, f"{set_up}; echo re''ady\n".encode())
         until("ready")
-        for typed, made in TYPED.items():
-            os.write(ours, typed.encode())
-            until(made)
+        for text, completed_line in COMPLETIONS.items():
+            os.write(ours, text.encode())
+            until(completed_line)
             os.write(ours, b"\x15")  # Ctrl-U clears the line
     finally:
         process.kill()

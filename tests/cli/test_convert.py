@@ -21,12 +21,12 @@ def run_folder(folder: Path, position: Position) -> Path:
 
 def test_conversion_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = run_folder(tmp_path / "run", Learned())
-    out, back = tmp_path / "out", tmp_path / "back"
+    out, imported = tmp_path / "out", tmp_path / "back"
     assert main(["convert", str(source), str(out), "--to", "hf"]) == 0
     assert capsys.readouterr() == (f"{out}\n", "")
-    assert main(["convert", str(out), str(back)]) == 0
-    assert capsys.readouterr() == (f"{back}\n", "")
-    original, converted = load_model(source), load_model(back)
+    assert main(["convert", str(out), str(imported)]) == 0
+    assert capsys.readouterr() == (f"{imported}\n", "")
+    original, converted = load_model(source), load_model(imported)
     assert original.model.spec == converted.model.spec
     assert original.tokenizer.encode("abccba") == converted.tokenizer.encode("abccba")
     assert main(["convert", str(source), str(out), "--force"]) == 0

@@ -20,19 +20,19 @@ from tercet.training.recipe.specs import TrainingSpec
 
 
 def test_doctor_reports_this_process() -> None:
-    found, kernels = tercet.doctor(), choose_kernels()
-    assert (found.tercet, found.torch) == (tercet.__version__, torch.__version__)
-    assert sys.version.startswith(found.python)
-    assert (found.kernel_level, found.kernel_origin, found.kernel_reason) == (
+    report, kernels = tercet.doctor(), choose_kernels()
+    assert (report.tercet, report.torch) == (tercet.__version__, torch.__version__)
+    assert sys.version.startswith(report.python)
+    assert (report.kernel_level, report.kernel_origin, report.kernel_reason) == (
         kernels.level, kernels.origin, kernels.reason
     )  # fmt: skip
-    assert found.kernel_build == build_id()
-    assert found.threads == torch.get_num_threads()
-    assert found.precision == choose_precision(TrainingSpec(max_steps=1))
-    assert found.memory_bytes is None or found.memory_bytes > 1 << 28
-    assert found.large_pages == large_pages()
-    assert found.free_bytes > 0
-    facts = found.cluster
+    assert report.kernel_build == build_id()
+    assert report.threads == torch.get_num_threads()
+    assert report.precision == choose_precision(TrainingSpec(max_steps=1))
+    assert report.memory_bytes is None or report.memory_bytes > 1 << 28
+    assert report.large_pages == large_pages()
+    assert report.free_bytes > 0
+    facts = report.cluster
     assert len(facts.gpus) == torch.cuda.device_count() or [gpu.name for gpu in facts.gpus] == ["mps"]
     assert ("gloo" in facts.backends) == torch.distributed.is_gloo_available()
     assert ("nccl" in facts.backends) == torch.distributed.is_nccl_available() == (facts.nccl is not None)
@@ -56,21 +56,21 @@ def test_doctor_prints_text_or_json(
     assert "compiler   none" in out
     assert "free: writable" in out
     assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["kernel_build"] == build_id()
-    assert found["compiler"] is None
-    assert found["cache"] == str(tmp_path / "cache\033[2J")
+    report = json.loads(capsys.readouterr().out)
+    assert report["kernel_build"] == build_id()
+    assert report["compiler"] is None
+    assert report["cache"] == str(tmp_path / "cache\033[2J")
 
 
 @pytest.mark.slow
 def test_unusable_cache_is_reported_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, open_to_all = tmp_path / "file", tmp_path / "open"
+    file, shared_folder = tmp_path / "file", tmp_path / "open"
     file.write_text("")
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
+    shared_folder.mkdir()
+    shared_folder.chmod(0o777)
     for place, words in (
         (file / "cache", f"{file} is not a folder; remove it"),
-        (open_to_all, "other users can write to "),
+        (shared_folder, "other users can write to "),
     ):
         monkeypatch.setenv("TERCET_CACHE", str(place))
         assert (tercet.doctor().cache_refusal or "").startswith(words)
@@ -87,8 +87,8 @@ def test_compiler_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("CXX", str(script))
     monkeypatch.setattr(machine, "ANSWER_SECONDS", 0.2)
     start = time.monotonic()
-    found = tercet.doctor()
-    assert (found.compiler, found.compiler_version) == (str(script), None)
+    report = tercet.doctor()
+    assert (report.compiler, report.compiler_version) == (str(script), None)
     assert time.monotonic() - start < 60
 
 

@@ -54,9 +54,9 @@ def test_launcher_is_detected_from_variables() -> None:
     assert launch is not None
     assert (launch.by, launch.world_size, launch.rank, launch.local_rank) == ("torchrun", 4, 3, 1)
     assert launch.master == "node0:29500"
-    by_hand = find_rank_place({"WORLD_SIZE": "2", "RANK": "0"})
-    assert by_hand is not None
-    assert (by_hand.by, by_hand.master) == ("environment", None)
+    manual = find_rank_place({"WORLD_SIZE": "2", "RANK": "0"})
+    assert manual is not None
+    assert (manual.by, manual.master) == ("environment", None)
 
 
 def test_slurm_task_uses_the_rendezvous_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +85,10 @@ def test_slurm_task_uses_the_rendezvous_of_training(monkeypatch: pytest.MonkeyPa
 )
 def test_inconsistent_variables_are_rejected(changes: dict[str, str | None], words: str) -> None:
     environment = {name: value for name, value in (TORCHRUN | changes).items() if value is not None}
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         find_rank_place(environment)
-    assert words in str(refused.value)
-    assert "\033" not in str(refused.value)
+    assert words in str(error.value)
+    assert "\033" not in str(error.value)
 
 
 @given(st.dictionaries(st.sampled_from(list(TORCHRUN)), st.text(max_size=12)))
@@ -104,12 +104,12 @@ def test_any_variables_give_a_launch_or_one_error_line(changes: dict[str, str]) 
 @pytest.mark.slow
 def test_two_processes_connect(tmp_path: Path) -> None:
     port = free_port()
-    other = start(1, 2, port, "--json", "--timeout", "120")
+    second = start(1, 2, port, "--json", "--timeout", "120")
     first = start(0, 2, port, "--json", "--timeout", "120")
     out, err = first.communicate(timeout=200)
     assert first.returncode == 0, err
-    assert other.communicate(timeout=60)[0] == ""
-    assert other.returncode == 0
+    assert second.communicate(timeout=60)[0] == ""
+    assert second.returncode == 0
     ranks = json.loads(out)["ranks"]
     assert [rank["rank"] for rank in ranks["ranks"]] == [0, 1]
     assert {rank["host"] for rank in ranks["ranks"]} == {socket.gethostname()}
@@ -170,6 +170,6 @@ def test_needs_of_a_recipe_are_reported(capsys: pytest.CaptureFixture[str]) -> N
     plan = json.loads(capsys.readouterr().out)
     assert use["memory_bytes"] == plan["memory"][0]["total"]
     assert (use["micro_batch"], use["micro_batches"]) == (plan["micro_batch"], plan["micro_batches"])
-    many = ["training.accelerator=gpu", "training.devices=64", "task.batch_size=64"]
-    assert main(["doctor", "demo", *(part for setting in many for part in ("--set", setting))]) == 2
+    settings = ["training.accelerator=gpu", "training.devices=64", "task.batch_size=64"]
+    assert main(["doctor", "demo", *(part for setting in settings for part in ("--set", setting))]) == 2
     assert "training.devices=64 on cuda, but this machine has" in capsys.readouterr().err

@@ -18,11 +18,11 @@ from tercet.tokens import Characters, Tokenizer
 
 pytestmark = pytest.mark.slow  # matplotlib is slow
 
-EVERY = ["positions", "schedules", "masks It rains today", "smoothing", "model gpt2", "attention transformer-base"]
+PLOTS = ["positions", "schedules", "masks It rains today", "smoothing", "model gpt2", "attention transformer-base"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a temporary folder, the default place of plots."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -40,25 +40,25 @@ def draw_as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> di
     return json.loads(draw([*arguments, "--json"], capsys))
 
 
-@pytest.mark.parametrize("command", EVERY)
+@pytest.mark.parametrize("command", PLOTS)
 def test_plots_are_saved_in_current_folder_and_deterministic(
-    command: str, here: Path, capsys: pytest.CaptureFixture[str]
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = command.split()[0]
     suffix = "svg" if name in ("model", "attention") else "png"
     assert draw(command.split(), capsys) == f"{name}.{suffix}\n"
-    first = (here / f"{name}.{suffix}").read_bytes()
+    first = (folder / f"{name}.{suffix}").read_bytes()
     if suffix == "png":
-        assert matplotlib.image.imread(here / f"{name}.png").std() > 0.02
+        assert matplotlib.image.imread(folder / f"{name}.png").std() > 0.02
     else:
         ElementTree.fromstring(first)
     draw(command.split(), capsys)
-    assert (here / f"{name}.{suffix}").read_bytes() == first
+    assert (folder / f"{name}.{suffix}").read_bytes() == first
 
 
-@pytest.mark.parametrize(("command", "suffix"), [*zip(EVERY, [".png", ".svg", ".pdf"] * 2, strict=True)])
-def test_every_kind_of_file(command: str, suffix: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = here / f"a{suffix}"
+@pytest.mark.parametrize(("command", "suffix"), [*zip(PLOTS, [".png", ".svg", ".pdf"] * 2, strict=True)])
+def test_every_kind_of_file(command: str, suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / f"a{suffix}"
     assert draw([*command.split(), "--out", str(path)], capsys) == f"{path}\n"
     assert path.read_bytes().startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
 
@@ -70,26 +70,28 @@ def test_custom_positions(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert out["picture"] == "positions.png"
     sinusoidal, rotary, alibi = out["schemes"]
-    wanted = [[f(p / 100 ** (2 * i / 16)) for i in range(8) for f in (np.sin, np.cos)] for p in range(5)]
-    assert np.allclose(sinusoidal["vectors"], wanted, atol=1e-6)
+    expected = [[f(p / 100 ** (2 * i / 16)) for i in range(8) for f in (np.sin, np.cos)] for p in range(5)]
+    assert np.allclose(sinusoidal["vectors"], expected, atol=1e-6)
     assert (sinusoidal["base"], rotary["base"]) == (100, 50)  # a base that is given within a scheme takes precedence
     assert np.allclose(
         rotary["cosines"], [[np.cos(p * 50 ** (-2 * i / 8)) for i in range(4)] for p in range(5)], atol=1e-6
     )
     assert alibi["bias"][0][4][0] == pytest.approx(-4 * 2**-4)
-    learned = draw_as_json(["positions", "learned", *arguments, "--seed", "1"], capsys)["schemes"][0]["vectors"]
-    assert np.shape(learned) == (5, 16)
-    assert draw_as_json(["positions", "learned", *arguments, "--seed", "2"], capsys)["schemes"][0]["vectors"] != learned
+    vectors = draw_as_json(["positions", "learned", *arguments, "--seed", "1"], capsys)["schemes"][0]["vectors"]
+    assert np.shape(vectors) == (5, 16)
+    assert draw_as_json(["positions", "learned", *arguments, "--seed", "2"], capsys)["schemes"][0]["vectors"] != vectors
 
 
 def test_the_paper_s_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     rates = draw_as_json(["schedules", "--steps", "9000"], capsys)["rates"]
     for (width, warmup), curve in zip([(512, 4000), (512, 8000), (256, 4000)], rates.values(), strict=True):
-        wanted = [width**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 9001)]
-        assert np.allclose(curve, wanted, rtol=1e-9)
+        expected = [width**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 9001)]
+        assert np.allclose(curve, expected, rtol=1e-9)
     assert next(iter(rates)) == "d_model 512, warm-up 4,000"
-    own = draw_as_json(["schedules", "64:10", "--steps", "30", "--lr", "2"], capsys)["rates"]
-    assert np.allclose(own["d_model 64, warm-up 10"], [2 * 64**-0.5 * min(s**-0.5, s * 10**-1.5) for s in range(1, 31)])
+    custom = draw_as_json(["schedules", "64:10", "--steps", "30", "--lr", "2"], capsys)["rates"]
+    assert np.allclose(
+        custom["d_model 64, warm-up 10"], [2 * 64**-0.5 * min(s**-0.5, s * 10**-1.5) for s in range(1, 31)]
+    )
 
 
 def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,8 +104,8 @@ def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert linear == pytest.approx([*rise, *(0.5 * (1 - share) for share in fall)])
     assert cosine == pytest.approx([*rise, *(0.5 * (0.1 + 0.9 * (1 + np.cos(np.pi * share)) / 2) for share in fall)])
     assert next(iter(rates)) == "cosine, final 0.1, warm-up 4"
-    both = draw_as_json(["schedules", "64:4", "--schedule", "wsd", "--steps", "9"], capsys)["rates"]
-    assert list(both) == ["d_model 64, warm-up 4", "wsd, cooldown 0.6, final 0"]
+    combined = draw_as_json(["schedules", "64:4", "--schedule", "wsd", "--steps", "9"], capsys)["rates"]
+    assert list(combined) == ["d_model 64, warm-up 4", "wsd, cooldown 0.6, final 0"]
 
 
 def test_masks_of_custom_sentences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,13 +129,13 @@ def test_custom_smoothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert out["described"] == pytest.approx([0.8, 0.05, 0.05, 0.05, 0.05])
 
 
-def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_s_diagram(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = draw_as_json(["model", "grokking", "--batch", "32", "--length", "100", "--source-length", "90"], capsys)
     assert [side["shape"] for side in out["sides"]] == [[32, 90, 512], [32, 100, 512]]
     assert out["letters"] == {}
     assert out["vocab_size_at_most"] == {"source_vocab_size": 10_000, "vocab_size": 10_000}
-    assert "(32, 100, 512)" in (here / "model.svg").read_text(encoding="utf-8")
-    assert "maximum: the vocabulary is learned from the data" in (here / "model.svg").read_text(encoding="utf-8")
+    assert "(32, 100, 512)" in (folder / "model.svg").read_text(encoding="utf-8")
+    assert "maximum: the vocabulary is learned from the data" in (folder / "model.svg").read_text(encoding="utf-8")
     letters = draw_as_json(
         ["model", "shakespeare-quick"], capsys
     )  # the characters are counted by training, not for a plot
@@ -144,14 +146,14 @@ def test_a_model_s_diagram(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert cross["scores"]["shape"] == ["B", 4, 7, 9]
 
 
-def test_custom_run_and_recipe(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_run_and_recipe(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = Tokenizer.train(Characters(alphabet="abc"), [])
     stack = StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41)
     model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=19, stack=stack))
-    save_model(here / "run", model, tokenizer, Card(name="mine"))
+    save_model(folder / "run", model, tokenizer, Card(name="mine"))
     out = draw_as_json(["model", "run"], capsys)
     assert out["parameters"] == sum(parameter.numel() for parameter in model.parameters())
-    (here / "mine.yaml").write_text(
+    (folder / "mine.yaml").write_text(
         "# mine\ntask: language\ndata: {source: none.txt, tokenizer: {kind: bpe, vocab_size: 700}}\n"
         "model: {preset: gpt2, stack: {d_model: 48, n_layers: 5, n_heads: 3}}\ntraining: {max_steps: 5}\n"
     )
@@ -203,14 +205,14 @@ def test_custom_run_and_recipe(here: Path, capsys: pytest.CaptureFixture[str]) -
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
-def test_mistakes(arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(arguments: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("tercet: error: ")
     assert err.count("\n") == 1
     assert words in err
-    assert list(here.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

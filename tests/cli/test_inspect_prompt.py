@@ -86,17 +86,17 @@ def test_one_object_with_the_table_and_the_path(runs: dict[str, str], capsys) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("short", ["1.3", "stack.blocks.1.self_attention.heads:3"])
 def test_a_head_at_zero(short: str, runs: dict[str, str], capsys) -> None:
-    given = (runs["gpt"], "--prompt", "abca", "--ablate", short)
-    answer = json.loads(inspect_prompt(capsys, *given, "--heads", "--json"))
+    arguments = (runs["gpt"], "--prompt", "abca", "--ablate", short)
+    answer = json.loads(inspect_prompt(capsys, *arguments, "--heads", "--json"))
     plain = json.loads(inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--heads", "--json"))
-    changed = answer["ablated"]
-    assert changed["loss_before"] == pytest.approx(plain["prompt"]["loss"]["mean"])
-    assert changed["loss_after"] == pytest.approx(answer["prompt"]["loss"]["mean"])
+    ablation = answer["ablated"]
+    assert ablation["loss_before"] == pytest.approx(plain["prompt"]["loss"]["mean"])
+    assert ablation["loss_after"] == pytest.approx(answer["prompt"]["loss"]["mean"])
     rise = plain["heads"][1]["ablation"][3]
-    assert changed["loss_after"] - changed["loss_before"] == pytest.approx(rise, abs=1e-5)
+    assert ablation["loss_after"] - ablation["loss_before"] == pytest.approx(rise, abs=1e-5)
     assert answer["heads"][1]["ablation"][3] == 0.0  # its effect is already removed
-    output = inspect_prompt(capsys, *given)
-    assert f"with {short} set to zero, the loss goes from {changed['loss_before']:.4f} to" in output.replace("\n", " ")
+    output = inspect_prompt(capsys, *arguments)
+    assert f"with {short} set to zero, the loss goes from {ablation['loss_before']:.4f} to" in output.replace("\n", " ")
     assert "before" in output.splitlines()[0]
 
 
@@ -122,12 +122,12 @@ def test_the_parts_of_a_logit(runs: dict[str, str], capsys) -> None:
     answer = json.loads(
         inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--attribution", "b", "--at", "1", "--json")
     )
-    found = answer["attribution"]
-    assert (found["row"], found["text"]) == (1, "b")
+    attribution = answer["attribution"]
+    assert (attribution["row"], attribution["text"]) == (1, "b")
     recording = read(load_model(runs["gpt"]), "abca")
     assert recording.logits is not None
-    assert sum(found["values"]) == pytest.approx(found["logit"], abs=1e-6)
-    assert found["logit"] == pytest.approx(float(recording.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
+    assert sum(attribution["values"]) == pytest.approx(attribution["logit"], abs=1e-6)
+    assert attribution["logit"] == pytest.approx(float(recording.logits[1, TOKENIZER.encode("b")[0]]), abs=1e-4)
     out = inspect_prompt(capsys, runs["gpt"], "--prompt", "abca", "--attribution")
     assert "at row 3 (a) as a sum over the parts" in out
     assert f"{float(recording.logits[3].max()):+.3f}" in out
@@ -174,8 +174,8 @@ def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], cap
     ],
 )
 def test_mistakes_in_one_line(arguments: str, words: str, runs: dict[str, str], capsys) -> None:
-    given = [runs.get(word.lower(), word) if word.isupper() else word for word in arguments.split()]
-    assert main(["inspect", *("" if word == "''" else word for word in given)]) == 2
+    command = [runs.get(word.lower(), word) if word.isupper() else word for word in arguments.split()]
+    assert main(["inspect", *("" if word == "''" else word for word in command)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

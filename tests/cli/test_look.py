@@ -25,9 +25,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_command(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
-    found = main(arguments.split())
+    exit_code = main(arguments.split())
     out, err = capsys.readouterr()
-    assert found == code, err
+    assert exit_code == code, err
     return out, err
 
 
@@ -48,10 +48,10 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_command("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
-    found = json.loads(out)
-    assert found["count"] == 40
-    assert found["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
-    assert found["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
+    report = json.loads(out)
+    assert report["count"] == 40
+    assert report["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
+    assert report["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
     out, _ = run_command("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
     assert "are longer and are cut to this length" in out
     out, _ = run_command("data look a.txt --documents line --recipe demo", capsys)
@@ -63,14 +63,14 @@ def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) -> None:
     Path("chat.csv").write_text("question,answer\n" + "".join(f"{line},so\n" for line in LINES) + "so,\n")
     Tokenizer.train(BPE(vocab_size=260), [""]).save("tokenizer.json")
-    named = "data look chat.csv --prompt-field question --response-field answer"
-    out, err = run_command(f"{named} --tokenizer . --max-len 70", capsys)
+    command = "data look chat.csv --prompt-field question --response-field answer"
+    out, err = run_command(f"{command} --tokenizer . --max-len 70", capsys)
     assert err == ""
     assert "conversations         40; 1 more have no answer" in out
     assert "40 of user, 40 of assistant" in out
     assert "are longer and are cut to this length" in out
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    template, _ = run_command(f"{named} --tokenizer . --max-len 70 --json", capsys)
+    template, _ = run_command(f"{command} --tokenizer . --max-len 70 --json", capsys)
     assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # without the names of roles
 
 

@@ -17,7 +17,7 @@ PAIRS = [
     *QUICK, f"model.encoder={STACK}", f"model.decoder={STACK}", "task.batch_tokens=64", "task.micro_batch_tokens=64",
     "task.validation_sentences=2", "data.validation={kind: drawn, count: 9}", "model.max_len=32",
 ]  # fmt: skip
-TUNED = [*QUICK, *ROWS, "model.max_len=32"]
+TUNING_KEYS = [*QUICK, *ROWS, "model.max_len=32"]
 DRAWS = np.random.default_rng(5)
 PROSE = "".join(f"The {n}th line says that {n} is followed by {n + 1}.\n\n" for n in range(300))
 LABELS = "text,label\n" + "".join(f"it is {n} of {n % 7},{'odd' if n % 2 else 'even'}\n" for n in range(200))
@@ -39,10 +39,10 @@ RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "classify-docstrings": (["--data", "labels.csv"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "classify-docstring-code": (["--data", "sets.jsonl"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "regress-docstring-lines": (["--data", "numbers.jsonl"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
-    "finetune-lm": (["--data", "prose.txt", "--pretrained", "runs/demo"], TUNED),
-    "finetune-chat": (["--data", "chat.csv", "--pretrained", "runs/demo"], [*TUNED, "model.max_len=64"]),
-    "finetune-mlm": (["--data", "prose.txt", "--pretrained", "runs/bert-python-docs"], TUNED),
-    "finetune-classify": (["--data", "labels.csv", "--pretrained", "runs/bert-python-docs"], TUNED),
+    "finetune-lm": (["--data", "prose.txt", "--pretrained", "runs/demo"], TUNING_KEYS),
+    "finetune-chat": (["--data", "chat.csv", "--pretrained", "runs/demo"], [*TUNING_KEYS, "model.max_len=64"]),
+    "finetune-mlm": (["--data", "prose.txt", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
+    "finetune-classify": (["--data", "labels.csv", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
     "finetune-translate": (
         ["--source", "pairs.tsv", "--pretrained", "runs/multi30k-de-en"],
         [*QUICK, "model.max_len=32", "task.batch_tokens=64", "task.micro_batch_tokens=64"],
@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _enter_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_OFFLINE", "1")
     monkeypatch.chdir(place)
 
@@ -94,9 +94,9 @@ def train_recipe(name: str) -> None:
         flags = ["--data", "prose.txt", "--documents", "line"]
         keys = [*DECODER, "model.max_len=32", "logging.wandb=none", *vocabulary]
     if "--pretrained" in flags:
-        before = Path(flags[-1]).name
+        base_recipe = Path(flags[-1]).name
         if not Path(flags[-1]).is_dir():
-            train_recipe(before)
+            train_recipe(base_recipe)
     train(name, flags, keys)
 
 
@@ -146,9 +146,9 @@ def test_prompt_of_next_command_is_from_the_data(
     _, _, run, *words = shlex.split(first)
     assert run == f"runs/{kind} 1"  # quoted, as it has a space
     if words:
-        beside = re.split(r"\[MASK\]|<mask>", words[0])
-        assert "".join(beside).strip()
-        assert all(part.strip() in text for part in beside)
+        parts = re.split(r"\[MASK\]|<mask>", words[0])
+        assert "".join(parts).strip()
+        assert all(part.strip() in text for part in parts)
     else:
         assert kind in ("tabs", "dashes")  # a text that starts like a flag is not printed
     run_line(first, monkeypatch)

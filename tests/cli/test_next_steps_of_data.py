@@ -17,9 +17,9 @@ CLI = Path(__file__).parents[2] / "src/tercet/cli"
 HOLE = re.compile(r"\b(RECIPE|RUN|FILE|FOLDER|DATA|PATH|MODEL|TEXT|NAME|DIR)\b|<\w+>|\.\.\.|\bmy_|runs/mine")
 PROSE = "".join(f"The {n}th line says that {n} is followed by {n + 1}.\n\n" for n in range(300))
 DRAWS = np.random.default_rng(6)
-TUNED = [*QUICK, *ROWS]
+TUNING_KEYS = [*QUICK, *ROWS]
 MASKED = "bos: true, pad: true, mask: true"
-PREPARED = {
+PREPARE_FLAGS = {
     "usual": "--set data.tokenizer.vocab_size=300",
     "characters": "--set data.tokenizer.kind=characters",
     "no capitals": "--set data.tokenizer.kind=characters --set data.validation.fraction=0.004",
@@ -28,7 +28,7 @@ PREPARED = {
     "no mask": "--recipe bert-shakespeare --set 'data.tokenizer={kind: characters}'",
     "tuned": "--recipe finetune-lm --tokenizer runs/before",
 }
-OTHERS = ("usual", "characters")
+EXHAUSTIVE = ("usual", "characters")
 KINDS = {
     "ids.bin": ("demo", "data.tokenizer={kind: ids, eos_id: 100}"),
     "lists.jsonl": ("bert-shakespeare", f"data.tokenizer={{kind: ids, {MASKED}}}"),
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my recipe.yaml").write_text(recipe)
     lists = [[*map(int, DRAWS.integers(0, 100, 12)), 100] for _ in range(200)]
     np.array(lists, np.uint16).tofile(folder / "ids.bin")
-    (folder / "lists.jsonl").write_text("".join(f'{{"ids": {each[:-1]}}}\n' for each in lists))
+    (folder / "lists.jsonl").write_text("".join(f'{{"ids": {ids[:-1]}}}\n' for ids in lists))
     bases = ["".join(DRAWS.choice(list("ACGT"), 60)) for _ in range(200)]
     for name in ("genome.fa", "strand.fa"):
         (folder / name).write_text(">chr1\n" + "\n".join(bases) + "\n")
@@ -57,14 +57,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _enter_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.exhaustive if kind in OTHERS else ()) for kind in PREPARED],
+    [pytest.param(kind, marks=pytest.mark.exhaustive if kind in EXHAUSTIVE else ()) for kind in PREPARE_FLAGS],
 )
 def test_next_commands_of_preparing_work(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -72,14 +72,14 @@ def test_next_commands_of_preparing_work(
     if kind == "tuned" and not Path("runs/before").exists():
         train("demo", ["--data", "prose.txt", "--out", "runs/before"], [*DECODER, "model.max_len=32"])
     source, out = "small.txt" if kind == "no capitals" else "prose.txt", f"the {kind}"
-    words = ["data", "prepare", source, "--workers", "1", "--out", out, *shlex.split(PREPARED[kind])]
+    words = ["data", "prepare", source, "--workers", "1", "--out", out, *shlex.split(PREPARE_FLAGS[kind])]
     assert main(words) == 0
     lines = next_lines(capsys.readouterr().out)
     assert lines[-2:] == [f"tercet data 'the {kind}'", f"tercet doctor --verify 'the {kind}'"]
     assert len(lines) == (2 if kind == "no mask" else 3)
     assert "task.sample_prompt" not in lines[0]
     assert ("model.max_len=" in lines[0]) == (kind == "no capitals")
-    short = shlex.join(word for key in (TUNED if kind == "tuned" else DECODER) for word in ("--set", key))
+    short = shlex.join(word for key in (TUNING_KEYS if kind == "tuned" else DECODER) for word in ("--set", key))
     for line in lines:
         run_line(f"{line} {short}" if " train " in line else line, monkeypatch)
     capsys.readouterr()
@@ -113,12 +113,12 @@ def test_next_commands_of_runs_on_other_sequences_work(
 @pytest.mark.slow
 def test_next_commands_of_the_demo_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     demo = recipe_files.recipe_text("demo")
-    for before, after in {
+    for old, new in {
         "source: python-docs": "source: prose.txt", "max_steps: 500": "max_steps: 2\n  compile: never",
         "n_layers: 4": "n_layers: 1", "d_model: 128": "d_model: 16", "vocab_size: 1024": "vocab_size: 300",
     }.items():  # fmt: skip
-        assert before in demo
-        demo = demo.replace(before, after)
+        assert old in demo
+        demo = demo.replace(old, new)
     monkeypatch.setattr(recipe_files, "recipe_text", lambda name: demo)
     assert main(["train", "demo", "--out=-a demo", "--try"]) == 0
     out, err = capsys.readouterr()
@@ -130,7 +130,7 @@ def test_next_commands_of_the_demo_work(monkeypatch: pytest.MonkeyPatch, capsys:
         run_line(line, monkeypatch)
 
 
-def statements_with(text: str, path: Path) -> list[str]:
+def find_statements(text: str, path: Path) -> list[str]:
     """Return the innermost statements of a file whose strings contain this text, except for docstrings."""
     source = path.read_text()
     if text not in source:
@@ -144,11 +144,11 @@ def statements_with(text: str, path: Path) -> list[str]:
 
 def test_no_printed_command_has_a_placeholder() -> None:
     """Commands below "Next:" contain no placeholders. Another file that prints "Next:" needs a test in this file."""
-    printed = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := statements_with("Next:", path))}
-    assert set(printed) == {"prepare.py", "train.py"}
-    made = [*chain(*printed.values()), *statements_with("tercet", CLI / "next_steps.py")]
-    assert len(made) >= 8
-    assert [line for line in made if HOLE.search(line)] == []
+    statements = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := find_statements("Next:", path))}
+    assert set(statements) == {"prepare.py", "train.py"}
+    commands = [*chain(*statements.values()), *find_statements("tercet", CLI / "next_steps.py")]
+    assert len(commands) >= 8
+    assert [line for line in commands if HOLE.search(line)] == []
 
 
 @pytest.mark.parametrize("hole", ["RECIPE", "<run>", "...", "my_texts/", "{RUN}"])

@@ -21,29 +21,29 @@ def test_people_and_programs_and_python_get_the_same_plan(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_module("tercet.training.planning.plan_run")
-    found = list[Any]()  # each call's arguments, and the plan of the first call
+    calls = list[Any]()  # each call's arguments, and the plan of the first call
 
-    def plan_once(*given: object, progress: bool, **more: object) -> Any:
-        found.append((given, more, found[0][2] if found else plan_run(*given, **more)))
-        return found[0][2]
+    def plan_once(*args: object, progress: bool, **options: object) -> Any:
+        calls.append((args, options, calls[0][2] if calls else plan_run(*args, **options)))
+        return calls[0][2]
 
     plan_run = module.plan_run
     monkeypatch.setattr(module, "plan_run", plan_once)
-    own = tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4, price=2.5)
+    plan = tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4, price=2.5)
     assert main([*GPT2, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(own.to_dict()))
-    assert own.flops_per_token == model_table(PRESETS["gpt2"]).flops_training + 6 * 768 * (50_304 - 50_257)
-    assert own.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows of padding
-    assert own.vocabulary_at_most == {"vocab_size": 50_257}
-    assert own.tokens == 20_000 * 480 * 1024
-    assert own.memory[0].optimizer - 2 * own.memory[0].weights < 1000  # two moments, and a step count per tensor
-    assert own.time is not None
-    assert own.time.cost == pytest.approx(2.5 * 8 * own.time.seconds / 3600)
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(plan.to_dict()))
+    assert plan.flops_per_token == model_table(PRESETS["gpt2"]).flops_training + 6 * 768 * (50_304 - 50_257)
+    assert plan.parameters == 124_439_808 + 768 * (50_304 - 50_257)  # rows of padding
+    assert plan.vocabulary_at_most == {"vocab_size": 50_257}
+    assert plan.tokens == 20_000 * 480 * 1024
+    assert plan.memory[0].optimizer - 2 * plan.memory[0].weights < 1000  # two moments, and a step count per tensor
+    assert plan.time is not None
+    assert plan.time.cost == pytest.approx(2.5 * 8 * plan.time.seconds / 3600)
 
     monkeypatch.setattr("tercet.cli.show.WIDTH", 80)
     assert main(GPT2) == 0
-    assert len(found) == 3
-    assert found[0] == found[1] == found[2]
+    assert len(calls) == 3
+    assert calls[0] == calls[1] == calls[2]
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     lines = {line[:11].strip(): line[11:].strip() for line in out.splitlines() if line[:11].strip()}

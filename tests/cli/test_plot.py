@@ -28,7 +28,7 @@ from tercet.tokens import Characters, Tokenizer, WordPiece
 
 pytestmark = pytest.mark.slow  # matplotlib is slow
 
-ALL = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
+PLOTS = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
 FAMILIES = ["gpt", "bert", "translator"]
 
 
@@ -38,24 +38,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = Tokenizer.train(WordPiece(vocab_size=60), ["the cat sat on the mat", "a dog ran"])
     digits = Tokenizer.train(Characters(alphabet="0123456789"), [])
-    of = {"vocab_size": tokenizer.vocab_size, "max_len": 19}
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_len": 19}
 
     def stack(position: Rotary | ALiBi | NoPosition | None = None) -> StackSpec:
         return StackSpec(d_model=24, n_layers=2, n_heads=3, d_ff=41, position=position or Rotary())
 
     models: dict[str, tuple[AnyModel, Tokenizer]] = {
-        "gpt": (DecoderOnly(DecoderOnlySpec(**of, stack=stack())), tokenizer),
-        "bert": (EncoderOnly(EncoderOnlySpec(**of, stack=stack(ALiBi()), masked_head=None)), tokenizer),
-        "translator": (EncoderDecoder(EncoderDecoderSpec(**of, encoder=stack(), decoder=stack())), tokenizer),
+        "gpt": (DecoderOnly(DecoderOnlySpec(**sizes, stack=stack())), tokenizer),
+        "bert": (EncoderOnly(EncoderOnlySpec(**sizes, stack=stack(ALiBi()), masked_head=None)), tokenizer),
+        "translator": (EncoderDecoder(EncoderDecoderSpec(**sizes, encoder=stack(), decoder=stack())), tokenizer),
         "bare": (
             DecoderOnly(DecoderOnlySpec(vocab_size=digits.vocab_size, max_len=7, stack=stack(NoPosition()))),
             digits,
         ),
     }
-    for name, (model, own) in models.items():
+    for name, (model, model_tokenizer) in models.items():
         torch.manual_seed(3)
         run = folder / name
-        save_model(run if name == "bare" else run / "best", model, own, Card(name=name))
+        save_model(run if name == "bare" else run / "best", model, model_tokenizer, Card(name=name))
         if name != "bare":
             score = {"val/bleu": 3.5} if name == "translator" else {"val/accuracy": 0.5} if name == "bert" else {}
             with (run / "metrics.csv").open("w", newline="") as file:
@@ -88,8 +88,8 @@ def test_all_plots_of_a_run(
     run = tmp_path / family
     shutil.copytree(runs[family], run)
     out, err = run_command(["plot", str(run)], capsys)
-    expected = [what for what in ALL if (family, what) != ("gpt", "score")]
-    assert out == [str(run / "plots" / f"{what}.png") for what in expected]
+    expected = [plot for plot in PLOTS if (family, plot) != ("gpt", "score")]
+    assert out == [str(run / "plots" / f"{plot}.png") for plot in expected]
     assert ("score left out" in err) == (family == "gpt")
     for path in out:
         assert matplotlib.image.imread(path).std() > 0.05
@@ -100,22 +100,22 @@ def test_all_plots_of_a_run(
 
 
 @pytest.mark.parametrize(
-    ("family", "what"),
+    ("family", "plot"),
     [
-        pytest.param(family, what, marks=[] if number % 3 == place else pytest.mark.exhaustive)
+        pytest.param(family, plot, marks=[] if number % 3 == place else pytest.mark.exhaustive)
         for place, family in enumerate(FAMILIES)
-        for number, what in enumerate(["schedule", "loss", "attention", "score", "neighbours", "positions"])
+        for number, plot in enumerate(["schedule", "loss", "attention", "score", "neighbours", "positions"])
     ],
 )
 def test_each_plot_separately(
-    family: str, what: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, plot: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["plot", str(runs[family]), what, "--out", str(tmp_path / "a.svg")]
-    if what == "attention":
+    arguments = ["plot", str(runs[family]), plot, "--out", str(tmp_path / "a.svg")]
+    if plot == "attention":
         arguments += ["--prompt", "the cat sat", "--layer", "1"]
-    if what == "neighbours":
+    if plot == "neighbours":
         arguments += ["--token", "the", "[MASK]"]
-    if (family, what) == ("gpt", "score"):
+    if (family, plot) == ("gpt", "score"):
         assert "or correlation; plot loss instead" in error_of(arguments, capsys)
         return
     out, err = run_command(arguments, capsys)
@@ -148,7 +148,7 @@ def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys
     out, err = run_command(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
     result = json.loads("\n".join(out))
     assert list(result["pictures"]) == ["neighbours"]
-    assert list(result["left_out"]) == ALL[:-1]
+    assert list(result["left_out"]) == PLOTS[:-1]
     assert err.count("left out") == 5
     assert "no metrics.csv, since it was not trained here" in result["left_out"]["loss"]
     assert "position: none" in result["left_out"]["positions"]

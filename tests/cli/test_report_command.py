@@ -38,15 +38,15 @@ def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pyte
 def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").mkdir()
     shutil.copytree(run, tmp_path / "runs/mine")
-    written = tmp_path / "runs/mine/report.html"
-    written.unlink(missing_ok=True)
-    assert main(["train", str(written.parent), "--until", "6", "--report", "--quiet"]) == 0
+    report = tmp_path / "runs/mine/report.html"
+    report.unlink(missing_ok=True)
+    assert main(["train", str(report.parent), "--until", "6", "--report", "--quiet"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[1:3] == [f"Its report is {written}.", "Next:"]
-    assert "Finished after 6 steps" in written.read_text()
-    written.unlink()
-    tercet.train(written.parent, report=True, quiet=True)
-    assert "Finished after 6 steps" in written.read_text()
+    assert out[1:3] == [f"Its report is {report}.", "Next:"]
+    assert "Finished after 6 steps" in report.read_text()
+    report.unlink()
+    tercet.train(report.parent, report=True, quiet=True)
+    assert "Finished after 6 steps" in report.read_text()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_mistakes_are_one_line(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["watch", *arguments]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"tercet: error: {message}")
-    assert told.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"tercet: error: {message}")
+    assert captured.err.count("\n") == 1

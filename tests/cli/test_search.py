@@ -31,12 +31,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with encoders `bert`, `other` and the wider `wide`, a decoder `gpt`, a table and its vectors."""
     folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
     stack, wide = (StackSpec(d_model=width, n_layers=1, n_heads=2) for width in (24, 32))
-    of: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": MAX_LEN}
+    sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": MAX_LEN}
     models = {
-        "bert": EncoderOnly(EncoderOnlySpec(**of, stack=stack)),
-        "other": EncoderOnly(EncoderOnlySpec(**of, stack=stack)),
-        "wide": EncoderOnly(EncoderOnlySpec(**of, stack=wide)),
-        "gpt": DecoderOnly(DecoderOnlySpec(**of, stack=stack)),
+        "bert": EncoderOnly(EncoderOnlySpec(**sizes, stack=stack)),
+        "other": EncoderOnly(EncoderOnlySpec(**sizes, stack=stack)),
+        "wide": EncoderOnly(EncoderOnlySpec(**sizes, stack=wide)),
+        "gpt": DecoderOnly(DecoderOnlySpec(**sizes, stack=stack)),
     }
     torch.manual_seed(4)
     for name, model in models.items():
@@ -47,26 +47,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(folder / name, model, tokenizer, Card(name=name))
     rows = (f'{10 * number},"{text}"\n' for number, text in enumerate(TEXTS))
     (folder / "posts.csv").write_text("id,body\n" + "".join(rows))
-    for name, more in (("v", []), ("long", ["--no-normalise"])):
+    for name, flags in (("v", []), ("long", ["--no-normalise"])):
         words = ["--input", str(folder / "posts.csv"), "--text-field", "body", "--output", str(folder / f"{name}.npz")]
-        assert main(["embed", str(folder / "bert"), *words, *more]) == 0
+        assert main(["embed", str(folder / "bert"), *words, *flags]) == 0
     return folder
 
 
 @pytest.fixture(autouse=True)
-def in_runs_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def enter_runs_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
 
 
 def run_command(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], given: str = "", *, code: int = 0
+    arguments: list[str], capsys: pytest.CaptureFixture[str], stdin_text: str = "", *, code: int = 0
 ) -> tuple[list[str], str]:
-    """Return the lines on stdout and the text on stderr of a command that reads `given` from stdin."""
+    """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
     capsys.readouterr()
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))):
-        found = main(arguments)
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
+        exit_code = main(arguments)
     out, err = capsys.readouterr()
-    assert found == code, err
+    assert exit_code == code, err
     return out.splitlines(), err
 
 
@@ -98,13 +98,13 @@ def test_nearest_texts_are_equal_from_texts_vectors_and_python(
         lines, err = run_command(["embed", "bert", *flags, *query_flags(*QUERIES), "--json", "--top", "4"], capsys)
         assert err == ""
         for query, line, numbers, scores in zip(QUERIES, lines, order, expected, strict=True):
-            found = json.loads(line)
-            assert found["query"] == query
-            indices = [row["index"] for row in found["neighbours"]]
+            answer = json.loads(line)
+            assert answer["query"] == query
+            indices = [row["index"] for row in answer["neighbours"]]
             assert first_numbers(indices) == first_numbers(numbers)
-            assert [row["score"] for row in found["neighbours"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
-            assert [str(row["id"]) for row in found["neighbours"]] == [str(10 * n) for n in indices]
-            assert [row["text"] for row in found["neighbours"]] == [TEXTS[n] for n in indices]
+            assert [row["score"] for row in answer["neighbours"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
+            assert [str(row["id"]) for row in answer["neighbours"]] == [str(10 * n) for n in indices]
+            assert [row["text"] for row in answer["neighbours"]] == [TEXTS[n] for n in indices]
             assert len({*indices}) == 4
     for texts in (TEXTS, run.embed(TEXTS)):
         assert [*map(first_numbers, run.search(QUERIES, texts, top=4).numbers)] == [*map(first_numbers, order)]
@@ -125,8 +125,8 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
     ids: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("ids.jsonl").write_text("".join(json.dumps({"id": id, "text": "mats"}) + "\n" for id in ids))
-    stored = [id for id in ids if isinstance(id, str)]
-    if any(id.endswith("\0") or any("\ud800" <= x <= "\udfff" for x in id) for id in stored):
+    text_ids = [id for id in ids if isinstance(id, str)]
+    if any(id.endswith("\0") or any("\ud800" <= x <= "\udfff" for x in id) for id in text_ids):
         _, err = run_command(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys, code=2)
         assert err.count("\n") == 1
         return

@@ -85,8 +85,8 @@ def test_server_responds_like_generate_and_stops_on_signal(folder: Write, capsys
             "top_p": 0.9,
             "echo": True,
         }
-        told = ours.post("/v1/completions", json=body).json()
-        assert told["choices"][0]["text"] + "\n" == capsys.readouterr().out
+        completion = ours.post("/v1/completions", json=body).json()
+        assert completion["choices"][0]["text"] + "\n" == capsys.readouterr().out
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
@@ -104,12 +104,12 @@ def test_running_request_is_completed_if_the_log_is_full(folder: Write) -> None:
     with Path("/dev/full").open("w") as full, running(folder("run"), stderr=full) as (process, address):
         with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
             lines = (line for line in answer.iter_lines() if line)
-            found = [next(lines)]
+            events = [next(lines)]
             process.send_signal(signal.SIGTERM)
-            found += lines
+            events += lines
         assert process.wait(timeout=60) == 143
-    assert found[-1] == "data: [DONE]"
-    assert len(found) > 20
+    assert events[-1] == "data: [DONE]"
+    assert len(events) > 20
 
 
 @pytest.mark.slow
@@ -117,17 +117,17 @@ def test_running_requests_are_completed_after_a_signal(folder: Write) -> None:
     """Under load: running requests are completed, later requests are rejected."""
     body = {"prompt": "a", "max_tokens": 400, "temperature": 0, "stream": True}
     with running(folder("run"), "--grace", "60", "--json-log") as (process, address), ThreadPoolExecutor(6) as pool:
-        begun = threading.Barrier(7)
+        barrier = threading.Barrier(7)
 
         def read() -> list[str]:
             with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
                 lines = (line for line in answer.iter_lines() if line)
-                found = [next(lines)]
-                begun.wait()
-                return [*found, *lines]
+                events = [next(lines)]
+                barrier.wait()
+                return [*events, *lines]
 
         reading = [pool.submit(read) for _ in range(6)]
-        begun.wait()
+        barrier.wait()
         process.send_signal(signal.SIGTERM)
         answers = [first.result() for first in reading]
         _, err = process.communicate(timeout=60)
@@ -147,10 +147,10 @@ def test_requests_longer_than_the_grace_period_get_an_error(folder: Write) -> No
             lines = (line for line in answer.iter_lines() if line)
             next(lines)
             process.send_signal(signal.SIGTERM)
-            *_, last, done = lines
+            *_, last, end = lines
         process.communicate(timeout=20)
     assert '"code":"closing"' in last
-    assert done == "data: [DONE]"
+    assert end == "data: [DONE]"
     assert process.returncode == 143
 
 
@@ -182,7 +182,7 @@ def test_shutdown_delay_keeps_serving_for_load_balancers(folder: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sent", "code", "delay"),
+    ("stop_signal", "code", "delay"),
     [
         (signal.SIGTERM, 143, 60),
         (signal.SIGINT, 130, 0),
@@ -190,23 +190,23 @@ def test_shutdown_delay_keeps_serving_for_load_balancers(folder: Write) -> None:
         pytest.param(signal.SIGINT, 130, 60, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_second_signal_ends_it_at_once(folder: Write, sent: signal.Signals, code: int, delay: int) -> None:
+def test_a_second_signal_ends_it_at_once(folder: Write, stop_signal: signal.Signals, code: int, delay: int) -> None:
     body = {"prompt": "a", "max_tokens": 100_000, "temperature": 0, "stream": True}
     flags = ["--shutdown-delay", delay, "--grace", "60", "--max-tokens", "100000"]
     with running(folder("run"), *flags) as (process, address):
         with httpx.stream("POST", f"{address}v1/completions", json=body, timeout=60) as answer:
             lines = (line for line in answer.iter_lines() if line)
             next(lines)
-            process.send_signal(sent)
+            process.send_signal(stop_signal)
             time.sleep(0.5)
             assert "error" not in next(lines)
-            process.send_signal(sent)
+            process.send_signal(stop_signal)
             began = time.monotonic()
-            *_, last, done = lines
+            *_, last, end = lines
         _, err = process.communicate(timeout=5)
     assert time.monotonic() - began < 5
     assert '"code":"closing"' in last
-    assert done == "data: [DONE]"
+    assert end == "data: [DONE]"
     assert process.returncode == code
     assert "Traceback" not in err
 
@@ -220,7 +220,7 @@ def error_of(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--slots", "0"], "slots=0 must be at least 1"),
         (["--timeout", "0"], "seconds=0.0 must be above 0"),
@@ -244,10 +244,10 @@ def error_of(arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_mistake_is_one_line(
-    flags: list[str], told: str, folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str], message: str, folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TERCET_API_KEY", raising=False)
-    assert told in error_of(["serve", folder("run"), *flags], capsys)
+    assert message in error_of(["serve", folder("run"), *flags], capsys)
 
 
 def test_models_that_cannot_be_served(
@@ -264,29 +264,29 @@ def test_missing_package_is_reported_with_its_remedy(
     folder: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(required_packages, "find_spec", lambda name: None if name in ("fastapi", "jinja2") else name)
-    told = "tercet serve requires fastapi and jinja2: pip install 'tercet[serve]'"
-    assert told in error_of(["serve", folder("run")], capsys)
+    message = "tercet serve requires fastapi and jinja2: pip install 'tercet[serve]'"
+    assert message in error_of(["serve", folder("run")], capsys)
 
 
 def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = list[Any]()
-    monkeypatch.setattr(server, "serve", lambda models, **settings: served.append((list(models), settings)))
+    calls = list[Any]()
+    monkeypatch.setattr(server, "serve", lambda models, **settings: calls.append((list(models), settings)))
     first, second = tercet.load(folder("one")), tercet.load(folder("runs/other"))
     first.serve(second, port=0, quiet=True)
-    assert served == [(["one", "other"], {"port": 0, "quiet": True})]
+    assert calls == [(["one", "other"], {"port": 0, "quiet": True})]
 
 
 @pytest.mark.slow
 def test_the_interpreter_is_tuned_while_it_serves() -> None:
-    usual, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    usual, frozen_count = sys.getswitchinterval(), gc.get_freeze_count()
     with server.tuned_interpreter():
         assert sys.getswitchinterval() == pytest.approx(server.SWITCH_SECONDS)
-        assert gc.get_freeze_count() > frozen + 1000
+        assert gc.get_freeze_count() > frozen_count + 1000
     assert (sys.getswitchinterval(), gc.get_freeze_count()) == (usual, 0)
 
 
 def test_the_help_is_quick() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "tercet", "serve", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not any(word in done.stderr for word in ("torch", "fastapi", "pydantic"))
-    assert "TERCET_API_KEY" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not any(word in result.stderr for word in ("torch", "fastapi", "pydantic"))
+    assert "TERCET_API_KEY" in result.stdout

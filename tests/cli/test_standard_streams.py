@@ -118,6 +118,6 @@ def test_all_verbs_under_all_conditions(condition: str, run: Path, tmp_path_fact
 
 
 def test_each_verb_is_among_the_commands() -> None:
-    named = {command.split()[0] for command in COMMANDS}
-    assert set(VERBS) <= named
+    verbs = {command.split()[0] for command in COMMANDS}
+    assert set(VERBS) <= verbs
     assert len(COMMANDS) * len(CONDITIONS) >= 400

@@ -30,11 +30,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return a model of each family, with random weights."""
     torch.manual_seed(4)
     folder, tokenizer = tmp_path_factory.mktemp("runs"), Tokenizer.train(WordPiece(vocab_size=60), TEXTS)
-    of = {"vocab_size": tokenizer.vocab_size, "max_len": 23}
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_len": 23}
     models: dict[str, AnyModel] = {
-        "bert": EncoderOnly(EncoderOnlySpec(**of, stack=STACK)),
-        "gpt": DecoderOnly(DecoderOnlySpec(**of, stack=STACK)),
-        "translator": EncoderDecoder(EncoderDecoderSpec(**of, encoder=STACK, decoder=STACK)),
+        "bert": EncoderOnly(EncoderOnlySpec(**sizes, stack=STACK)),
+        "gpt": DecoderOnly(DecoderOnlySpec(**sizes, stack=STACK)),
+        "translator": EncoderDecoder(EncoderDecoderSpec(**sizes, encoder=STACK, decoder=STACK)),
     }
     for name, model in models.items():
         save_model(folder / name, model, tokenizer, Card(name=name))
@@ -52,9 +52,9 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_command(arguments: str, capsys: pytest.CaptureFixture[str], *, code: int = 0) -> tuple[str, str]:
-    found = main(arguments.split())
+    exit_code = main(arguments.split())
     out, err = capsys.readouterr()
-    assert found == code, err
+    assert exit_code == code, err
     return out, err
 
 

@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def other(run: Path) -> Path:
+def second_run(run: Path) -> Path:
     """Return the same run with another seed."""
     assert main(training(run.parent, run.parent / "other", "training.seed=2", "training.max_steps=9")) == 0
     return run.parent / "other"
@@ -65,9 +65,9 @@ def writer(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
     return folder / "gpt"
 
 
-def run_translate(arguments: list[str], given: str | bytes) -> tuple[str, str]:
+def run_translate(arguments: list[str], stdin: str | bytes) -> tuple[str, str]:
     """Return the stdout and stderr of `tercet translate` on this stdin."""
-    data = given.encode() if isinstance(given, str) else given
+    data = stdin.encode() if isinstance(stdin, str) else stdin
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data))),
@@ -78,8 +78,8 @@ def run_translate(arguments: list[str], given: str | bytes) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def check_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], given: bytes = b"eins\n") -> None:
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))):
+def check_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], stdin: bytes = b"eins\n") -> None:
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))):
         assert main(arguments) == 2
     err = capsys.readouterr().err
     assert err.startswith("tercet: error: ")
@@ -102,19 +102,19 @@ def test_repeated_command_trains_no_step(run: Path, capsys: pytest.CaptureFixtur
 
 
 def test_lines_json_and_python_agree(run: Path) -> None:
-    given = "eins zwei drei\n\nvier fünf sechs\n"
-    lines = run_translate([str(run)], given)[0].splitlines()
-    told = [json.loads(line) for line in run_translate([str(run), "--json"], given)[0].splitlines()]
-    assert [one["text"] for one in told] == lines
-    assert [one["source"] for one in told] == given.splitlines()
+    stdin = "eins zwei drei\n\nvier fünf sechs\n"
+    lines = run_translate([str(run)], stdin)[0].splitlines()
+    rows = [json.loads(line) for line in run_translate([str(run), "--json"], stdin)[0].splitlines()]
+    assert [row["text"] for row in rows] == lines
+    assert [row["source"] for row in rows] == stdin.splitlines()
     expected = {"input", "source", "text", "score", "logprob", "tokens", "finish", "truncated"}
-    assert all(set(one) == expected for one in told)
-    assert told[1] | {"input": 0} == {
+    assert all(set(row) == expected for row in rows)
+    assert rows[1] | {"input": 0} == {
         "input": 0, "source": "", "text": "", "score": 0, "logprob": 0, "tokens": 0, "finish": "eos",
         "truncated": False,
     }  # fmt: skip
     model = tercet.load(run)
-    assert model.translate(given.splitlines()) == lines
+    assert model.translate(stdin.splitlines()) == lines
     assert model.translate("eins zwei drei") == lines[0]
     best = model.translations("eins zwei drei", size=3, n_best=2)
     assert len(best[0]) == 2
@@ -147,17 +147,17 @@ ODD = st.lists(st.text(CHARACTERS, max_size=9).map(lambda text: text.replace("\n
 
 @settings(max_examples=15, deadline=None)
 @given(ODD, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from([1, 2, 1024]))
-def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, ended: bool, pool: int) -> None:
-    given = end.join(lines) + (end if ended and lines else "")
-    expected = given.count("\n") + (not given.endswith("\n") and given != "")
+def test_as_many_lines_come_out_as_go_in(run: Path, lines: list[str], end: str, final_newline: bool, pool: int) -> None:
+    stdin = end.join(lines) + (end if final_newline and lines else "")
+    expected = stdin.count("\n") + (not stdin.endswith("\n") and stdin != "")
     flags = ["--beam", "1", "--max-ratio", "0", "--max-extra", "2", "--quiet", "--pool", str(pool)]
-    out, err = run_translate([str(run), *flags], given)
+    out, err = run_translate([str(run), *flags], stdin)
     assert out.count("\n") == expected
     assert not err
     assert "\r" not in out
     texts = out.split("\n")
     assert all(
-        not text for text, line in zip(texts, given.split("\n"), strict=False) if not line.strip("\ufeff").strip()
+        not text for text, line in zip(texts, stdin.split("\n"), strict=False) if not line.strip("\ufeff").strip()
     )
 
 
@@ -167,9 +167,9 @@ def test_unicode_line_separators_do_not_split_lines(run: Path) -> None:
 
 
 def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
-    alone = [run_translate([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
+    single_outputs = [run_translate([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
     for flags in (["--pool", "1"], ["--batch-tokens", "1"], []):
-        assert run_translate([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(alone)), flags
+        assert run_translate([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(single_outputs)), flags
 
 
 def test_file_instead_of_stdin(run: Path, tmp_path: Path) -> None:
@@ -200,35 +200,35 @@ def test_n_best(run: Path) -> None:
 
 def test_scores_and_the_penalty_that_makes_them(run: Path) -> None:
     for flags, norm in ((["--alpha", "0.5"], 0.5), (["--length-penalty", "none"], 0.0)):
-        told = json.loads(run_translate([str(run), *flags, "--json"], SOURCES[7])[0])
-        assert told["score"] == pytest.approx(told["logprob"] / told["tokens"] ** norm, abs=1e-4)
+        row = json.loads(run_translate([str(run), *flags, "--json"], SOURCES[7])[0])
+        assert row["score"] == pytest.approx(row["logprob"] / row["tokens"] ** norm, abs=1e-4)
         text, score = run_translate([str(run), *flags, "--scores"], SOURCES[7])[0].rstrip("\n").split("\t")
-        assert (text, score) == (told["text"], f"{told['score']:.4f}")
+        assert (text, score) == (row["text"], f"{row['score']:.4f}")
 
 
 def test_search_settings_and_truncation_are_reported_once(run: Path) -> None:
-    given = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
-    err = run_translate([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], given)[1]
+    stdin = "eins zwei\n" + " ".join(SOURCES[:9]) + "\n"
+    err = run_translate([str(run), "--max-ratio", "0", "--max-extra", "3", "--min-extra", "3"], stdin)[1]
     assert re.fullmatch(
         r"tercet: beam 5, average length penalty 1; 2 lines in \d+\.\d s; 1 source cut to the context of 24 tokens; "
         r"2 translations stopped by the length limit\n",
         err,
     )
-    assert run_translate([str(run), "--quiet"], given)[1] == ""
-    told = [json.loads(line) for line in run_translate([str(run), "--json"], given)[0].splitlines()]
-    assert [one["truncated"] for one in told] == [False, True]
+    assert run_translate([str(run), "--quiet"], stdin)[1] == ""
+    rows = [json.loads(line) for line in run_translate([str(run), "--json"], stdin)[0].splitlines()]
+    assert [row["truncated"] for row in rows] == [False, True]
     assert "greedy" in run_translate([str(run), "--beam", "1"], "eins")[1]
     flags = ["--sample", "--top-k", "3", "--seed", "4"]
     assert "sample, temperature 1, top-k 3, seed 4" in run_translate([str(run), *flags], "eins")[1]
 
 
 def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = "eins zwei drei\nvier\n"
+    stdin = "eins zwei drei\nvier\n"
     assert all(
-        line.startswith("six") for line in run_translate([str(run), "--prefix-text", "six"], given)[0].splitlines()
+        line.startswith("six") for line in run_translate([str(run), "--prefix-text", "six"], stdin)[0].splitlines()
     )
     path = write(tmp_path / "prefixes", ["two", "five"])
-    lines = run_translate([str(run), "--prefix", path], given)[0].splitlines()
+    lines = run_translate([str(run), "--prefix", path], stdin)[0].splitlines()
     assert [line[:3] for line in lines] == ["two", "fiv"]
     check_error(["translate", str(run), "--prefix", path], "has more lines than the input", capsys)
     check_error(["translate", str(run), "--prefix", path], "has 2 lines, fewer than the input", capsys, b"a\nb\nc\n")
@@ -236,26 +236,26 @@ def test_prefixes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_sampling(run: Path) -> None:
-    drawn = [run_translate([str(run), "--sample", "--seed", seed], SOURCES[5])[0] for seed in ("1", "1", "2", "3")]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn)) > 1
+    samples = [run_translate([str(run), "--sample", "--seed", seed], SOURCES[5])[0] for seed in ("1", "1", "2", "3")]
+    assert samples[0] == samples[1]
+    assert len(set(samples)) > 1
     greedy = run_translate([str(run), "--beam", "1"], SOURCES[5])[0]
     assert run_translate([str(run), "--sample", "--temperature", "0"], SOURCES[5])[0] == greedy
 
 
 def test_an_ensemble_of_a_run_with_itself_is_the_run(run: Path) -> None:
-    given = "\n".join(SOURCES[::30])
-    alone = run_translate([str(run), "--json"], given)[0]
+    stdin = "\n".join(SOURCES[::30])
+    single = run_translate([str(run), "--json"], stdin)[0]
     for combine in ("linear", "log_linear"):
-        out, err = run_translate([str(run), str(run), "--combine", combine, "--json"], given)
+        out, err = run_translate([str(run), str(run), "--combine", combine, "--json"], stdin)
         assert f"{combine} ensemble of 2; beam 5" in err
-        for one, second in zip(map(json.loads, alone.splitlines()), map(json.loads, out.splitlines()), strict=True):
-            assert one["text"] == second["text"]
-            assert one["logprob"] == pytest.approx(second["logprob"], abs=1e-4)
+        for first, second in zip(map(json.loads, single.splitlines()), map(json.loads, out.splitlines()), strict=True):
+            assert first["text"] == second["text"]
+            assert first["logprob"] == pytest.approx(second["logprob"], abs=1e-4)
 
 
-def test_an_ensemble_of_two(run: Path, other: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run_translate([str(run), str(other), "--alignment"], "eins zwei drei\n")[0]
+def test_an_ensemble_of_two(run: Path, second_run: Path, writer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_translate([str(run), str(second_run), "--alignment"], "eins zwei drei\n")[0]
     assert re.fullmatch(r"[a-z ]+\t(\d-\d ?)+\n", out)
     check_error(
         ["translate", str(run), str(writer)], "is a language model, not a translator; use `tercet generate", capsys
@@ -263,21 +263,21 @@ def test_an_ensemble_of_two(run: Path, other: Path, writer: Path, capsys: pytest
 
 
 def test_alignments_are_of_words(run: Path, tmp_path: Path) -> None:
-    text, aligned = run_translate([str(run), "--alignment"], "eins zwei drei\n")[0].rstrip("\n").split("\t")
-    pairs = [tuple(map(int, pair.split("-"))) for pair in aligned.split()]
+    text, alignment = run_translate([str(run), "--alignment"], "eins zwei drei\n")[0].rstrip("\n").split("\t")
+    pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
     assert sorted(target for _, target in pairs) == list(range(len(text.split())))
     assert all(0 <= source < 3 for source, _ in pairs)
-    told = json.loads(run_translate([str(run), "--alignment", "--json"], "eins zwei drei\n")[0])
-    assert told["alignment"] == aligned
+    row = json.loads(run_translate([str(run), "--alignment", "--json"], "eins zwei drei\n")[0])
+    assert row["alignment"] == alignment
     best = run_translate([str(run), "--alignment", "--n-best", "2"], "\neins\n")[0].splitlines()
     assert best[0].split(" ||| ") == ["0", "", "0.0000", ""]
     assert all(len(line.split(" ||| ")) == 4 for line in best)
 
 
 def test_a_picture_of_a_few_sentences(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = "\n".join(SOURCES[:3]) + "\n"
-    out, _ = run_translate([str(run), "--attention", str(tmp_path / "a.png")], given)
-    assert out == run_translate([str(run)], given)[0]
+    stdin = "\n".join(SOURCES[:3]) + "\n"
+    out, _ = run_translate([str(run), "--attention", str(tmp_path / "a.png")], stdin)
+    assert out == run_translate([str(run)], stdin)[0]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     nine = "\n".join(SOURCES[:9]).encode()
     flags = ["--attention", str(tmp_path / "b.svg")]
@@ -316,47 +316,49 @@ def run_evaluate(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> di
 
 
 def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = run_evaluate([str(run), "--output", str(tmp_path / "out")], capsys)
+    result = run_evaluate([str(run), "--output", str(tmp_path / "out")], capsys)
     expected = "bleu chrf signature chrf_signature bleu_interval nll_nats_per_token perplexity sentences protocol"
-    assert set(told) >= {*expected.split(), "references", "search", "tokens", "exact"}
-    assert told["protocol"] == "detokenised"
-    assert told["search"] == "beam 5, average length penalty 1"
-    assert told["perplexity"] == pytest.approx(math.exp(told["nll_nats_per_token"]))
+    assert set(result) >= {*expected.split(), "references", "search", "tokens", "exact"}
+    assert result["protocol"] == "detokenised"
+    assert result["search"] == "beam 5, average length penalty 1"
+    assert result["perplexity"] == pytest.approx(math.exp(result["nll_nats_per_token"]))
     card = json.loads((run / "best" / "card.json").read_text())
-    assert told["nll_nats_per_token"] == pytest.approx(card["metrics"]["val/loss"], abs=1e-4)  # the same pairs
+    assert result["nll_nats_per_token"] == pytest.approx(card["metrics"]["val/loss"], abs=1e-4)  # the same pairs
     scores = tercet.load(run).evaluate()
     assert isinstance(scores, TranslationScores)
-    assert scores.bleu == told["bleu"]
-    written = (tmp_path / "out").read_bytes().decode().split("\n")[:-1]
-    assert len(written) == told["sentences"] == 21  # a tenth of 216, the validation part
+    assert scores.bleu == result["bleu"]
+    translations = (tmp_path / "out").read_bytes().decode().split("\n")[:-1]
+    assert len(translations) == result["sentences"] == 21  # a tenth of 216, the validation part
     assert main(["evaluate", str(run)]) == 0
     out = capsys.readouterr().out
-    assert f"{told['bleu']:.2f}" in out
-    assert f"BLEU|{told['signature']}" in out
+    assert f"{result['bleu']:.2f}" in out
+    assert f"BLEU|{result['signature']}" in out
 
 
 def test_evaluation_on_files_takes_every_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "a.de", [*SOURCES[:5], ""]), write(tmp_path / "a.en", [*TARGETS[:5], "six"])
     out = tmp_path / "out"
-    told = run_evaluate([str(run), "--source", source, "--target", target, "--beam", "1", "--output", str(out)], capsys)
-    written = out.read_text(encoding="utf-8").split("\n")[:-1]
-    assert told["sentences"] == len(written) == 6
-    assert told["bleu"] == bleu(written, [*TARGETS[:5], "six"])
-    assert told["search"].startswith("greedy")
+    result = run_evaluate(
+        [str(run), "--source", source, "--target", target, "--beam", "1", "--output", str(out)], capsys
+    )
+    translations = out.read_text(encoding="utf-8").split("\n")[:-1]
+    assert result["sentences"] == len(translations) == 6
+    assert result["bleu"] == bleu(translations, [*TARGETS[:5], "six"])
+    assert result["search"].startswith("greedy")
     assert (
-        "".join(text + "\n" for text in written)
+        "".join(text + "\n" for text in translations)
         == run_translate([str(run), "--beam", "1"], "\n".join(SOURCES[:5]) + "\n\n")[0]
     )
     write(tmp_path / "a.tsv", [f"{a}\t{b}" for a, b in zip(SOURCES[:5], TARGETS[:5], strict=True)])
     assert run_evaluate([str(run), "--source", str(tmp_path / "a.tsv")], capsys)["sentences"] == 5
-    labelled = run_evaluate(
+    language_result = run_evaluate(
         [str(run), "--source", source, "--target", target, "--protocol", "lc-tok", "--language", "en"], capsys
     )
-    assert "prep:lc.norm.tok-en" in labelled["signature"]
+    assert "prep:lc.norm.tok-en" in language_result["signature"]
 
 
-def test_comparing(run: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    worse = run_evaluate([str(other), "--output", str(tmp_path / "out")], capsys)
+def test_comparing(run: Path, second_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worse = run_evaluate([str(second_run), "--output", str(tmp_path / "out")], capsys)
     path = tmp_path / "worse.json"
     path.write_text(json.dumps(worse))
     better = run_evaluate([str(run), "--compare", str(path)], capsys)
@@ -409,11 +411,11 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
     source, target = write(tmp_path / "a", SOURCES[:3]), write(tmp_path / "b", TARGETS[:3])
     assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    loaded = tercet.load(run)
-    model, tokenizer = loaded.model, loaded.tokenizer
+    translator = tercet.load(run)
+    model, tokenizer = translator.model, translator.tokenizer
     assert isinstance(model, EncoderDecoder)
-    for (logprob, tokens, nats), read, wanted in zip(lines, SOURCES, TARGETS, strict=False):
-        ids = [*tokenizer.encode(wanted), tokenizer.eos_id]
+    for (logprob, tokens, nats), read, reference in zip(lines, SOURCES, TARGETS, strict=False):
+        ids = [*tokenizer.encode(reference), tokenizer.eos_id]
         inputs = torch.tensor([[tokenizer.bos_id, *ids[:-1]]])
         with torch.no_grad():
             logits = model(torch.tensor([[*tokenizer.encode(read), tokenizer.eos_id]]), inputs)
@@ -423,9 +425,9 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
         assert float(nats) == pytest.approx(-expected / len(ids), abs=1e-4)
     score = ["evaluate", str(run), "--per-line", "--source", source, "--target", target]
     assert main([*score, "--json", "--batch-tokens", "9"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["target"] for one in told] == TARGETS[:3]
-    assert [one["logprob"] for one in told] == pytest.approx([float(line[0]) for line in lines], abs=1e-4)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["target"] for row in rows] == TARGETS[:3]
+    assert [row["logprob"] for row in rows] == pytest.approx([float(line[0]) for line in lines], abs=1e-4)
     shorter = write(tmp_path / "c", TARGETS[:2])
     check_error(
         ["evaluate", str(run), "--per-line", "--source", source, "--target", shorter], "has 3 lines and", capsys
@@ -435,27 +437,27 @@ def test_scoring_is_the_formula(run: Path, tmp_path: Path, capsys: pytest.Captur
 def test_score_of_a_translation_equals_its_search_score(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = [json.loads(line) for line in run_translate([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
-    told = [one for one in told if one["finish"] == "eos"]
-    source = write(tmp_path / "a", [one["source"] for one in told])
-    target = write(tmp_path / "b", [one["text"] for one in told])
+    rows = [json.loads(line) for line in run_translate([str(run), "--json"], "\n".join(SOURCES[:20]))[0].splitlines()]
+    rows = [row for row in rows if row["finish"] == "eos"]
+    source = write(tmp_path / "a", [row["source"] for row in rows])
+    target = write(tmp_path / "b", [row["text"] for row in rows])
     assert main(["evaluate", str(run), "--per-line", "--source", source, "--target", target, "--json"]) == 0
-    repeated = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    same = [(one, second) for one, second in zip(told, repeated, strict=True) if one["tokens"] == second["tokens"]]
-    assert len(same) > len(told) / 2  # the others are spelled with other tokens than the tokenizer would use
-    for one, second in same:
-        assert one["logprob"] == pytest.approx(second["logprob"], abs=1e-3)
+    scored = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    pairs = [(row, second) for row, second in zip(rows, scored, strict=True) if row["tokens"] == second["tokens"]]
+    assert len(pairs) > len(rows) / 2  # the others are spelled with other tokens than the tokenizer would use
+    for row, second in pairs:
+        assert row["logprob"] == pytest.approx(second["logprob"], abs=1e-3)
 
 
 def test_inspecting_a_translator(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told: dict[str, int] = {}
+    parameters: dict[str, int] = {}
     for name in (str(run), "transformer-base", "numbers"):
         assert main(["inspect", name, "--json"]) == 0
-        told[name] = json.loads(capsys.readouterr().out)["parameters"]
+        parameters[name] = json.loads(capsys.readouterr().out)["parameters"]
         assert main(["inspect", name]) == 0
-        assert f"{told[name]:,}" in capsys.readouterr().out
-    assert told[str(run)] == sum(p.numel() for p in tercet.load(run).model.parameters())
-    assert told["transformer-base"] > 60_000_000
+        assert f"{parameters[name]:,}" in capsys.readouterr().out
+    assert parameters[str(run)] == sum(p.numel() for p in tercet.load(run).model.parameters())
+    assert parameters["transformer-base"] > 60_000_000
 
 
 def test_data_files_reset_the_recipes_languages(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,8 +489,8 @@ def test_training_from_python_takes_pairs(run: Path) -> None:
 def test_closed_pipe_is_not_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "given").write_text("eins zwei\n" * 3000)
     command = ("translate", run, "--beam", "1", "--pool", "1")
-    with (tmp_path / "given").open() as given:
-        process = start_forked(*command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with (tmp_path / "given").open() as file:
+        process = start_forked(*command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == run_translate([str(run), "--beam", "1"], "eins zwei")[0]
     process.stdout.close()

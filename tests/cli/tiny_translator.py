@@ -42,7 +42,7 @@ class Terminal(io.RawIOBase):
     """A simulated user, who types each line when the previous line has been answered."""
 
     def __init__(self, lines: list[bytes], out: io.StringIO) -> None:
-        self.lines, self.out, self.typed = lines, out, 0
+        self.lines, self.out, self.n_typed = lines, out, 0
 
     def isatty(self) -> bool:
         return True
@@ -51,6 +51,6 @@ class Terminal(io.RawIOBase):
         return True
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        assert self.out.getvalue().count("\n") == self.typed, "the last line is not answered yet"
-        self.typed += 1
-        return self.lines[self.typed - 1] if self.typed <= len(self.lines) else b""
+        assert self.out.getvalue().count("\n") == self.n_typed, "the last line is not answered yet"
+        self.n_typed += 1
+        return self.lines[self.n_typed - 1] if self.n_typed <= len(self.lines) else b""

@@ -21,8 +21,8 @@ def test_rows_are_cut_in_their_order_into_the_fullest_batches(lengths: list[int]
     for start, stop in pairwise(cuts):
         assert stop == start + 1 or (stop - start) * max(lengths[start:stop]) <= batch_tokens
         if stop < len(lengths) and max(lengths[start : stop + 1]):
-            more = (stop + 1 - start) * max(*lengths[start : stop + 1], 1)
-            assert more > batch_tokens, "one more row would have fitted"
+            size = (stop + 1 - start) * max(*lengths[start : stop + 1], 1)
+            assert size > batch_tokens, "one more row would have fitted"
 
 
 @given(lengths=LENGTHS, batch_tokens=TOKENS)
@@ -63,17 +63,19 @@ def test_rows_are_cut_into_batches_none_of_them_empty(n_rows: int, n_batches: in
     assert all(len(batch) for batch in batches)
 
 
-@given(each=st.integers(1, 9), world=st.integers(1, 6), size=st.integers(1, 5), seed=st.integers(0, 99))
-def test_micro_batches_are_of_like_length_and_each_row_is_in_one(each: int, world: int, size: int, seed: int) -> None:
-    numbers = np.arange(100, 100 + each * world)
+@given(rows_per_rank=st.integers(1, 9), world=st.integers(1, 6), size=st.integers(1, 5), seed=st.integers(0, 99))
+def test_micro_batches_are_of_like_length_and_each_row_is_in_one(
+    rows_per_rank: int, world: int, size: int, seed: int
+) -> None:
+    numbers = np.arange(100, 100 + rows_per_rank * world)
     lengths = np.random.default_rng(seed).integers(1, 50, len(numbers))
-    deal_all = [deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world)]
-    assert len({len(batches) for batches in deal_all}) == 1
-    batches = [batch for batches in deal_all for batch in batches]
+    shares = [deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world)]
+    assert len({len(batches) for batches in shares}) == 1
+    batches = [batch for batches in shares for batch in batches]
     assert sorted(np.concatenate(batches).tolist()) == numbers.tolist()
     assert all(1 <= len(batch) <= size for batch in batches)
     ranges = sorted((int(lengths[batch - 100].min()), int(lengths[batch - 100].max())) for batch in batches)
-    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(ranges))
 
 
 @pytest.mark.slow
@@ -85,11 +87,11 @@ def test_ranks_of_any_power_of_two_have_the_same_micro_batches_in_the_same_order
     numbers = np.arange(odd * size << digits)
     lengths = np.array(data.draw(st.lists(st.integers(1, 99), min_size=len(numbers), max_size=len(numbers))))
 
-    def deal_all(world: int) -> list[list[int]]:
+    def deal(world: int) -> list[list[int]]:
         shares = (deal_micro_batches(numbers, lengths, size=size, rank=rank, world=world) for rank in range(world))
         return [batch.tolist() for share in shares for batch in share]
 
-    assert all(deal_all(1 << some) == deal_all(1) for some in range(digits + 1))
+    assert all(deal(1 << power) == deal(1) for power in range(digits + 1))
     if digits:
-        halves = [sum(max(lengths[batch]) for batch in part) for part in np.array_split(np.array(deal_all(1)), 2)]
+        halves = [sum(max(lengths[batch]) for batch in part) for part in np.array_split(np.array(deal(1)), 2)]
         assert abs(halves[0] - halves[1]) <= lengths.max()

@@ -26,7 +26,7 @@ def pairs(lengths: list[tuple[int, int]]) -> Pairs:
     )
 
 
-def skewed(n: int, seed: int = 0) -> Pairs:
+def random_pairs(n: int, seed: int = 0) -> Pairs:
     generator = np.random.default_rng(seed)
     source = 2 + generator.poisson(14, n)
     target = np.maximum(1, source + generator.integers(-4, 5, n))
@@ -45,39 +45,39 @@ def test_every_pair_occurs_once_per_epoch_within_the_budget(
     buckets = Buckets(pairs(lengths), tokens=tokens, max_len=max_len, seed=seed)
     assert buckets.skipped == len(lengths) - len(short)
     for epoch in (0, 1, 5):
-        chosen = [buckets.numbers(bucket, epoch).tolist() for bucket in range(len(buckets))]
-        assert sorted(number for bucket in chosen for number in bucket) == short
-        sides = [np.array([lengths[number] for number in bucket]) for bucket in chosen]
-        assert all(len(each) * each.max() <= tokens for each in sides)
-        slots = sum(each.max(axis=0).sum() * len(each) for each in sides)
-        assert buckets.padding == pytest.approx(1 - sum(each.sum() for each in sides) / slots)
-        assert buckets.real_tokens.tolist() == [each.sum() for each in sides]
-        longest = [each.max() for each in sides]
+        numbers = [buckets.numbers(bucket, epoch).tolist() for bucket in range(len(buckets))]
+        assert sorted(number for bucket in numbers for number in bucket) == short
+        sides = [np.array([lengths[number] for number in bucket]) for bucket in numbers]
+        assert all(len(side) * side.max() <= tokens for side in sides)
+        slots = sum(side.max(axis=0).sum() * len(side) for side in sides)
+        assert buckets.padding == pytest.approx(1 - sum(side.sum() for side in sides) / slots)
+        assert buckets.real_tokens.tolist() == [side.sum() for side in sides]
+        longest = [side.max() for side in sides]
         assert longest == sorted(longest)
 
 
 @pytest.mark.parametrize("tokens", [101, 1024])
 def test_bounds_are_those_of_every_epoch_and_the_order_is_not(tokens: int) -> None:
-    data = skewed(997)
+    data = random_pairs(997)
     buckets = Buckets(data, tokens=tokens, max_len=61, seed=3)
     first = [buckets.numbers(bucket, 0) for bucket in range(len(buckets))]
     for epoch in (1, 2):
-        other = [buckets.numbers(bucket, epoch) for bucket in range(len(buckets))]
-        for one, two in zip(first, other, strict=True):
+        later = [buckets.numbers(bucket, epoch) for bucket in range(len(buckets))]
+        for a, b in zip(first, later, strict=True):
             for lengths in (data.source_lengths, data.target_lengths):
-                np.testing.assert_array_equal(lengths[one], lengths[two])  # row for row
-        assert any(set(one) != set(two) for one, two in zip(first, other, strict=True)), "pairs change places"
-    otherwise = Buckets(data, tokens=tokens, max_len=61, seed=4)
-    assert any(otherwise.numbers(bucket, 0).tolist() != first[bucket].tolist() for bucket in range(len(buckets)))
+                np.testing.assert_array_equal(lengths[a], lengths[b])  # row for row
+        assert any(set(a) != set(b) for a, b in zip(first, later, strict=True)), "pairs change places"
+    reseeded = Buckets(data, tokens=tokens, max_len=61, seed=4)
+    assert any(reseeded.numbers(bucket, 0).tolist() != first[bucket].tolist() for bucket in range(len(buckets)))
 
 
 def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
-    data = skewed(499)
+    data = random_pairs(499)
     requests = [(bucket, epoch) for epoch in (4, 0, 3, 4, 1, 0) for bucket in (7, 0, 3)]
-    once = Buckets(data, tokens=200, max_len=61, seed=3)
+    shared = Buckets(data, tokens=200, max_len=61, seed=3)
     for bucket, epoch in requests:
         fresh = Buckets(data, tokens=200, max_len=61, seed=3)  # as after a resume, without previous calls
-        np.testing.assert_array_equal(once.numbers(bucket, epoch), fresh.numbers(bucket, epoch))
+        np.testing.assert_array_equal(shared.numbers(bucket, epoch), fresh.numbers(bucket, epoch))
     orders = {
         tuple(Buckets(data, tokens=200, max_len=61, seed=seed).numbers(7, epoch).tolist())
         for seed in range(3)
@@ -85,14 +85,14 @@ def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
     }
     assert len(orders) == 9
     with pytest.raises(IndexError, match="bucket 99999 of"):
-        once.numbers(99999, 0)
+        shared.numbers(99999, 0)
 
 
 def test_pair_above_the_budget_is_rejected() -> None:
     with pytest.raises(
         UserError, match=r"may have 128 tokens per side, more than the 100 .*set model\.max_len to at most"
     ):
-        Buckets(skewed(7), tokens=100, max_len=128, seed=0)
+        Buckets(random_pairs(7), tokens=100, max_len=128, seed=0)
 
 
 @given(lengths=LENGTHS, data=st.data(), max_len=st.integers(1, 12))
@@ -104,11 +104,11 @@ def test_a_batch_by_hand(lengths: list[tuple[int, int]], data: st.DataObject, ma
         (rows.source, rows.source_mask, corpus.source, corpus.source_starts, 3, []),
         (rows.target, rows.target_mask, corpus.target, corpus.target_starts, 5, [7]),
     )
-    for tokens, mask, ids, starts, pad, before in sides:
+    for tokens, mask, ids, starts, pad, prefix in sides:
         whole = [ids[starts[number] : starts[number + 1]].tolist() for number in numbers]
         # Cut to `max_len`; a cut source keeps its end token.
-        cut = [ids[:max_len] if before or len(ids) <= max_len else [*ids[: max_len - 1], ids[-1]] for ids in whole]
-        sentences = [before + ids for ids in cut]
+        cut = [ids[:max_len] if prefix or len(ids) <= max_len else [*ids[: max_len - 1], ids[-1]] for ids in whole]
+        sentences = [prefix + ids for ids in cut]
         width = max(map(len, sentences))
         assert tokens.tolist() == [sentence + [pad] * (width - len(sentence)) for sentence in sentences]
         assert mask.tolist() == [[place < len(sentence) for place in range(width)] for sentence in sentences]

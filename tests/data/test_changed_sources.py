@@ -13,7 +13,7 @@ from tercet.tokens import Characters, Tokenizer
 FILES = {"a.txt": "a text\n" * 50, "a.tsv": "".join(f"text {n}\tTEXT {n}\n" for n in range(50)),
          "a.csv": "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(50))}  # fmt: skip
 TOKENIZER = Characters(eos=False)
-PREPARED: dict[str, Callable[[str], Any]] = {
+PREPARE: dict[str, Callable[[str], Any]] = {
     "a.txt": lambda path: prepare(TextSpec(source=path, tokenizer=TOKENIZER)),
     "a.tsv": lambda path: prepare_pairs(PairsSpec(source=path, tokenizer=TOKENIZER)),
     "a.csv": lambda path: prepare_labels(LabelsSpec(source=path, tokenizer=TOKENIZER)),
@@ -37,8 +37,8 @@ def test_file_changed_while_read_is_rejected(
     with monkeypatch.context() as changing:
         changing.setattr(Tokenizer, method, change_first)
         with pytest.raises(UserError, match=rf"{name}.* was changed while it was read; try again"):
-            PREPARED[name](str(path))
+            PREPARE[name](str(path))
     path.write_text(FILES[name])
-    repeated = PREPARED[name](str(path))
-    assert " " in repeated.tokenizer.decode(range(repeated.tokenizer.vocab_size))
+    corpus = PREPARE[name](str(path))
+    assert " " in corpus.tokenizer.decode(range(corpus.tokenizer.vocab_size))
     assert len(list((tmp_path / "cache").rglob("manifest.json"))) == 2  # a tokenizer and its ids

@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
 
 
-def asked(question: str, *answers: str) -> dict[str, Any]:
+def make_talk(question: str, *answers: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": question}]
     for answer in answers:
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and?"}]
@@ -35,13 +35,13 @@ def file(folder: Path, rows: list[Any], name: str = "chat.jsonl") -> str:
     return str(path)
 
 
-TALKS = [asked(f"question {n}", *(f"answer {n}.{k}" for k in range(n % 3))) for n in range(12)]
+TALKS = [make_talk(f"question {n}", *(f"answer {n}.{k}" for k in range(n % 3))) for n in range(12)]
 
 
 @pytest.mark.slow
 def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
-    repeated = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
+    second = prepare_conversations(ConversationsSpec(source=file(tmp_path, TALKS)), tokenizer=TOKENIZER)
     chat, found = ChatTemplate(corpus.template, TOKENIZER), list[tuple[list[int], list[bool]]]()
     for part in (corpus.train, corpus.validation):
         for start, end, first in zip(part.starts[:-1], part.starts[1:], part.first_answers, strict=True):
@@ -51,7 +51,7 @@ def test_ids_and_answers_are_those_of_the_template(tmp_path: Path) -> None:
     assert sorted(found) == sorted(expected)
     assert corpus.skipped == 4
     assert len(corpus.validation) == 1
-    assert corpus.hash == repeated.hash
+    assert corpus.hash == second.hash
     assert corpus.is_plain
 
 
@@ -61,11 +61,11 @@ def test_another_template_is_another_corpus(tmp_path: Path) -> None:
     template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}")
     source = file(tmp_path, TALKS)
     plain = prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER)
-    own = prepare_conversations(ConversationsSpec(source=source, chat_template=str(template)), tokenizer=TOKENIZER)
-    given = prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER, template=own.template)
-    assert plain.hash != own.hash == given.hash
-    assert own.template == template.read_text()
-    assert not own.is_plain
+    custom = prepare_conversations(ConversationsSpec(source=source, chat_template=str(template)), tokenizer=TOKENIZER)
+    reused = prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER, template=custom.template)
+    assert plain.hash != custom.hash == reused.hash
+    assert custom.template == template.read_text()
+    assert not custom.is_plain
 
 
 def test_a_table_of_prompts_and_responses(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_the_same_conversation_in_every_form(tmp_path: Path, row: Any, fields: d
 def test_fields_of_other_names_are_another_corpus_and_the_usual_ones_are_not(tmp_path: Path) -> None:
     rows = [{**EXCHANGE, "prompt": f"{n}?", "question": f"{n}!", "answer": "no"} for n in range(4)]
     source = file(tmp_path, rows)
-    usual, named, others = (
+    usual, explicit, renamed = (
         prepare_conversations(ConversationsSpec(source=source, **fields), tokenizer=TOKENIZER)
         for fields in ({}, {"prompt_field": "prompt", "response_field": "response"}, QUESTIONS)
     )
-    assert usual.hash == named.hash != others.hash
-    assert "!" in others.tokenizer.decode(others.train.ids)
+    assert usual.hash == explicit.hash != renamed.hash
+    assert "!" in renamed.tokenizer.decode(renamed.train.ids)
     with pytest.raises(UserError, match="prompt_field and response_field are both 'prompt'"):
         parse(ConversationsSpec, {"source": source, "response_field": "prompt"})
 
@@ -132,7 +132,7 @@ def test_rows_are_cut_and_their_answers_marked(tmp_path: Path) -> None:
 
 
 def test_equal_questions_are_in_one_part(tmp_path: Path) -> None:
-    talks = [asked(f"question {n % 20}", f"answer {n}") for n in range(60)]
+    talks = [make_talk(f"question {n % 20}", f"answer {n}") for n in range(60)]
     corpus = prepare_conversations(ConversationsSpec(source=file(tmp_path, talks)), tokenizer=TOKENIZER)
     sides = [
         {tuple(part.ids[s : s + f].tolist()) for s, f in zip(part.starts, part.first_answers, strict=False)}
@@ -144,8 +144,8 @@ def test_equal_questions_are_in_one_part(tmp_path: Path) -> None:
 
 def test_custom_key_and_validation_file(tmp_path: Path) -> None:
     train = file(tmp_path, [{"talk": talk["messages"]} for talk in TALKS])
-    other = file(tmp_path, [{"talk": asked("new", "yes")["messages"]}], "other.jsonl")
-    settings = {"source": train, "messages_field": "talk", "validation": {"kind": "held_out", "source": other}}
+    held_out = file(tmp_path, [{"talk": make_talk("new", "yes")["messages"]}], "other.jsonl")
+    settings = {"source": train, "messages_field": "talk", "validation": {"kind": "held_out", "source": held_out}}
     corpus = prepare_conversations(parse(ConversationsSpec, settings), tokenizer=TOKENIZER)
     assert (len(corpus.train), len(corpus.validation)) == (8, 1)
 
@@ -189,18 +189,18 @@ ASSISTANT = {"role": "assistant", "content": "yes"}
 )
 def test_errors_of_a_line_are_reported(tmp_path: Path, row: Any, words: str) -> None:
     spec = ConversationsSpec(source=file(tmp_path, [TALKS[1], row]))
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=words) as error:
         prepare_conversations(spec, tokenizer=TOKENIZER)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert not list((tmp_path / "cache").glob("conversations/*"))
 
 
-WRONG, MORE = {**TEA, "content": "BAD", "weight": 0}, {"role": "user", "content": "Again?"}
+BAD_ANSWER, FOLLOW_UP = {**TEA, "content": "BAD", "weight": 0}, {"role": "user", "content": "Again?"}
 
 
 @pytest.mark.parametrize("weight", [1, True, None])
 def test_answer_of_weight_0_is_context_and_not_a_target(tmp_path: Path, weight: object) -> None:
-    path = file(tmp_path, [{"messages": [USER, WRONG, MORE, {**TEA, "weight": weight, "tool_calls": None}]}])
+    path = file(tmp_path, [{"messages": [USER, BAD_ANSWER, FOLLOW_UP, {**TEA, "weight": weight, "tool_calls": None}]}])
     [conversation] = ConversationFile(path=Path(path)).examples()
     template = "{% for m in messages %}{{ m | length }}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     template += "{% if add_generation_prompt %}2assistant:{% endif %}"
@@ -211,15 +211,15 @@ def test_answer_of_weight_0_is_context_and_not_a_target(tmp_path: Path, weight: 
 
 
 def test_conversation_with_only_weight_0_is_skipped(tmp_path: Path) -> None:
-    source = file(tmp_path, [*TALKS, {"messages": [USER, WRONG]}])
+    source = file(tmp_path, [*TALKS, {"messages": [USER, BAD_ANSWER]}])
     assert prepare_conversations(ConversationsSpec(source=source), tokenizer=TOKENIZER).skipped == 5
 
 
 @pytest.mark.parametrize(
     ("rows", "name", "words"),
     [
-        ([asked("a"), asked("b", "  ")], "a.jsonl", "has no conversation with an answer"),
-        ([asked("a", "b")], "a.jsonl", "has only one prompt, which cannot be divided"),
+        ([make_talk("a"), make_talk("b", "  ")], "a.jsonl", "has no conversation with an answer"),
+        ([make_talk("a", "b")], "a.jsonl", "has only one prompt, which cannot be divided"),
         (["a,b", "1,2"], "a.csv", r"has no column 'prompt'; known: a, b \(set data.prompt_field\)"),
         (["prompt,responses", "1,2"], "a.csv", r"; did you mean 'responses'.*; its columns: prompt, responses"),
         (["a"], "a.txt", "has none of the suffixes of conversations, .jsonl, .csv, .tsv"),

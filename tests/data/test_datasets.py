@@ -25,7 +25,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_every_dataset_has_a_description() -> None:
     assert sorted(DATASETS) == ["animals", "induction", "python-docs", "shakespeare"]
-    assert all(one.description and one.origin for one in DATASETS.values())
+    assert all(dataset.description and dataset.origin for dataset in DATASETS.values())
 
 
 def test_animals_are_plain_short_facts() -> None:

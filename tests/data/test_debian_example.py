@@ -43,8 +43,10 @@ def index(n: int = 400) -> tuple[str, str]:
             name = f"p{number}{uncompressed_suffix}"
             source = f"Source: p{number} (1.0)\n" if uncompressed_suffix else ""
             packages.append(f"Package: {name}\n{source}Section: {section}\nDescription-md5: m{name}\nTag: a,\n b\n")
-            told = "same text" if number in (1, n - 1) else f"what {name} does\n .\n  * well"
-            translations.append(f"Package: {name}\nDescription-md5: m{name}\nDescription-en: {name}'s\n {told}\n")
+            description = "same text" if number in (1, n - 1) else f"what {name} does\n .\n  * well"
+            translations.append(
+                f"Package: {name}\nDescription-md5: m{name}\nDescription-en: {name}'s\n {description}\n"
+            )
     packages.append("Package: bare\nSection: libs\nDescription: no more than this\n")
     return "\n".join(packages), "\n".join(translations)
 
@@ -77,18 +79,18 @@ def test_files_from_an_index(apt: Path, tmp_path: Path) -> None:
     packages = sorted(debian.fetch_packages(tmp_path / "private"))
     debian.write_files(packages, folder)
     train, held_out = rows(folder / "sections.jsonl"), rows(folder / "sections-held-out.jsonl")
-    every = train + held_out
-    counts = Counter(row["label"] for row in every)
+    all_rows = train + held_out
+    counts = Counter(row["label"] for row in all_rows)
     assert len(counts) == 12
-    assert 0.34 < counts["libs"] / len(every) <= 0.35
-    assert 0 < len(held_out) <= len(every) / 10
+    assert 0.34 < counts["libs"] / len(all_rows) <= 0.35
+    assert 0 < len(held_out) <= len(all_rows) / 10
 
-    def sources(of_rows: list[dict[str, str]]) -> set[str]:
-        return {row["text"].split("'")[0].removesuffix("-dev") for row in of_rows}
+    def sources(selected_rows: list[dict[str, str]]) -> set[str]:
+        return {row["text"].split("'")[0].removesuffix("-dev") for row in selected_rows}
 
     assert not sources(held_out) & sources(train)
     descriptions = rows(folder / "descriptions.jsonl")
-    assert "p7's\nwhat p7 does\n* well" in {row["text"] for row in every + descriptions}
+    assert "p7's\nwhat p7 does\n* well" in {row["text"] for row in all_rows + descriptions}
     assert len(descriptions) == len({row["text"] for row in descriptions})
     assert not sources(held_out) & sources(descriptions)
     assert len(sources(descriptions)) + len(sources(held_out)) == 400
@@ -100,13 +102,13 @@ def test_files_from_an_index(apt: Path, tmp_path: Path) -> None:
 def test_a_text_with_two_sections_has_no_label() -> None:
     fields = [["a", "s1", "x", "one"], ["b", "s2", "y", "one"], ["c", "s3", "x", "two"], ["d", "s4", "x", "two"]]
     fields += [["e", "s5", "y", "three"], ["f", "s6", "y", "four"]]
-    names = [package.name for package in debian.select_packages(debian.Package(*each) for each in fields)]
+    names = [package.name for package in debian.select_packages(debian.Package(*values) for values in fields)]
     assert not {"a", "b", "d"} & set(names)
 
 
 def test_without_network_the_program_ends_in_one_line(apt: Path, tmp_path: Path) -> None:
     (apt / "broken").touch()
-    done = subprocess.run([sys.executable, EXAMPLE, tmp_path / "files"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "cannot fetch Debian's indices: E: no network; check the network and apt's sources\n"
+    result = subprocess.run([sys.executable, EXAMPLE, tmp_path / "files"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "cannot fetch Debian's indices: E: no network; check the network and apt's sources\n"
     assert not (tmp_path / "files").exists()

@@ -65,8 +65,8 @@ def test_no_document_is_on_both_sides(
     assert train
     assert held_out
     assert not set(train) & set(held_out)
-    most = max(1, round(len(texts) * fraction))
-    assert len(held_out) <= most or len(set(held_out)) == 1
+    max_held_out = max(1, round(len(texts) * fraction))
+    assert len(held_out) <= max_held_out or len(set(held_out)) == 1
 
 
 def test_unequal_documents_are_drawn_by_number_only(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_unequal_documents_are_drawn_by_number_only(tmp_path: Path) -> None:
         TextSpec(source=jsonl(tmp_path, texts), tokenizer=Characters(), validation=Documents(fraction=0.2))
     )
     ranks = [hashlib.sha256(str(number).encode()).digest() for number in range(50)]
-    drawn = sorted(sorted(range(50), key=ranks.__getitem__)[:10])
-    assert held_out == [texts[number] for number in drawn]
+    numbers = sorted(sorted(range(50), key=ranks.__getitem__)[:10])
+    assert held_out == [texts[number] for number in numbers]
 
 
 def test_long_documents_that_differ_at_their_end_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +92,9 @@ def test_many_documents_are_fast(tmp_path: Path) -> None:
     ids = np.zeros(60_000, dtype=np.uint16)
     ids.tofile(tmp_path / "train.bin")
     starts, hashes = np.arange(60_000), np.arange(60_000, dtype=np.uint64) // 2
-    _, moved = split_documents(tmp_path, starts, hashes, ids.dtype, 0.1, name="many")
-    assert moved.sum() == 6_000
-    assert (moved[::2] == moved[1::2]).all()
+    _, is_held_out = split_documents(tmp_path, starts, hashes, ids.dtype, 0.1, name="many")
+    assert is_held_out.sum() == 6_000
+    assert (is_held_out[::2] == is_held_out[1::2]).all()
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_the_side_of_a_document_that_was_cut_by_a_kill_is_the_same(
 
     write, count = shard_writer.write_sealed_json, 0
 
-    def killed(path: Path, data: object) -> None:
+    def write_or_interrupt(path: Path, data: object) -> None:
         nonlocal count
         count += 1
         if count == 6:
@@ -140,7 +140,7 @@ def test_the_side_of_a_document_that_was_cut_by_a_kill_is_the_same(
         write(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_writer, "write_sealed_json", killed)
+        patch.setattr(shard_writer, "write_sealed_json", write_or_interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare_tokens(spec, tmp_path / "cut", shard_tokens=100, workers=1)
     prepare_tokens(spec, tmp_path / "cut", shard_tokens=100, workers=1)

@@ -21,14 +21,14 @@ SEQUENCES = st.lists(st.text("ACGTNacgt*-", min_size=1, max_size=60), min_size=1
 
 
 def records(read: Read, text: str) -> list[str]:
-    found, record = list[str](), ""
+    sequences, record = list[str](), ""
     for piece, last, _ in read(text.split("\n"), "a.fa"):
         assert piece
         record += piece
         if last:
-            found, record = [*found, record], ""
+            sequences, record = [*sequences, record], ""
     assert not record
-    return found
+    return sequences
 
 
 @given(SEQUENCES, st.integers(1, 70), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\n", "  \n"]))
@@ -53,14 +53,14 @@ def test_fastq_round_trip(sequences: list[str], end: str) -> None:
 @given(text=st.text(st.sampled_from(">@+AC1! \n\r\t"), max_size=40))
 def test_any_lines_are_read_or_rejected(read: Read, text: str) -> None:
     try:
-        found = records(read, text)
+        sequences = records(read, text)
     except UserError as error:
-        found, message = ["A"], str(error)
+        sequences, message = ["A"], str(error)
         assert "line " in message
     else:
         message = ""
     assert "\n" not in message
-    assert all(set(record) <= {"A", "C"} for record in found)
+    assert all(set(record) <= {"A", "C"} for record in sequences)
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,12 @@ def test_any_array_is_read_in_blocks_of_any_size(
 
 
 def test_one_kind_of_reader_for_all_data(tmp_path: Path) -> None:
-    pairs, labelled, talks = tmp_path / "p.JSON", tmp_path / "l.json", tmp_path / "c.json"
+    pairs, labels, talks = tmp_path / "p.JSON", tmp_path / "l.json", tmp_path / "c.json"
     pairs.write_text(json.dumps([{"source": "a", "target": "A"}]))
-    labelled.write_text(json.dumps([{"text": "a", "label": "x"}]))
+    labels.write_text(json.dumps([{"text": "a", "label": "x"}]))
     talks.write_text(json.dumps([{"prompt": "a", "response": "b"}]))
     assert list(PairFiles(source=pairs).examples()) == [("a", "A")]
-    assert [example.labels for example in LabelFile(path=labelled).examples()] == [("x",)]
+    assert [example.labels for example in LabelFile(path=labels).examples()] == [("x",)]
     [talk] = ConversationFile(path=talks).examples()
     assert talk.messages[1]["content"] == "b"
 
@@ -125,10 +125,10 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    folder, other = tmp_path / "dir", tmp_path / "other"
+    folder, linked_folder = tmp_path / "dir", tmp_path / "other"
     (folder / "sub").mkdir(parents=True)
-    other.mkdir()
-    (other / "in.txt").write_text("linked")
+    linked_folder.mkdir()
+    (linked_folder / "in.txt").write_text("linked")
     (folder / "link").symlink_to("../other")
     (folder / "sub" / "back").symlink_to("..")  # a link to a parent folder
     read = ["D.TXT", "a.txt", "b.log", "c.rst", "d.json.txt", "e", "sub/f.Py"]

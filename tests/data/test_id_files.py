@@ -190,19 +190,19 @@ def test_lists_are_documents_between_bos_and_eos(tmp_path: Path, cache: Path) ->
 
 
 def test_given_tokenizer_decodes_the_ids(tmp_path: Path, cache: Path) -> None:
-    made = Tokenizer.train(BPE(vocab_size=300), ["the cat and the dog " * 9])
-    made.save(tmp_path / "tokenizer.json")
-    ids = made.encode("the cat and the dog" * 40)
+    tokenizer = Tokenizer.train(BPE(vocab_size=300), ["the cat and the dog " * 9])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode("the cat and the dog" * 40)
     path, spec = write(tmp_path / "a.bin", [ids]), TokenizerFile(path=str(tmp_path / "tokenizer.json"))
     corpus = prepare(TextSpec(source=str(path), tokenizer=spec))
     assert corpus.tokenizer.decode(corpus.train[:12]).startswith("the cat and the dog")
-    assert corpus.train_bytes == made.count_bytes(corpus.train)
+    assert corpus.train_bytes == tokenizer.count_bytes(corpus.train)
 
 
 def test_ids_beyond_the_vocabulary_are_rejected_before_any_file_is_written(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 2, 300]])
-    made = Tokenizer.train(Characters(), ["abc"])
-    for settings, tokenizer in ((PlainIds(vocab_size=300, mask=True), None), (PlainIds(), made)):
+    trained_tokenizer = Tokenizer.train(Characters(), ["abc"])
+    for settings, tokenizer in ((PlainIds(vocab_size=300, mask=True), None), (PlainIds(), trained_tokenizer)):
         with pytest.raises(UserError, match="the id 300 is outside the vocabulary") as error_info:
             prepare(TextSpec(source=str(path), tokenizer=settings), tokenizer=tokenizer)
         assert "\n" not in str(error_info.value)
@@ -227,14 +227,14 @@ def test_text_of_numbers_is_ids_too(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [5, 300, 50_257, 128_256, 1 << 20])
-@pytest.mark.parametrize("written", ["uint16", "uint32", "int64"])
+@pytest.mark.parametrize("file_dtype", ["uint16", "uint32", "int64"])
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_ids_of_another_width_are_rejected(vocab_size: int, written: str, dtype: Any, tmp_path: Path) -> None:
+def test_ids_of_another_width_are_rejected(vocab_size: int, file_dtype: str, dtype: Any, tmp_path: Path) -> None:
     ids = np.random.default_rng(vocab_size).zipf(1.2, 1000) % vocab_size
-    if written == "uint16" and (vocab_size > 1 << 16 or dtype == "uint32"):
+    if file_dtype == "uint16" and (vocab_size > 1 << 16 or dtype == "uint32"):
         return  # pairs of ids give numbers beyond any vocabulary
-    path = write(tmp_path / "a.bin", [ids.tolist()], written)
-    if written == dtype:
+    path = write(tmp_path / "a.bin", [ids.tolist()], file_dtype)
+    if file_dtype == dtype:
         assert read(IdFile(path=path, dtype=dtype)) == [ids.tolist()]
         return
     wide, narrow = {"uint16": (32, 16), "uint32": (64, 32)}[dtype]

@@ -45,32 +45,32 @@ def test_labels_are_those_of_the_file(kind: str, tmp_path: Path, monkeypatch: py
     corpus = prepare_labels(spec)
     assert corpus.skipped == 1
     for part, side in ((corpus.train, "train"), (corpus.validation, "validation")):
-        expected = [dict(KINDS[kind])[one.text] for one in read_label_examples(spec, side)]  # pyright: ignore[reportArgumentType]
-        drawn = np.random.default_rng(1).permutation(len(part))
-        rows = label_rows(part, drawn, max_len=40, bos=0, eos=1, pad=2)
+        expected = [dict(KINDS[kind])[example.text] for example in read_label_examples(spec, side)]  # pyright: ignore[reportArgumentType]
+        numbers = np.random.default_rng(1).permutation(len(part))
+        rows = label_rows(part, numbers, max_len=40, bos=0, eos=1, pad=2)
         assert isinstance(part.labels, np.memmap)
         if kind == "regression":
             assert (corpus.labels, part.labels.dtype, rows.targets.dtype) == (("label",), np.float64, np.float64)
-            assert rows.targets.tolist() == [expected[n] for n in drawn]
+            assert rows.targets.tolist() == [expected[n] for n in numbers]
         else:
             assert corpus.labels == ("five", "three", "two")
             assert part.label_starts is not None
             assert len(part.labels) == sum(map(len, expected)), "no more than there are"
-            decoded = [{corpus.labels[n] for n in np.flatnonzero(row)} for row in rows.targets]
-            assert decoded == [set(expected[n]) for n in drawn]
+            label_sets = [{corpus.labels[n] for n in np.flatnonzero(row)} for row in rows.targets]
+            assert label_sets == [set(expected[n]) for n in numbers]
             assert rows.targets.dtype == np.float32
             assert set(rows.targets.flatten()) <= {0, 1}
-    repeated = prepare_labels(spec)
-    assert (repeated.scale, repeated.hash) == (corpus.scale, corpus.hash)
+    second = prepare_labels(spec)
+    assert (second.scale, second.hash) == (corpus.scale, corpus.hash)
 
 
 @given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_indicators_are_the_sets(sets: list[set[int]], chance: Any) -> None:
-    labels = np.array([label for each in sets for label in sorted(each)], dtype=np.int64)
+    labels = np.array([label for members in sets for label in sorted(members)], dtype=np.int64)
     starts = np.cumsum([0, *map(len, sets)])
     numbers = np.array([chance.randrange(len(sets)) for _ in range(5)])
-    found = label_indicators(labels, starts, numbers, 7)
-    assert [set(np.flatnonzero(row).tolist()) for row in found] == [sets[n] for n in numbers]
+    indicators = label_indicators(labels, starts, numbers, 7)
+    assert [set(np.flatnonzero(row).tolist()) for row in indicators] == [sets[n] for n in numbers]
 
 
 def test_the_scale_is_that_of_the_training_part(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_code_of_this_python() -> None:
         train, validation = (read_label_examples(spec, part) for part in ("train", "validation"))
         assert len(train) > 3500
         assert len(validation) >= len(train) // 10
-        assert not {one.text for one in train} & {one.text for one in validation}
-    counts = Counter(label for one in read_label_examples(code, "train") for label in one.labels)
+        assert not {example.text for example in train} & {example.text for example in validation}
+    counts = Counter(label for example in read_label_examples(code, "train") for label in example.labels)
     assert len(counts) == 7
     assert 0.4 < prepare_labels(lines).scale.std < 3
 
@@ -189,9 +189,9 @@ def test_code_of_this_python() -> None:
 def test_kind_of_labels_is_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {"regression": NUMBERS, "multi_label_classification": SETS, "single_label_classification": [("a", 3)]}
     for kind, rows in kinds.items():
-        recognized = recognize(file(tmp_path, rows, "single_label_classification").source)
-        assert isinstance(recognized, LabelsSpec)
-        assert recognized.problem_type == kind
+        spec = recognize(file(tmp_path, rows, "single_label_classification").source)
+        assert isinstance(spec, LabelsSpec)
+        assert spec.problem_type == kind
     summary = summarize_data(file(tmp_path, NUMBERS, "regression"))
     assert summary.numbers is not None
     values = [number for _, number in NUMBERS]

@@ -23,7 +23,7 @@ NUMBER = st.floats(-1e15, 1e15) | st.integers(-(10**15), 10**15)
 
 def read(path: Path, data: str, **settings: Any) -> list[tuple[str, ...]]:
     path.write_text(data, encoding="utf-8")
-    return [one.labels for one in LabelFile(path=path, **settings).examples()]
+    return [item.labels for item in LabelFile(path=path, **settings).examples()]
 
 
 def table(rows: list[tuple[Any, ...]]) -> str:
@@ -39,23 +39,23 @@ def test_sets_of_labels(
     sets: list[list[str]], separator: str, space: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("sets")
-    wanted = [tuple(dict.fromkeys(labels)) for labels in sets]
+    expected = [tuple(dict.fromkeys(labels)) for labels in sets]
     lines = "".join(json.dumps({"text": "a", "label": labels}) + "\n" for labels in sets)
-    assert read(folder / "a.jsonl", lines, **MULTI) == wanted
+    assert read(folder / "a.jsonl", lines, **MULTI) == expected
     rows = table([("text", "label"), *(("a", f"{space}{separator}".join(labels)) for labels in sets)])
-    assert read(folder / "a.csv", rows, label_separator=separator, **MULTI) == wanted
+    assert read(folder / "a.csv", rows, label_separator=separator, **MULTI) == expected
 
 
 @pytest.mark.slow
 @given(sets=st.lists(st.sets(st.sampled_from("xyz")), min_size=1, max_size=6))
 def test_a_column_for_each_label(sets: list[set[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("columns")
-    wanted = [tuple(sorted(labels)) for labels in sets]
+    expected = [tuple(sorted(labels)) for labels in sets]
     settings: dict[str, Any] = {**MULTI, "label_fields": ("x", "y", "z")}
     rows = table([("y", "text", "x", "z"), *((int("y" in s), "a", int("x" in s), int("z" in s)) for s in sets)])
-    assert read(folder / "a.csv", rows, **settings) == wanted
+    assert read(folder / "a.csv", rows, **settings) == expected
     lines = "".join(json.dumps({"text": "a", **{name: name in labels for name in "xyz"}}) + "\n" for labels in sets)
-    assert read(folder / "a.jsonl", lines, **settings) == wanted
+    assert read(folder / "a.jsonl", lines, **settings) == expected
 
 
 @given(numbers=st.lists(NUMBER, min_size=1, max_size=9))
@@ -96,20 +96,20 @@ def test_a_set_may_be_one(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl", '{"text": "a", "label": "x, y"}', **MULTI) == [("x, y",)], "JSON has lists"
 
 
-def bad(label: str) -> str:
+def jsonl(label: str) -> str:
     return f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}'
 
 
 @pytest.mark.parametrize(
     ("settings", "name", "data", "words"),
     [
-        ({}, "a.jsonl", bad('["x"]'), "several labels set data.problem_type: multi_label_classification"),
-        ({}, "a.jsonl", bad("1.5"), "are numbers set data.problem_type: regression"),
-        (MULTI, "a.jsonl", bad("null"), r"has nothing as its 'label'; write \[\] for a text without a label"),
-        (MULTI, "a.jsonl", bad('["x", null]'), "has nothing as its 'label'"),
-        (MULTI, "a.jsonl", bad('[["x"]]'), r"has \[\"x\"\] as its 'label'"),
-        (MULTI, "a.jsonl", bad("1.5"), "has 1.5 as its 'label'"),
-        (MULTI, "a.jsonl", bad(json.dumps([*range(10_001)])), "has 10,001 labels in 'label', the maximum is 10,000"),
+        ({}, "a.jsonl", jsonl('["x"]'), "several labels set data.problem_type: multi_label_classification"),
+        ({}, "a.jsonl", jsonl("1.5"), "are numbers set data.problem_type: regression"),
+        (MULTI, "a.jsonl", jsonl("null"), r"has nothing as its 'label'; write \[\] for a text without a label"),
+        (MULTI, "a.jsonl", jsonl('["x", null]'), "has nothing as its 'label'"),
+        (MULTI, "a.jsonl", jsonl('[["x"]]'), r"has \[\"x\"\] as its 'label'"),
+        (MULTI, "a.jsonl", jsonl("1.5"), "has 1.5 as its 'label'"),
+        (MULTI, "a.jsonl", jsonl(json.dumps([*range(10_001)])), "has 10,001 labels in 'label', the maximum is 10,000"),
         (MULTI, "a.csv", 'text,label\na,x\nb,"x,,y"', "an empty label next to ','"),
         ({**MULTI, "label_fields": ("x", "y")}, "a.csv", "text,x,y\na,0,1\nb,2,0", "2\" as its 'x'; .* must be 0 or 1"),
         ({**MULTI, "label_fields": ("x", "z")}, "a.csv", "text,x,y\na,0,1", "no column 'z'.*set data.label_fields"),
@@ -118,7 +118,7 @@ def bad(label: str) -> str:
             (
                 {"problem_type": "regression"},
                 "a.jsonl",
-                bad(label),
+                jsonl(label),
                 "line 2 has .* a label must be a finite number: write",
             )
             for label in ("NaN", "Infinity", "-Infinity", '"3"', "null", "true", "[1]", "1e999")
@@ -130,18 +130,18 @@ def bad(label: str) -> str:
         (
             {"problem_type": "regression"},
             "a.jsonl",
-            bad("1e16"),
+            jsonl("1e16"),
             "larger than 1,000,000,000,000,000; use a larger unit for all",
         ),
-        ({"problem_type": "regression"}, "a.jsonl", bad("1" + "0" * 400), "larger than"),
+        ({"problem_type": "regression"}, "a.jsonl", jsonl("1" + "0" * 400), "larger than"),
     ],
 )
 def test_errors_name_their_line(settings: dict[str, Any], name: str, data: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=words) as error:
         read(tmp_path / name, data, **settings)
-    assert str(tmp_path / name) in str(told.value)
-    assert "\n" not in str(told.value)
-    assert len(str(told.value)) < 500
+    assert str(tmp_path / name) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def file(folder: Path, rows: list[tuple[Any, Any]], name: str = "a", **settings:
 
 
 def texts(part: LabeledExamples, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    found = list[tuple[str, str]]()
+    examples = list[tuple[str, str]]()
     for number in range(len(part)):
         ids = part.ids[part.starts[number] : part.starts[number + 1]]
         assert not {tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id} & set(ids.tolist())
-        found.append((tokenizer.decode(ids), part.names[part.labels[number]]))
-    return found
+        examples.append((tokenizer.decode(ids), part.names[part.labels[number]]))
+    return examples
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytes
     assert corpus.labels == corpus.train.names == corpus.validation.names == ("even", "odd")
     train, validation = (texts(part, corpus.tokenizer) for part in (corpus.train, corpus.validation))
     assert sorted(train + validation) == sorted(TEXTS)
-    assert [one for one in TEXTS if one in train] == train, "in the order of the lines"
+    assert [example for example in TEXTS if example in train] == train, "in the order of the lines"
     assert len(validation) == 5
     assert (corpus.skipped, corpus.lost, corpus.name) == (2, 0, spec.source)
-    assert validation == [(one.text, one.labels[0]) for one in read_label_examples(spec, "validation")]
+    assert validation == [(example.text, example.labels[0]) for example in read_label_examples(spec, "validation")]
     assert corpus.train.lengths.sum() == len(corpus.train.ids)
     assert isinstance(corpus.train.ids, np.memmap)
     assert (corpus.train.ids.dtype, corpus.train.labels.dtype) == (np.uint16, np.int64)
@@ -76,14 +76,14 @@ def test_ids_and_labels_are_those_of_the_file(tmp_path: Path, monkeypatch: pytes
 
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abcdefghijklmn"), st.sampled_from("xy")), min_size=3, max_size=80),
-    wanted=st.integers(1, 9),
+    count=st.integers(1, 9),
     seed=st.randoms(),
 )
 def test_equal_texts_are_in_one_part_in_any_order(
-    rows: list[tuple[str, str]], wanted: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
+    rows: list[tuple[str, str]], count: int, seed: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("drawn")
-    spec = file(folder, rows, validation=RandomSplit(count=wanted))
+    spec = file(folder, rows, validation=RandomSplit(count=count))
     if len({text for text, _ in rows}) == 1:
         with pytest.raises(UserError, match=r"has only one text, which cannot be divided; set data\.validation"):
             read_label_examples(spec, "train")
@@ -91,8 +91,8 @@ def test_equal_texts_are_in_one_part_in_any_order(
     train, validation = read_label_examples(spec, "train"), read_label_examples(spec, "validation")
     assert train
     assert validation
-    assert sorted((one.text, *one.labels) for one in train + validation) == sorted(rows)
-    assert not {one.text for one in train} & {one.text for one in validation}
+    assert sorted((example.text, *example.labels) for example in train + validation) == sorted(rows)
+    assert not {example.text for example in train} & {example.text for example in validation}
     seed.shuffle(rows)
     file(folder, rows)
     assert sorted(read_label_examples(spec, "validation")) == sorted(validation)
@@ -102,28 +102,30 @@ def test_equal_texts_are_in_one_part_in_any_order(
 def test_vocabulary_is_trained_on_training_texts_only(tmp_path: Path, validation: str) -> None:
     spec = file(tmp_path, TEXTS, tokenizer=Words())
     if validation == "held_out":
-        held = file(tmp_path, [("a coelacanth swims", "odd")] * 9, "b")
-        spec = file(tmp_path, TEXTS, tokenizer=Words(), validation=HeldOutLabels(source=held.source))
+        held_out = file(tmp_path, [("a coelacanth swims", "odd")] * 9, "b")
+        spec = file(tmp_path, TEXTS, tokenizer=Words(), validation=HeldOutLabels(source=held_out.source))
     corpus = prepare_labels(spec)
-    own = {word for one in read_label_examples(spec, "validation") for word in one.text.split()[1:]}
-    own -= {word for one in read_label_examples(spec, "train") for word in one.text.split()}
-    assert own
-    known = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
-    assert not own & known
+    validation_words = {
+        word for example in read_label_examples(spec, "validation") for word in example.text.split()[1:]
+    }
+    validation_words -= {word for example in read_label_examples(spec, "train") for word in example.text.split()}
+    assert validation_words
+    vocabulary = {token.strip() for token in corpus.tokenizer.tokens(range(corpus.tokenizer.vocab_size))}
+    assert not validation_words & vocabulary
     assert corpus.tokenizer.unk_id in corpus.validation.ids
     assert len(corpus.validation) == (9 if validation == "held_out" else 5)
 
 
 def test_a_label_that_only_validation_has_is_named(tmp_path: Path, cache_folder: Path) -> None:
-    held = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
-    spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source))
+    held_out = file(tmp_path, [("a", "odd"), ("b", "strange"), ("c", "strange")], "b")
+    spec = file(tmp_path, TEXTS, validation=HeldOutLabels(source=held_out.source))
     with pytest.raises(
         UserError, match=r"only the validation part has the label 'strange' \(2 times\); add training texts"
     ):
         prepare_labels(spec)
     assert not cache_folder.exists()
-    drawn = read_label_examples(file(tmp_path, TEXTS), "validation")[0].text
-    rows = [(text, "strange" if text == drawn else label) for text, label in TEXTS]
+    validation_text = read_label_examples(file(tmp_path, TEXTS), "validation")[0].text
+    rows = [(text, "strange" if text == validation_text else label) for text, label in TEXTS]
     with pytest.raises(UserError, match=r"only the validation part has the label 'strange' \(1 times\)"):
         prepare_labels(file(tmp_path, rows))
     with pytest.raises(UserError, match="every training text has the label 'x'; use data with at least two"):
@@ -131,8 +133,8 @@ def test_a_label_that_only_validation_has_is_named(tmp_path: Path, cache_folder:
 
 
 def test_label_only_in_training_is_allowed(tmp_path: Path) -> None:
-    held = file(tmp_path, [("a", "odd")], "b")
-    corpus = prepare_labels(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held.source)))
+    held_out = file(tmp_path, [("a", "odd")], "b")
+    corpus = prepare_labels(file(tmp_path, TEXTS, validation=HeldOutLabels(source=held_out.source)))
     assert corpus.labels == ("even", "odd")
     assert corpus.validation.labels.tolist() == [1]
 
@@ -150,16 +152,16 @@ KINDS = [SMALL, BPE(vocab_size=300, prefix_space=True), Characters(), Words(), U
 def test_label_is_on_the_first_token_of_its_word(tmp_path: Path, tokenizer: Any) -> None:
     spec = file(tmp_path, SENTENCES, over="tokens", tokenizer=tokenizer, validation=RandomSplit(count=3))
     corpus = prepare_labels(spec)
-    own = corpus.tokenizer
+    trained_tokenizer = corpus.tokenizer
     for part, name in ((corpus.train, "train"), (corpus.validation, "validation")):
-        for number, one in enumerate(read_label_examples(spec, name)):  # pyright: ignore[reportArgumentType]
+        for number, example in enumerate(read_label_examples(spec, name)):  # pyright: ignore[reportArgumentType]
             ids, labels = (x[part.starts[number] : part.starts[number + 1]] for x in (part.ids, part.labels))
-            assert ids.tolist() == own.encode(" ".join(one.texts))
+            assert ids.tolist() == trained_tokenizer.encode(" ".join(example.texts))
             firsts = np.flatnonzero(labels >= 0)
-            assert [corpus.labels[label] for label in labels[firsts]] == list(one.labels)
+            assert [corpus.labels[label] for label in labels[firsts]] == list(example.labels)
             assert (labels[labels < 0] == label_corpus.IGNORE_INDEX).all()
-            pieces = own.tokens(ids)
-            for word, first, end in zip(one.texts, firsts, [*firsts[1:], len(ids)], strict=True):
+            pieces = trained_tokenizer.tokens(ids)
+            for word, first, end in zip(example.texts, firsts, [*firsts[1:], len(ids)], strict=True):
                 piece = pieces[first].strip()
                 begins = normalize("NFD", word).lower().startswith(normalize("NFD", piece).lower())
                 assert begins or piece == "<unk>" or "\\x" in piece, (word, pieces[first:end])
@@ -170,12 +172,12 @@ def test_label_is_on_the_first_token_of_its_word(tmp_path: Path, tokenizer: Any)
 def test_words_without_tokens_keep_no_label(tmp_path: Path) -> None:
     rows = [(["a", "", "b"], ["X", "Y", "Z"]), (["\u200b", "c"], ["Y", "X"]), (["\u200b"], ["Y"])] * 7
     corpus = prepare_labels(file(tmp_path, rows, over="tokens", tokenizer=WordPiece(vocab_size=60)))
-    every = [label for part in (corpus.train, corpus.validation) for label in part.labels.tolist()]
+    labels = [label for part in (corpus.train, corpus.validation) for label in part.labels.tolist()]
     assert corpus.labels == ("X", "Y", "Z")
-    assert Counter(every) == {0: 14, 2: 7}
+    assert Counter(labels) == {0: 14, 2: 7}
     assert corpus.lost == 21
-    spaced = Tokenizer.train(Characters(alphabet="a b"), [])
-    assert [firsts.tolist() for _, firsts in encode_words(spaced, [("", "a"), ("b", "", "a"), ()])] == [
+    characters = Tokenizer.train(Characters(alphabet="a b"), [])
+    assert [firsts.tolist() for _, firsts in encode_words(characters, [("", "a"), ("b", "", "a"), ()])] == [
         [-1, 1],
         [0, 1, 3],  # a space is a token
         [],
@@ -196,15 +198,15 @@ def test_rows_are_the_texts_between_bos_and_eos(over: Any, data: st.DataObject) 
     assert rows.tokens.shape == rows.mask.shape
     assert rows.tokens.shape[1] == min(max_len, 2 + max(lengths[number] for number in numbers))
     for row, number in enumerate(numbers):
-        own = ids[starts[number] : starts[number + 1]][: max_len - 2].tolist()
-        real = len(own) + 2
-        assert rows.tokens[row].tolist() == [1, *own, 2] + [0] * (rows.tokens.shape[1] - real)
+        text_ids = ids[starts[number] : starts[number + 1]][: max_len - 2].tolist()
+        real = len(text_ids) + 2
+        assert rows.tokens[row].tolist() == [1, *text_ids, 2] + [0] * (rows.tokens.shape[1] - real)
         assert rows.mask[row].tolist() == [True] * real + [False] * (rows.tokens.shape[1] - real)
         if over == "texts":
             assert rows.targets[row] == labels[number]
         else:
-            wanted = labels[starts[number] :][: len(own)].tolist()
-            assert rows.targets[row].tolist() == [-100, *wanted] + [-100] * (rows.tokens.shape[1] - len(own) - 1)
+            expected = labels[starts[number] :][: len(text_ids)].tolist()
+            assert rows.targets[row].tolist() == [-100, *expected] + [-100] * (rows.tokens.shape[1] - len(text_ids) - 1)
 
 
 def test_rows_need_a_minimum_length(tmp_path: Path) -> None:
@@ -218,10 +220,10 @@ def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.M
     first = prepare_labels(spec)
     with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "examples", None)
-        repeated = prepare_labels(spec)
-    assert (repeated.hash, repeated.tokenizer.hash, repeated.labels) == (first.hash, first.tokenizer.hash, first.labels)
-    np.testing.assert_array_equal(repeated.train.ids, first.train.ids)
-    np.testing.assert_array_equal(repeated.validation.labels, first.validation.labels)
+        second = prepare_labels(spec)
+    assert (second.hash, second.tokenizer.hash, second.labels) == (first.hash, first.tokenizer.hash, first.labels)
+    np.testing.assert_array_equal(second.train.ids, first.train.ids)
+    np.testing.assert_array_equal(second.validation.labels, first.validation.labels)
     assert not list(cache_folder.rglob(".*")), "temporary files left behind"
     expected = first.train.labels.tolist()
     next(cache_folder.rglob("train_labels.bin")).write_bytes(b"xx")
@@ -250,8 +252,8 @@ def test_other_fields_are_other_texts(tmp_path: Path) -> None:
 
 
 def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
-    given = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
-    assert prepare_labels(file(tmp_path, TEXTS), tokenizer=given).tokenizer is given
+    tokenizer = Tokenizer.train(BPE(vocab_size=259, pad=True, bos=True), [])
+    assert prepare_labels(file(tmp_path, TEXTS), tokenizer=tokenizer).tokenizer is tokenizer
     lacking = Tokenizer.train(Words(), ["a b"])
     with pytest.raises(UserError, match=r"data\.tokenizer \(words\) has no bos token, required for labeled"):
         prepare_labels(file(tmp_path, TEXTS), tokenizer=lacking)

@@ -27,7 +27,7 @@ def test_every_dataset_has_a_description() -> None:
         "python-docstring-lines",
         "python-docstrings",
     ]
-    assert all(one.description and one.origin for one in LABEL_DATASETS.values())
+    assert all(dataset.description and dataset.origin for dataset in LABEL_DATASETS.values())
 
 
 def test_docstrings_of_a_small_library(tmp_path: Path) -> None:
@@ -58,20 +58,20 @@ def test_no_module_is_in_two_parts() -> None:
 
 @pytest.mark.slow
 def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
-    loaded = set(sys.modules)
+    modules = set(sys.modules)
     train, validation = (
         read_label_examples(LabelsSpec(source="python-docstrings"), part) for part in ("train", "validation")
     )
-    assert not {name for name in set(sys.modules) - loaded if name.startswith(("tkinter", "distutils", "turtle"))}
-    every = train + validation
-    assert len(every) >= 4000
-    assert len(validation) == len(every) // 10
-    assert len({one.text for one in every}) == len(every)
-    counts = Counter(one.labels[0] for one in every)
+    assert not {name for name in set(sys.modules) - modules if name.startswith(("tkinter", "distutils", "turtle"))}
+    examples = train + validation
+    assert len(examples) >= 4000
+    assert len(validation) == len(examples) // 10
+    assert len({example.text for example in examples}) == len(examples)
+    counts = Counter(example.labels[0] for example in examples)
     assert set(counts) == set(docstrings.PARTS)
-    assert max(counts.values()) <= 0.35 * len(every)
-    assert [one.text for one in train] == sorted(one.text for one in train)
-    assert {one.labels[0] for one in validation} == set(counts)
+    assert max(counts.values()) <= 0.35 * len(examples)
+    assert [example.text for example in train] == sorted(example.text for example in train)
+    assert {example.labels[0] for example in validation} == set(counts)
     docstrings._split.cache_clear()
     monkeypatch.setattr(docstrings, "read_library", None)  # the second call reads no file
     assert read_label_examples(LabelsSpec(source="python-docstrings"), "train") == train

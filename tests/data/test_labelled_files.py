@@ -28,7 +28,7 @@ def write_file(path: Path, data: str | bytes) -> LabelFile:
 
 
 def read_pairs(file: LabelFile) -> list[tuple[str, str]]:
-    return [(one.texts[0], one.labels[0]) for one in file.examples()]
+    return [(item.texts[0], item.labels[0]) for item in file.examples()]
 
 
 @pytest.mark.slow
@@ -62,12 +62,12 @@ def test_words_and_labels_come_in_two_lists(
     row = {"tokens": [word for word, _ in words], "labels": [label for _, label in words]}
     path = tmp_path_factory.mktemp("words") / "a.jsonl"
     path.write_text(json.dumps(row))
-    found = Example(tuple(word.strip() for word, _ in words), tuple(label.strip() for _, label in words))
-    assert list(LabelFile(path=path, over="tokens").examples()) == [found]
-    own = LabelFile(path=path, over="tokens", text_field="tokens", label_field="labels")
-    assert list(own.examples()) == [found]
+    expected = Example(tuple(word.strip() for word, _ in words), tuple(label.strip() for _, label in words))
+    assert list(LabelFile(path=path, over="tokens").examples()) == [expected]
+    named_fields = LabelFile(path=path, over="tokens", text_field="tokens", label_field="labels")
+    assert list(named_fields.examples()) == [expected]
     path.write_text(json.dumps({"text": row["tokens"], "label": row["labels"]}))
-    assert list(LabelFile(path=path, over="tokens").examples()) == [found]
+    assert list(LabelFile(path=path, over="tokens").examples()) == [expected]
 
 
 def test_labels_become_text(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
 def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
     file = write_file(tmp_path / "a.csv", 'text,label\n"a\n\n""b"", c",x\n\n , y \nd,z')
     assert read_pairs(file) == [('a\n\n"b", c', "x"), ("", "y"), ("d", "z")]
-    assert [one.texts for one in read_examples(file)] == [('a\n\n"b", c',), ("d",)]
+    assert [item.texts for item in read_examples(file)] == [('a\n\n"b", c',), ("d",)]
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
 )
 def test_errors_name_their_line(name: str, data: str, words: str, tmp_path: Path) -> None:
     file = write_file(tmp_path / name, data)
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=words) as error:
         list(file.examples())
-    assert str(tmp_path / name) in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(tmp_path / name) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "folder" / "a.jsonl").write_text("{}")
     with pytest.raises(UserError, match="is a folder; use one file"):
         list(LabelFile(path=tmp_path / "folder").examples())
-    for nothing in ("", "text,label\n", "text,label\n ,x\n"):
+    for content in ("", "text,label\n", "text,label\n ,x\n"):
         with pytest.raises(UserError, match="has no labeled text; use a file that contains some"):
-            list(read_examples(write_file(tmp_path / "c.csv", nothing)))
+            list(read_examples(write_file(tmp_path / "c.csv", content)))
 
 
 def test_hash_depends_on_texts_and_labels(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_hash_depends_on_texts_and_labels(tmp_path: Path) -> None:
     first = file.hash()
     assert write_file(tmp_path / "a.csv", "text,label\na,y\n").hash() != first
     assert file.size() is None
-    one, other = (LabelTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
-    assert one.hash() != other.hash()
-    assert one.size() == 1
+    x_texts, y_texts = (LabelTexts(name="n", items=(Example(("a",), (label,)),)) for label in "xy")
+    assert x_texts.hash() != y_texts.hash()
+    assert x_texts.size() == 1
 
 
 def test_unknown_names_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

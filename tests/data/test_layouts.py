@@ -21,7 +21,7 @@ def test_every_row_occurs_once_per_epoch_in_order_of_groups(sizes: tuple[int, ..
     n_rows = sum(sizes)
     numbers, epochs = line(layout, 3 * n_rows, seed)
     assert epochs.tolist() == np.repeat([0, 1, 2], n_rows).tolist()
-    of_row = np.repeat(np.arange(len(sizes)), sizes)
+    row_shards = np.repeat(np.arange(len(sizes)), sizes)
     for epoch in range(3):
         rows = numbers[epoch * n_rows : (epoch + 1) * n_rows]
         assert sorted(rows.tolist()) == list(range(n_rows))
@@ -30,7 +30,7 @@ def test_every_row_occurs_once_per_epoch_in_order_of_groups(sizes: tuple[int, ..
         start = 0
         for shards in groups:
             end = start + sum(sizes[shard] for shard in shards)
-            assert set(of_row[rows[start:end]].tolist()) == set(shards.tolist())
+            assert set(row_shards[rows[start:end]].tolist()) == set(shards.tolist())
             start = end
 
 
@@ -40,8 +40,8 @@ def test_following_rows_are_of_the_next_group(sizes: tuple[int, ...], group: int
     epoch, index = divmod(position, sum(sizes))
     order = [shards.tolist() for e in (epoch, epoch + 1) for shards in layout.groups(5, e)]
     ends = np.cumsum([sum(sizes[shard] for shard in shards) for shards in order])
-    in_group = int(np.searchsorted(ends, index, side="right"))
-    assert layout.following(position, 5).tolist() == order[in_group + 1]
+    group_index = int(np.searchsorted(ends, index, side="right"))
+    assert layout.following(position, 5).tolist() == order[group_index + 1]
 
 
 @pytest.mark.slow
@@ -54,9 +54,9 @@ def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.Data
     layout = Mixture(tuple(ShuffledLayout(size) for size in sizes), shares)
     numbers, epochs = line(layout, n)
     first = np.cumsum([0, *sizes])
-    of_source = np.searchsorted(first, numbers, side="right") - 1
+    row_sources = np.searchsorted(first, numbers, side="right") - 1
     for source, size in enumerate(sizes):
-        mine, part_epochs = numbers[of_source == source] - first[source], epochs[of_source == source]
+        mine, part_epochs = numbers[row_sources == source] - first[source], epochs[row_sources == source]
         assert abs(len(mine) - n * shares[source]) <= len(weights)
         assert part_epochs.tolist() == (np.arange(len(mine)) // size).tolist()
         assert layout.part_position(source, n) == len(mine)
@@ -66,8 +66,8 @@ def test_a_mixture_holds_its_shares_and_reads_each_source_in_order(data: st.Data
 
 def test_equal_sources_are_not_in_the_same_order() -> None:
     numbers, _ = line(Mixture((ShuffledLayout(50), ShuffledLayout(50)), (0.5, 0.5)), 100)
-    one, second = numbers[numbers < 50], numbers[numbers >= 50] - 50
-    assert one.tolist() != second.tolist()
+    first, second = numbers[numbers < 50], numbers[numbers >= 50] - 50
+    assert first.tolist() != second.tolist()
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_each_line_with_text_is_a_document(lines: list[str], end: str) -> None:
 )
 def test_empty_lines_part_documents(documents: list[list[str]], end: str, empty: str) -> None:
     texts = [end.join(lines) for lines in documents]
-    between = end + empty + end
-    text = between + between.join(texts) + between
+    separator = end + empty + end
+    text = separator + separator.join(texts) + separator
     assert ["".join(chunks) for chunks in documents_of_lines(text.split("\n"), "blank_line")] == texts
 
 

@@ -50,8 +50,8 @@ def test_case_punctuation_and_white_space_make_no_difference(text: str, data: st
     if not any(map(str.isalnum, text)):
         return
     place, sign = data.draw(st.integers(0, len(text))), data.draw(st.sampled_from([" ", "\n\n", "!", "_", "\u2014"]))
-    changed = text[:place] + sign + data.draw(st.sampled_from([str.upper, str.lower, str.swapcase]))(text[place:])
-    assert hash_near_duplicate(changed) == hash_near_duplicate(text)
+    variant = text[:place] + sign + data.draw(st.sampled_from([str.upper, str.lower, str.swapcase]))(text[place:])
+    assert hash_near_duplicate(variant) == hash_near_duplicate(text)
     assert hash_near_duplicate(text + "x") != hash_near_duplicate(text)
 
 

@@ -27,12 +27,14 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_every_dataset_has_a_description() -> None:
     assert sorted(PAIR_DATASETS) == ["multi30k", "numbers"]
-    assert all(one.description and one.origin and len(one.languages) == 2 for one in PAIR_DATASETS.values())
+    assert all(
+        dataset.description and dataset.origin and len(dataset.languages) == 2 for dataset in PAIR_DATASETS.values()
+    )
 
 
 def test_numbers_equal_those_of_num2words() -> None:
-    drawn = [0, 1, 27, 100, 999, 1000, 1001, 1100, 2001, 100_000, 101_000, 101_001, 999_999]
-    for number in drawn + random.Random(5).sample(range(1_000_000), 200):
+    samples = [0, 1, 27, 100, 999, 1000, 1001, 1100, 2001, 100_000, 101_000, 101_001, 999_999]
+    for number in samples + random.Random(5).sample(range(1_000_000), 200):
         for language in ("en", "de"):
             assert numbers._spell(number, language) == num2words(number, lang=language)
     assert numbers._spell(27, "de") == "siebenundzwanzig"
@@ -64,8 +66,8 @@ def test_either_direction(languages: tuple[str | None, str | None], first: str) 
 
 def test_missing_num2words_is_reported_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "num2words", None)
-    for cached in (numbers.number_pairs, numbers._spell_below_million):
-        cached.cache_clear()
+    for function in (numbers.number_pairs, numbers._spell_below_million):
+        function.cache_clear()
     with pytest.raises(UserError, match=r"requires num2words; pip install num2words==0\.5\.14"):
         read_pairs(PairsSpec(source="numbers"), "test")
 
@@ -156,5 +158,5 @@ def test_the_real_multi30k() -> None:
         "Two young, White males are outside near many bushes.",
     )
     assert any("\xa0" in source for source, _ in parts[0])
-    turned = read_pairs(PairsSpec(source="multi30k", target_language="de"), "test")
-    assert turned == [(target, source) for source, target in parts[2]]
+    reversed_pairs = read_pairs(PairsSpec(source="multi30k", target_language="de"), "test")
+    assert reversed_pairs == [(target, source) for source, target in parts[2]]

@@ -42,9 +42,9 @@ def two(folder: Path, source: str | bytes, target: str | bytes, end: str = "") -
 @pytest.mark.parametrize("end", ["", ".gz"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_no_odd_character_splits_or_drops_a_line(tmp_path: Path, end: str, newline: str) -> None:
-    other = [f"line {number}" for number in range(len(ODD))]
-    files = two(tmp_path, newline.join(ODD) + newline, newline.join(other), end)
-    assert list(read_examples(files)) == list(zip(ODD, other, strict=True))
+    targets = [f"line {number}" for number in range(len(ODD))]
+    files = two(tmp_path, newline.join(ODD) + newline, newline.join(targets), end)
+    assert list(read_examples(files)) == list(zip(ODD, targets, strict=True))
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), max_size=8), last=st.sampled_from(["", "\n"]))
@@ -168,8 +168,8 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path, monkeypatch: pytest
 
 def test_the_hash_sees_both_files_and_which_is_which(tmp_path: Path) -> None:
     files = two(tmp_path, "a\n", "A\n")
-    turned = PairFiles(source=files.target or files.source, target=files.source)
-    hashes = {files.hash(), turned.hash()}
+    swapped = PairFiles(source=files.target or files.source, target=files.source)
+    hashes = {files.hash(), swapped.hash()}
     write_file(tmp_path / "a.en", "B\n")
     hashes.add(files.hash())
     assert len(hashes) == 3

@@ -82,16 +82,16 @@ def test_whole_documents_are_held_out(jsonl: Path) -> None:
     corpus = prepare(spec)
     assert (len(corpus.train_documents), len(corpus.validation_documents)) == (32, 8)
     texts = [json.loads(line)["text"] for line in jsonl.read_text().splitlines()]
-    found = list[str]()
+    decoded = list[str]()
     for ids, starts, n_bytes in (
         (corpus.train, corpus.train_documents, corpus.train_bytes),
         (corpus.validation, corpus.validation_documents, corpus.validation_bytes),
     ):
         side = [corpus.tokenizer.decode(part) for part in np.split(np.asarray(ids), starts[1:])]
         assert sum(len(text.encode()) for text in side) == n_bytes
-        found += side
-    assert sorted(found) == sorted(texts)
-    assert found[-8:] != texts[-8:], "the documents are drawn, not the last ones"
+        decoded += side
+    assert sorted(decoded) == sorted(texts)
+    assert decoded[-8:] != texts[-8:], "the documents are drawn, not the last ones"
 
 
 def test_a_second_source_is_held_out(tmp_path: Path, jsonl: Path) -> None:
@@ -107,9 +107,9 @@ def test_second_preparation_uses_the_cache(tmp_path: Path, monkeypatch: pytest.M
     spec = TextSpec(source=text_file(tmp_path), tokenizer=BPE(vocab_size=280))
     first = prepare(spec)
     monkeypatch.setattr(documents.DocumentFiles, "pieces", None)
-    repeated = prepare(spec)
-    assert (repeated.hash, repeated.tokenizer.hash) == (first.hash, first.tokenizer.hash)
-    np.testing.assert_array_equal(repeated.train, first.train)
+    second = prepare(spec)
+    assert (second.hash, second.tokenizer.hash) == (first.hash, first.tokenizer.hash)
+    np.testing.assert_array_equal(second.train, first.train)
     assert not list(cache.rglob(".*")), "temporary files left behind"
 
 
@@ -136,20 +136,20 @@ def test_another_word_split_trains_a_new_vocabulary(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as cut_at_hyphens:
         for module in (trainers, learn_tokenizer):
             cut_at_hyphens.setattr(module, "WORD", trainers.CLASS_RUN)
-        before = prepare(spec).tokenizer
-    assert (before.id_of("shirt") is None, before.id_of(" t-shirt")) == (False, None)
+        old_tokenizer = prepare(spec).tokenizer
+    assert (old_tokenizer.id_of("shirt") is None, old_tokenizer.id_of(" t-shirt")) == (False, None)
     assert prepare(spec).tokenizer.id_of(" t-shirt") is not None
 
 
 def test_a_given_tokenizer_is_used(tmp_path: Path) -> None:
-    given = Tokenizer.train(Characters(byte_fallback=True), ["abc"])
-    assert prepare(TextSpec(source=text_file(tmp_path)), tokenizer=given).tokenizer is given
+    tokenizer = Tokenizer.train(Characters(byte_fallback=True), ["abc"])
+    assert prepare(TextSpec(source=text_file(tmp_path)), tokenizer=tokenizer).tokenizer is tokenizer
 
 
 def test_characters_unknown_to_a_given_tokenizer(tmp_path: Path) -> None:
-    given = Tokenizer.train(Characters(), ["abc"])
+    tokenizer = Tokenizer.train(Characters(), ["abc"])
     with pytest.raises(UserError, match="byte_fallback: true"):
-        prepare(TextSpec(source=text_file(tmp_path)), tokenizer=given)
+        prepare(TextSpec(source=text_file(tmp_path)), tokenizer=tokenizer)
 
 
 def test_damage_in_the_cache_is_repaired(tmp_path: Path, cache: Path) -> None:

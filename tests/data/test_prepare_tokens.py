@@ -65,15 +65,15 @@ def test_the_shards_joined_are_the_text_as_it_is_prepared_at_once(texts: Path, t
     assert len(contents.shards) > 4
     folder = open_folder(str(tmp_path / "tokens"))
     folder.check()
-    at_once = prepare(spec, tokenizer=folder.tokenizer())
+    unsharded = prepare(spec, tokenizer=folder.tokenizer())
     sharded = prepare(TextSpec(source=str(tmp_path / "tokens")))
-    assert np.asarray(sharded.train).tolist() == at_once.train[:].tolist()
-    assert sharded.validation.tolist() == at_once.validation.tolist()
-    assert sharded.validation_documents.tolist() == at_once.validation_documents.tolist()
-    assert set(np.asarray(at_once.train_documents)) <= set(np.asarray(sharded.train_documents))
-    assert sum(part.documents for part in contents.shards) == len(at_once.train_documents)
-    assert sharded.train_bytes + sharded.validation_bytes == at_once.train_bytes + at_once.validation_bytes
-    counts = np.bincount(at_once.train, minlength=folder.tokenizer().vocab_size)
+    assert np.asarray(sharded.train).tolist() == unsharded.train[:].tolist()
+    assert sharded.validation.tolist() == unsharded.validation.tolist()
+    assert sharded.validation_documents.tolist() == unsharded.validation_documents.tolist()
+    assert set(np.asarray(unsharded.train_documents)) <= set(np.asarray(sharded.train_documents))
+    assert sum(part.documents for part in contents.shards) == len(unsharded.train_documents)
+    assert sharded.train_bytes + sharded.validation_bytes == unsharded.train_bytes + unsharded.validation_bytes
+    counts = np.bincount(unsharded.train, minlength=folder.tokenizer().vocab_size)
     assert folder.token_counts().tolist() == counts.tolist()
     assert not verify(tmp_path / "tokens").damaged
 
@@ -86,12 +86,12 @@ def test_drawn_documents_are_complete_and_in_one_part(texts: Path, tmp_path: Pat
     spec = TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300), validation=Documents(fraction=0.3))
     contents = prepare_all(spec, tmp_path / "tokens", shard_tokens=2048)
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
-    at_once = prepare(TextSpec(source=str(texts)), tokenizer=corpus.tokenizer)
-    everything = np.concatenate([at_once.train[:], at_once.validation])
-    starts = np.append(at_once.train_documents, at_once.validation_documents[1:] + len(at_once.train))
+    unsharded = prepare(TextSpec(source=str(texts)), tokenizer=corpus.tokenizer)
+    all_ids = np.concatenate([unsharded.train[:], unsharded.validation])
+    starts = np.append(unsharded.train_documents, unsharded.validation_documents[1:] + len(unsharded.train))
     train = documents(np.asarray(corpus.train), np.asarray(corpus.train_documents))
     held_out = documents(corpus.validation, corpus.validation_documents)
-    assert sorted(train + held_out) == sorted(documents(everything, starts))
+    assert sorted(train + held_out) == sorted(documents(all_ids, starts))
     assert 0.1 < len(held_out) / (len(train) + len(held_out)) < 0.5
     assert contents.validation.documents == len(held_out)
 
@@ -129,9 +129,9 @@ def test_any_texts_in_shards_of_any_size(
     spec = TextSpec(source=str(folder / "texts.jsonl"), tokenizer=Characters(mask=masked, bos=masked))
     prepare_all(spec, folder / "tokens", shard_tokens=shard_tokens)
     sharded = prepare(TextSpec(source=str(folder / "tokens")))
-    at_once = prepare(spec, tokenizer=sharded.tokenizer)
-    assert np.asarray(sharded.train).tolist() == at_once.train[:].tolist()
-    assert sharded.validation.tolist() == at_once.validation.tolist()
+    unsharded = prepare(spec, tokenizer=sharded.tokenizer)
+    assert np.asarray(sharded.train).tolist() == unsharded.train[:].tolist()
+    assert sharded.validation.tolist() == unsharded.validation.tolist()
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_in_parts_in_any_order(texts: Path, tmp_path: Path, reference: dict[str,
     assert prepare_tokens(make_spec(texts), out, part=(3, 3), **settings).contents is not None  # no part is left
 
 
-def killed(spec: TextSpec, out: Path, n: int, *, after: bool) -> int:
+def prepare_until_killed(spec: TextSpec, out: Path, n: int, *, after: bool) -> int:
     """Prepare in a process that kills itself at its n-th rename."""
     pid = os.fork()
     if pid == 0:
@@ -198,7 +198,7 @@ def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, valida
     prepare_all(spec, tmp_path / "reference")
     out, deaths = tmp_path / "tokens", 0
     for n, after in moments():
-        code = killed(spec, out, n, after=after)
+        code = prepare_until_killed(spec, out, n, after=after)
         assert code in (0, -signal.SIGKILL)
         deaths += code != 0
         if code == 0:
@@ -210,11 +210,11 @@ def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, valida
 @pytest.mark.slow
 def test_existing_shard_is_not_written_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "tokens"
-    assert killed(make_spec(texts), out, 25, after=True) == -signal.SIGKILL
-    before = {path: path.stat().st_mtime_ns for path in (out / ".parts").glob("*.bin")}
+    assert prepare_until_killed(make_spec(texts), out, 25, after=True) == -signal.SIGKILL
+    modified_times = {path: path.stat().st_mtime_ns for path in (out / ".parts").glob("*.bin")}
     records = {path.name.partition(".")[0] for path in (out / ".parts").glob("0*.json")}
     assert len(records) >= 2
-    inodes = {path.stat().st_ino for path in before if path.name.partition(".")[0] in records}
+    inodes = {path.stat().st_ino for path in modified_times if path.name.partition(".")[0] in records}
     prepare_all(make_spec(texts), out)
     assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written again
 
@@ -241,9 +241,9 @@ def test_patterns_and_several_sources(texts: Path, tmp_path: Path) -> None:
     spec = TextSpec(source="of no use", tokenizer=Characters())
     prepare_all(spec, tmp_path / "tokens", sources=[f"{texts}/[1-3].txt", f"{texts}/deep/*.jsonl"])
     corpus = prepare(TextSpec(source=str(tmp_path / "tokens")))
-    decoded = corpus.tokenizer.decode([*np.asarray(corpus.train), *corpus.validation])
+    text = corpus.tokenizer.decode([*np.asarray(corpus.train), *corpus.validation])
     parts = [(texts / f"{number}.txt").read_text() for number in (1, 2, 3)]
-    assert decoded.startswith("".join(parts))
+    assert text.startswith("".join(parts))
     with pytest.raises(UserError, match=r"no file matches .*\*.nothing; correct the pattern"):
         prepare_all(spec, tmp_path / "others", sources=[f"{texts}/*.nothing"])
 

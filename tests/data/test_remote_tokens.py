@@ -25,7 +25,7 @@ from tercet.data.shards.token_folder import TokenFolder
 from tercet.tokens import Characters
 
 LENGTH, URL = 8, "memory://bucket/tokens"
-ALWAYS = -1  # every moment
+EVERY_MOMENT = -1  # every moment
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def cached_files(folder: RemoteTokenFolder) -> list[Path]:
     return sorted(folder._folder.glob("train-*.bin"))
 
 
-def mapped(folder: RemoteTokenFolder) -> set[str]:
+def find_mapped_shards(folder: RemoteTokenFolder) -> set[str]:
     """Return the shards that take space on the disk because they are mapped, with or without a name."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {line.split()[4] for line in maps if f"{folder._folder}/" in line and "train-" in line}
@@ -75,11 +75,11 @@ def test_rows_are_those_of_the_folder(tokens: Path) -> None:
     numbers, epochs = near.layout.rows(np.arange(len(near) + 20), 5)
     for start in range(0, len(numbers), 16):
         at = slice(start, start + 16)
-        one, other = near.batch(numbers[at], 3 * epochs[at]), far.batch(numbers[at], 3 * epochs[at])
-        assert one.tokens.tolist() == other.tokens.tolist()
-        assert one.documents is not None
-        assert other.documents is not None
-        assert one.documents.tolist() == other.documents.tolist()
+        near_batch, far_batch = near.batch(numbers[at], 3 * epochs[at]), far.batch(numbers[at], 3 * epochs[at])
+        assert near_batch.tokens.tolist() == far_batch.tokens.tolist()
+        assert near_batch.documents is not None
+        assert far_batch.documents is not None
+        assert near_batch.documents.tolist() == far_batch.documents.tolist()
     assert len(np.unique(epochs)) == 2
 
 
@@ -106,7 +106,7 @@ def test_at_most_two_groups_are_cached(tokens: Path) -> None:
         rows.batch(numbers)
         folder.wait()
         kept_shards.add(len(cached_files(folder)))
-        mapped_shards.add(len(mapped(folder)))
+        mapped_shards.add(len(find_mapped_shards(folder)))
     assert max(kept_shards) == max(mapped_shards) == 4
 
 
@@ -160,10 +160,10 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
         nonlocal count, moment
         if event == "mmap.__new__" or (event in ("open", "os.rename", "os.remove") and "train-" in str(arguments[0])):
             count += 1
-            if moment in (count, ALWAYS):
-                before, moment = moment, 0  # the hook must not act on the removals
+            if moment in (count, EVERY_MOMENT):
+                saved_moment, moment = moment, 0  # the hook must not act on the removals
                 remove_shards(cache)
-                moment = before
+                moment = saved_moment
 
     def read_with_removals(at: int) -> None:
         nonlocal count, moment
@@ -184,7 +184,7 @@ def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path
         read_with_removals(0)
         n_moments = count
         assert n_moments > 20
-        for at in (ALWAYS, *range(1, n_moments + 1)):
+        for at in (EVERY_MOMENT, *range(1, n_moments + 1)):
             read_with_removals(at)
 
     run_in_child(work)
@@ -195,15 +195,15 @@ def test_reader_in_another_process_removes_no_needed_shard(tokens: Path) -> None
     folder = open_folder(URL, group=1)
     parts = folder.contents.shards
     data = [(tokens / part.ids_file).read_bytes() for part in parts]
-    held = [folder.ids(part) for part in parts[:2]]
+    held_ids = [folder.ids(part) for part in parts[:2]]
 
     def read_others() -> None:
-        other = open_folder(URL, group=1)
-        assert [other.ids(part).tobytes() for part in parts] == data
+        second_folder = open_folder(URL, group=1)
+        assert [second_folder.ids(part).tobytes() for part in parts] == data
 
     run_in_child(read_others)
     assert not (folder._folder / parts[0].ids_file).exists()
-    assert [ids.tobytes() for ids in held] == data[:2]
+    assert [ids.tobytes() for ids in held_ids] == data[:2]
     assert [folder.ids(part).tobytes() for part in parts] == data
 
 
@@ -211,14 +211,14 @@ def test_reader_in_another_process_removes_no_needed_shard(tokens: Path) -> None
 def test_two_reader_threads_read_the_rows_of_the_folder(tokens: Path) -> None:
     near = make_rows(open_folder(str(tokens), group=1))
     assert near.layout is not None
-    found = dict[int, list[Any]]()
+    batches = dict[int, list[Any]]()
 
     def read(seed: int) -> None:
         rows = make_rows(open_folder(URL, group=1))
         for position in range(0, len(rows) - 20, 20):
             rows.fetch_ahead(position, seed)
             numbers, _ = rows.layout.rows(np.arange(position, position + 20), seed)
-            found.setdefault(seed, []).append((numbers, rows.batch(numbers).tokens))
+            batches.setdefault(seed, []).append((numbers, rows.batch(numbers).tokens))
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in (1, 2, 3)]
     for thread in threads:
@@ -226,8 +226,8 @@ def test_two_reader_threads_read_the_rows_of_the_folder(tokens: Path) -> None:
     for thread in threads:
         thread.join()
     for seed in (1, 2, 3):
-        assert len(found[seed]) == (len(near) - 1) // 20
-        for numbers, batch in found[seed]:
+        assert len(batches[seed]) == (len(near) - 1) // 20
+        for numbers, batch in batches[seed]:
             assert batch.tolist() == near.batch(numbers).tokens.tolist()
 
 
@@ -235,11 +235,11 @@ def test_two_readers_that_need_one_shard_fetch_it_once(tokens: Path, monkeypatch
     folders = [open_folder(URL, group=1) for _ in range(2)]
     for folder in folders:
         folder.tokenizer()
-    plain, opened, release = MemoryFileSystem.open, list[str](), threading.Event()
+    plain, opened_paths, release = MemoryFileSystem.open, list[str](), threading.Event()
 
     def slow(self: Any, path: str, *arguments: Any, **settings: Any) -> Any:
-        opened.append(path)
-        if len(opened) == 1:
+        opened_paths.append(path)
+        if len(opened_paths) == 1:
             release.wait(10)
         return plain(self, path, *arguments, **settings)
 
@@ -247,13 +247,13 @@ def test_two_readers_that_need_one_shard_fetch_it_once(tokens: Path, monkeypatch
     threads = [threading.Thread(target=folder.ids, args=(folder.contents.shards[0],)) for folder in folders]
     for thread in threads:
         thread.start()
-    while not opened:
+    while not opened_paths:
         time.sleep(0.001)
     time.sleep(0.05)  # during which the other reader would also have opened it
     release.set()
     for thread in threads:
         thread.join()
-    assert len(opened) == 1
+    assert len(opened_paths) == 1
 
 
 class Failing:
@@ -354,11 +354,11 @@ def test_offline_mode_makes_no_request(tokens: Path, monkeypatch: pytest.MonkeyP
 
 def test_rows_of_two_folders_have_their_shares(tokens: Path) -> None:
     near, far = make_rows(open_folder(str(tokens))), make_rows(open_folder(URL, group=2))
-    mixed = MixedRows([near, far], [0.25, 0.75])
-    numbers, _ = mixed.layout.rows(np.arange(200), 4)
+    rows = MixedRows([near, far], [0.25, 0.75])
+    numbers, _ = rows.layout.rows(np.arange(200), 4)
     assert (numbers < len(near)).sum() == 50
-    batch = mixed.batch(numbers[:40])
+    batch = rows.batch(numbers[:40])
     for number, row in zip(numbers[:40].tolist(), batch.tokens, strict=True):
-        alone = near if number < len(near) else far
-        assert row.tolist() == alone.batch(np.array([number % len(near)])).tokens[0].tolist()
-    mixed.fetch_ahead(40, 4)
+        source = near if number < len(near) else far
+        assert row.tolist() == source.batch(np.array([number % len(near)])).tokens[0].tolist()
+    rows.fetch_ahead(40, 4)

@@ -45,8 +45,8 @@ def test_packed_rows_stay_inside_and_leave_little(total: int, length: int, shift
 
 def test_each_row_can_have_its_own_shift() -> None:
     rows = PackedRows(*corpus([29]), length=7)
-    both = rows.batch(np.array([1, 1]), shift=np.array([0, 6])).tokens
-    assert both[:, 0].tolist() == [107, 113]
+    tokens = rows.batch(np.array([1, 1]), shift=np.array([0, 6])).tokens
+    assert tokens[:, 0].tolist() == [107, 113]
 
 
 @given(lengths=DOCUMENTS, length=st.integers(1, 5))
@@ -109,12 +109,12 @@ def test_windows_score_every_target_once(total: int, length: int, data: st.DataO
     windows = Windows(ids, length, stride)
     batch = windows.batch(np.arange(len(windows)))
     assert batch.mask is not None
-    scored = batch.tokens[batch.mask]
-    assert sorted(scored.tolist()) == list(range(101, 100 + total))
+    targets = batch.tokens[batch.mask]
+    assert sorted(targets.tolist()) == list(range(101, 100 + total))
     assert batch.mask.any(axis=1).all(), "a window without a target to score"
     assert not batch.mask[:, 0].any()
-    before = np.arange(length + 1)[None].repeat(len(windows), 0)[1:][batch.mask[1:]]
-    assert (before > length - (stride or length)).all(), "a target after the first window sees too little"
+    context_lengths = np.arange(length + 1)[None].repeat(len(windows), 0)[1:][batch.mask[1:]]
+    assert (context_lengths > length - (stride or length)).all(), "a target after the first window sees too little"
 
 
 def test_windows_distinguish_documents() -> None:
@@ -172,8 +172,8 @@ def test_sliding_windows_equal_those_of_the_left_padded_text(lengths: list[int],
     batch = rows.batch(np.arange(len(rows)))
     expected_rows = []
     for start, size in zip(starts, lengths, strict=True):
-        padded = [7] * length + ids[start : start + size].tolist()
-        windows = [padded[first : first + length + 1] for first in range(size)]
+        padded_ids = [7] * length + ids[start : start + size].tolist()
+        windows = [padded_ids[first : first + length + 1] for first in range(size)]
         expected_rows += [window for window in windows if sum(token != 7 for token in window) > 1]
     assert sorted(map(tuple, batch.tokens.tolist())) == sorted(map(tuple, expected_rows))
     assert batch.mask is not None

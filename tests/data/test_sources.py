@@ -63,8 +63,8 @@ def test_a_folder_is_read_in_order_without_hidden_files(tmp_path: Path) -> None:
     write_file(tmp_path / "c.jsonl.gz", b'{"text": "third"}\n{"text": ""}\n\n{"text": "fourth"}')
     parquet.write_table(pyarrow.table({"text": ["fifth", None, "sixth"]}), tmp_path / "d.parquet")
     write_file(tmp_path / "e.parquet.gz", (tmp_path / "d.parquet").read_bytes())
-    for ignored in (".hidden.txt", ".git/a.txt", "image.png", "empty.txt"):
-        write_file(tmp_path / ignored, b"" if ignored == "empty.txt" else b"no")
+    for name in (".hidden.txt", ".git/a.txt", "image.png", "empty.txt"):
+        write_file(tmp_path / name, b"" if name == "empty.txt" else b"no")
     assert documents(tmp_path) == ["first", "second", "third", "fourth", "fifth", "sixth", "fifth", "sixth"]
 
 
@@ -129,7 +129,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peak < 12 << 20
 
 
-def as_folder(path: Path) -> Path:
+def make_folder(path: Path) -> Path:
     path.mkdir()
     return path
 
@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no parent": (lambda at: at / "none" / "a.txt", "its folder does not exist either"),
     "empty file": (lambda at: write_file(at / "a.txt", b""), "is empty"),
     "empty gzip": (lambda at: write_file(at / "a.txt.gz", b""), "is empty"),
-    "empty folder": (lambda at: as_folder(at / "a"), "has no readable file"),
+    "empty folder": (lambda at: make_folder(at / "a"), "has no readable file"),
     "nothing readable": (lambda at: write_file(at / "a" / "b.png", b"x").parent, "has no readable file"),
     "not utf-8": (lambda at: write_file(at / "a.txt", b"a" * 11 + b"\xff"), r"byte 11 .*data\.encoding \(--enc"),
     "half a character": (lambda at: write_file(at / "a.txt", b"ab\xe2\x82"), "byte 2 cannot be read"),

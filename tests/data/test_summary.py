@@ -28,11 +28,11 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=1))
 def test_lengths_are_those_of_all(lengths: list[int]) -> None:
-    found = Lengths.of(Counter(lengths))
-    ranked = sorted(lengths)
-    assert (found.total, found.min, found.max) == (sum(lengths), ranked[0], ranked[-1])
-    assert found.median == np.percentile(lengths, 50, method="inverted_cdf")
-    assert found.p95 == np.percentile(lengths, 95, method="inverted_cdf")
+    summary = Lengths.of(Counter(lengths))
+    ordered = sorted(lengths)
+    assert (summary.total, summary.min, summary.max) == (sum(lengths), ordered[0], ordered[-1])
+    assert summary.median == np.percentile(lengths, 50, method="inverted_cdf")
+    assert summary.p95 == np.percentile(lengths, 95, method="inverted_cdf")
 
 
 @pytest.mark.slow
@@ -48,13 +48,13 @@ def test_summary_of_texts(texts: list[str], tmp_path_factory: pytest.TempPathFac
             with pytest.raises(UserError, match="is empty"):
                 summarize_data(path)
             return
-        found = summarize_data(path)
-    assert (found.count, found.empty) == (len(full), len(texts) - len(full))
-    assert found.duplicates == len(full) - len(set(full))
-    text = found.texts["text"]
+        summary = summarize_data(path)
+    assert (summary.count, summary.empty) == (len(full), len(texts) - len(full))
+    assert summary.duplicates == len(full) - len(set(full))
+    text = summary.texts["text"]
     assert text.characters == Lengths.of(Counter(map(len, full)))
-    assert text.words == Lengths.of(Counter(len(each.split()) for each in full))
-    letters = Counter(character for each in full for character in each if character.isalpha())
+    assert text.words == Lengths.of(Counter(len(content.split()) for content in full))
+    letters = Counter(character for content in full for character in content if character.isalpha())
     cyrillic = letters["б"] / letters.total() if letters else 0
     assert text.scripts.get("Cyrillic", 0) == pytest.approx(cyrillic)
     assert sum(text.scripts.values()) == pytest.approx(1 if letters else 0)
@@ -70,8 +70,8 @@ def test_scripts(character: str, script: str | None) -> None:
 
 def test_sequence_is_one_word_despite_cuts(tmp_path: Path) -> None:
     (tmp_path / "a.fa").write_text(">a\n" + "ACGT" * 40_000)
-    found = summarize_data(tmp_path / "a.fa")
-    assert (found.format, found.texts["text"].words.max, found.count) == ("FASTA", 1, 1)
+    summary = summarize_data(tmp_path / "a.fa")
+    assert (summary.format, summary.texts["text"].words.max, summary.count) == ("FASTA", 1, 1)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
@@ -80,10 +80,16 @@ def test_invalid_utf8_is_reported_with_positions(block: int, tmp_path: Path, mon
     monkeypatch.setattr(files_module, "BLOCK", block)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress("naïve\nbad ".encode() + b"\xe9\xe8 x\n\nx\xff" + "é\n".encode() + b"\xe2\x82"))
-    found = summarize_data(path)
-    assert found.invalid == 5
-    assert [(place.line, place.byte) for place in found.invalid_places] == [(2, 11), (2, 12), (4, 18), (5, 22), (5, 23)]
-    assert (found.count, found.format) == (1, "text, gzip")
+    report = summarize_data(path)
+    assert report.invalid == 5
+    assert [(place.line, place.byte) for place in report.invalid_places] == [
+        (2, 11),
+        (2, 12),
+        (4, 18),
+        (5, 22),
+        (5, 23),
+    ]
+    assert (report.count, report.format) == (1, "text, gzip")
     latin = tmp_path / "b.txt"
     latin.write_bytes(b"na\xefve")
     assert summarize_data(TextSpec(source=str(latin), encoding="latin-1")).invalid == 0
@@ -91,13 +97,13 @@ def test_invalid_utf8_is_reported_with_positions(block: int, tmp_path: Path, mon
 
 def test_pairs_and_labels(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("source,target\na b,c\na b,c\n,d\n")
-    found = summarize_data(tmp_path / "pairs.csv")
-    assert (found.unit, found.count, found.empty, found.duplicates) == ("pairs", 2, 1, 1)
-    assert found.texts["source"].words.max == 2
+    summary = summarize_data(tmp_path / "pairs.csv")
+    assert (summary.unit, summary.count, summary.empty, summary.duplicates) == ("pairs", 2, 1, 1)
+    assert summary.texts["source"].words.max == 2
     (tmp_path / "labels.csv").write_text("text,label\nno,x\nyes,y\nyes,x\n,x\n")
-    found = summarize_data(tmp_path / "labels.csv")
-    assert (found.unit, found.count, found.empty, found.duplicates) == ("labeled texts", 3, 1, 1)
-    assert found.labels == {"x": 2, "y": 1}
+    summary = summarize_data(tmp_path / "labels.csv")
+    assert (summary.unit, summary.count, summary.empty, summary.duplicates) == ("labeled texts", 3, 1, 1)
+    assert summary.labels == {"x": 2, "y": 1}
 
 
 def conversation_line(*contents: str) -> str:
@@ -115,12 +121,12 @@ def test_conversations(tmp_path: Path) -> None:
         + conversation_line("d")
         + conversation_line("e", " ")
     )
-    found = summarize_data(path)
-    assert (found.unit, found.count, found.empty, found.duplicates) == ("conversations", 3, 2, 1)
-    assert (found.turns, found.roles) == (Lengths.of(Counter([2, 3, 2])), {"user": 4, "assistant": 3})
-    assert found.texts["assistant"].words == Lengths.of(Counter([2, 1, 2]))
-    assert found.texts["assistant"].scripts == pytest.approx({"Cyrillic": 8 / 9, "Latin": 1 / 9})
-    assert "system" not in found.texts
+    summary = summarize_data(path)
+    assert (summary.unit, summary.count, summary.empty, summary.duplicates) == ("conversations", 3, 2, 1)
+    assert (summary.turns, summary.roles) == (Lengths.of(Counter([2, 3, 2])), {"user": 4, "assistant": 3})
+    assert summary.texts["assistant"].words == Lengths.of(Counter([2, 1, 2]))
+    assert summary.texts["assistant"].scripts == pytest.approx({"Cyrillic": 8 / 9, "Latin": 1 / 9})
+    assert "system" not in summary.texts
     (tmp_path / "b.tsv").write_text("question\tanswer\na\tb\n")
     table = summarize_data(recognize(str(tmp_path / "b.tsv"), prompt_field="question", response_field="answer"))
     assert (table.count, table.format) == (1, "TSV, columns 'question' and 'answer'")
@@ -136,12 +142,12 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
     lengths = [3 * n + 2 for n in range(1, 9)]
     spec, tokenizer = recognize(str(tmp_path / "a.jsonl")), Tokenizer.train(Characters(eos=True), ["abc"])
     for max_len in (None, 7, 16, 99):
-        found = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
-        assert found.tokens == Lengths.of(Counter(lengths))
+        measured = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
+        assert measured.tokens == Lengths.of(Counter(lengths))
         inputs = [length - 1 for length in lengths]  # the last token is only predicted
-        assert found.longer == sum(each > max_len for each in inputs if max_len)
-        assert found.beyond == sum(each - max_len for each in inputs if max_len and each > max_len)
-        assert found.unanswered == sum(2 * n + 1 > max_len for n in range(1, 9) if max_len)
+        assert measured.longer == sum(n_inputs > max_len for n_inputs in inputs if max_len)
+        assert measured.beyond == sum(n_inputs - max_len for n_inputs in inputs if max_len and n_inputs > max_len)
+        assert measured.unanswered == sum(2 * n + 1 > max_len for n in range(1, 9) if max_len)
 
 
 @pytest.mark.parametrize(
@@ -155,32 +161,32 @@ def test_tokens_of_conversations_are_those_that_training_reads(tmp_path: Path) -
 )
 def test_invalid_utf8_is_reported_and_skipped(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    found, places = summarize_data(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
-    assert found.invalid == 2
-    assert [(place.path, place.line, place.byte) for place in found.invalid_places] == [
+    summary, places = summarize_data(tmp_path / name), [content.index(b"\xff"), content.index(b"\xfe")]
+    assert summary.invalid == 2
+    assert [(place.path, place.line, place.byte) for place in summary.invalid_places] == [
         (str(tmp_path / name), 2, byte) for byte in places
     ]
-    assert found.count == content.count(b"\n") - name.endswith(".csv")
+    assert summary.count == content.count(b"\n") - name.endswith(".csv")
 
 
 def test_invalid_utf8_is_reported_for_both_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"\xff\n")
-    found = summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "b")))
-    assert [place.path for place in found.invalid_places] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    summary = summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "b")))
+    assert [place.path for place in summary.invalid_places] == [str(tmp_path / "a"), str(tmp_path / "b")]
     with pytest.raises(UserError, match="no such file or folder"):
         summarize_data(recognize(str(tmp_path / "a"), str(tmp_path / "none")))
 
 
 def test_ids(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("[1, 2]\n[]\n[1, 2]\n[7]\n")
-    found = summarize_data(tmp_path / "a.jsonl")
-    assert (found.unit, found.count, found.empty, found.duplicates) == ("lists of ids", 3, 1, 1)
-    assert found.ids == Lengths(total=5, min=1, median=2, p95=2, max=2)
-    assert (found.largest_id, found.texts) == (7, {})
+    summary = summarize_data(tmp_path / "a.jsonl")
+    assert (summary.unit, summary.count, summary.empty, summary.duplicates) == ("lists of ids", 3, 1, 1)
+    assert summary.ids == Lengths(total=5, min=1, median=2, p95=2, max=2)
+    assert (summary.largest_id, summary.texts) == (7, {})
 
 
-RECOGNISED = {
+EXPECTED_SPECS = {
     "a.txt": ("hello\tyou\n", TextSpec),
     "b.tsv": ("hello\tyou\n", PairsSpec),
     "c.tsv": ("id\ttext\n1\tyou\n", TextSpec),
@@ -200,7 +206,7 @@ RECOGNISED = {
 }
 
 
-@pytest.mark.parametrize(("name", "content", "expected"), [(n, c, e) for n, (c, e) in RECOGNISED.items()])
+@pytest.mark.parametrize(("name", "content", "expected"), [(n, c, e) for n, (c, e) in EXPECTED_SPECS.items()])
 def test_kind_of_file_is_detected(name: str, content: str, expected: type, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     assert isinstance(recognize(str(tmp_path / name)), expected)
@@ -219,19 +225,19 @@ def test_tokens_are_those_of_training(tmp_path: Path) -> None:
     path.write_text("".join("x" * n + "\n" for n in range(1, 31)))
     lines = TextSpec(source=str(path), documents="line", tokenizer=Characters())
     for spec in (lines, TextSpec(source=str(path), documents="line", tokenizer=Characters(), validation=Documents())):
-        found = measure_tokens(spec, max_len=20)
-        assert found.tokens == Lengths(total=30 * 31 // 2 + 30, min=2, median=16, p95=30, max=31)  # with eos
-        assert (found.longer, found.beyond, found.fate) == (11, 66, "split")
+        measured = measure_tokens(spec, max_len=20)
+        assert measured.tokens == Lengths(total=30 * 31 // 2 + 30, min=2, median=16, p95=30, max=31)  # with eos
+        assert (measured.longer, measured.beyond, measured.fate) == (11, 66, "split")
     assert measure_tokens(TextSpec(source=str(path), tokenizer=Characters())).tokens.min == 30 * 31 // 2 + 30 + 1
-    made = Tokenizer.train(Characters(pad=True, bos=True), ["abcdefghij"])
+    tokenizer = Tokenizer.train(Characters(pad=True, bos=True), ["abcdefghij"])
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{'a' * n}\tb{'j' * (n % 3)}\n" for n in range(1, 21)))
-    found = measure_tokens(PairsSpec(source=str(pairs)), tokenizer=made, max_len=15)
-    assert (found.tokens.max, found.longer, found.fate) == (21, 6, "left out")
+    measured = measure_tokens(PairsSpec(source=str(pairs)), tokenizer=tokenizer, max_len=15)
+    assert (measured.tokens.max, measured.longer, measured.fate) == (21, 6, "left out")
     labels = tmp_path / "labels.csv"
     labels.write_text("text,label\n" + "".join(f"{'a' * n},{'gh'[n % 2]}\n" for n in range(1, 41)))
-    found = measure_tokens(LabelsSpec(source=str(labels)), tokenizer=made, max_len=32)
-    assert (found.tokens.max, found.longer, found.beyond, found.fate) == (42, 10, 55, "cut")
+    measured = measure_tokens(LabelsSpec(source=str(labels)), tokenizer=tokenizer, max_len=32)
+    assert (measured.tokens.max, measured.longer, measured.beyond, measured.fate) == (42, 10, 55, "cut")
 
 
 @pytest.mark.slow
@@ -241,11 +247,11 @@ def test_large_file_needs_little_memory(tmp_path: Path) -> None:
     summarize_data("animals")  # fill caches and import modules
     tracemalloc.start()
     try:
-        found = summarize_data(TextSpec(source=str(path)))
+        summary = summarize_data(TextSpec(source=str(path)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.texts["text"].words.total == 13 * 50_000
+    assert summary.texts["text"].words.total == 13 * 50_000
     assert peak < 32 << 20  # 9 of these are the counts of code points
 
 

@@ -39,13 +39,13 @@ def test_each_row_is_the_document_that_it_is_in_jsonl(
     path = table(folder / f"a{suffix}", [["id", "body"], *(["1", text] for text in texts)])
     jsonl = folder / "a.jsonl"
     jsonl.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    by_table, by_json = (DocumentFiles(root=file, text_field="body") for file in (path, jsonl))
+    table_files, json_files = (DocumentFiles(root=file, text_field="body") for file in (path, jsonl))
     if any(texts):
-        assert list(by_table.pieces()) == list(by_json.pieces())
-        assert [piece.text for piece in by_table.pieces()] == [text for text in texts if text]
+        assert list(table_files.pieces()) == list(json_files.pieces())
+        assert [piece.text for piece in table_files.pieces()] == [text for text in texts if text]
     else:
         with pytest.raises(UserError, match="is empty"):
-            list(by_table.pieces())
+            list(table_files.pieces())
 
 
 def test_code_keeps_its_indentation(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_quotes_are_text_in_tsv_with_and_without_a_header(tmp_path: Path) -> Non
     rows = [list(pair) for pair in pairs]
     assert list(PairFiles(source=table(tmp_path / "bare.tsv", rows)).examples()) == pairs
     assert list(PairFiles(source=table(tmp_path / "named.tsv", [["source", "target"], *rows])).examples()) == pairs
-    labelled = table(tmp_path / "labels.tsv", [["text", "label"], *rows])
-    assert [example.texts[0] for example in LabelFile(path=labelled).examples()] == [source for source, _ in pairs]
+    label_path = table(tmp_path / "labels.tsv", [["text", "label"], *rows])
+    assert [example.texts[0] for example in LabelFile(path=label_path).examples()] == [source for source, _ in pairs]
     documents = DocumentFiles(root=table(tmp_path / "texts.tsv", [["text"], *(row[:1] for row in rows)]))
     assert [piece.text for piece in documents.pieces()] == [source for source, _ in pairs]
 
@@ -101,16 +101,16 @@ def test_pairs_by_the_names_of_their_columns(suffix: str, tmp_path: Path) -> Non
     assert list(PairFiles(source=table(tmp_path / f"a{suffix}", rows)).examples()) == [
         ("two, three", "zwei, drei"), ("four", ""),
     ]  # fmt: skip
-    named = table(tmp_path / f"b{suffix}", [["de", "en"], ["zwei", "two"]])
-    assert list(PairFiles(source=named, source_field="en", target_field="de").examples()) == [("two", "zwei")]
+    named_columns = table(tmp_path / f"b{suffix}", [["de", "en"], ["zwei", "two"]])
+    assert list(PairFiles(source=named_columns, source_field="en", target_field="de").examples()) == [("two", "zwei")]
 
 
 def test_a_tsv_without_a_header_is_pairs_from_its_first_line_on(tmp_path: Path) -> None:
     path = table(tmp_path / "a.tsv", [["source", "Quelle"], ["two", "zwei"]])
     assert list(PairFiles(source=path).examples()) == [("source", "Quelle"), ("two", "zwei")]
-    quoted = tmp_path / "b.tsv"
-    quoted.write_text('"a\tb"\n')  # without a header, quotes are text
-    assert list(PairFiles(source=quoted).examples()) == [('"a', 'b"')]
+    quoted_path = tmp_path / "b.tsv"
+    quoted_path.write_text('"a\tb"\n')  # without a header, quotes are text
+    assert list(PairFiles(source=quoted_path).examples()) == [('"a', 'b"')]
 
 
 def test_a_csv_of_pairs_without_their_columns(tmp_path: Path) -> None:

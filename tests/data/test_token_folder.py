@@ -39,16 +39,16 @@ def folders(two_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def hash_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Record the name of each hashed file of ids, and the thread that hashed it."""
-    found, of_file = list[tuple[str, str]](), FileHash.from_file
+    calls, from_file = list[tuple[str, str]](), FileHash.from_file
 
     def note(file, *arguments, **settings):
-        found.append((Path(file.name).name, threading.current_thread().name))
-        return of_file(file, *arguments, **settings)
+        calls.append((Path(file.name).name, threading.current_thread().name))
+        return from_file(file, *arguments, **settings)
 
     monkeypatch.setattr(FileHash, "from_file", note)
     monkeypatch.setattr(token_folder, "RECENT", 0)
     monkeypatch.setattr(token_folder, "_verified", set())
-    return found
+    return calls
 
 
 def make_rows(folder: TokenFolder) -> ShardedRows:
@@ -88,9 +88,9 @@ def test_padded_rows_are_counted_without_opening_a_shard(folders: Path, hash_cal
         has_documents=True,
         packed=False,
     )
-    counted = rows.count_real(LENGTH + 1)
+    counts = rows.count_real(LENGTH + 1)
     assert not hash_calls
-    assert rows.batch(np.arange(len(rows))).mask.sum(1).tolist() == counted.tolist()
+    assert rows.batch(np.arange(len(rows))).mask.sum(1).tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("group", [None, 1])
@@ -104,9 +104,9 @@ def test_the_next_shards_are_hashed_by_a_thread(
     shards = range(len(folder.contents.shards))
     expected = shards if group is None else [*rows.layout.current(0, 1), *rows.layout.following(0, 1)]
     assert names(hash_calls) == sorted(f"train-{shard:05d}.bin" for shard in expected)
-    before = len(hash_calls)
+    n_calls = len(hash_calls)
     rows.batch(np.arange(len(rows)) if group is None else rows.layout.rows(np.arange(4), 1)[0])
-    assert len(hash_calls) == before
+    assert len(hash_calls) == n_calls
     assert threading.current_thread().name not in {thread for _, thread in hash_calls}
 
 
@@ -115,22 +115,22 @@ def test_no_more_shards_are_open_than_allowed(folders: Path, monkeypatch: pytest
     shards = open_folder(str(folders / "one")).contents.shards
     monkeypatch.setitem(TokenFolder.__init__.__kwdefaults__, "max_open", 2)
     folder = open_folder(str(folders / "one"))
-    everything = np.asarray(folder.all_ids())
+    all_ids = np.asarray(folder.all_ids())
     assert Path("/proc/self/maps").read_text().count(f"{folders}/one/train-") == 2
     files = [folders / "one" / part.ids_file for part in shards]
-    assert everything.tobytes() == b"".join(path.read_bytes() for path in files)
+    assert all_ids.tobytes() == b"".join(path.read_bytes() for path in files)
 
 
 def test_shards_that_are_needed_next_are_closed_last() -> None:
-    closed = list[str]()
-    shards = OpenShards(lambda name: np.zeros(1, np.uint16), closed.append, max_open=2)
+    closed_names = list[str]()
+    shards = OpenShards(lambda name: np.zeros(1, np.uint16), closed_names.append, max_open=2)
     shards.keep(["a", "b"])
     shards.wait()
     shards.ids("c")
-    assert closed == ["c"]
+    assert closed_names == ["c"]
     shards.keep(["b", "d"])
     shards.wait()
-    assert closed == ["c", "a"]
+    assert closed_names == ["c", "a"]
 
 
 def test_a_damaged_shard_is_named_by_the_step_that_reads_it(folders: Path) -> None:
@@ -159,9 +159,9 @@ def test_a_damaged_validation_part_is_rejected_and_forgotten_once_it_is_repaired
         with pytest.raises(UserError, match=r"two/validation\.bin is damaged"):
             prepare(spec)
     path.write_bytes(data)
-    alone, mixed = (prepare(spec).validation.tobytes() for spec in specs)
-    assert alone == data
-    assert mixed == (folders / "one" / "validation.bin").read_bytes() + data
+    single, mixture_part = (prepare(spec).validation.tobytes() for spec in specs)
+    assert single == data
+    assert mixture_part == (folders / "one" / "validation.bin").read_bytes() + data
 
 
 def test_folders_of_narrow_and_wide_ids_have_one_validation_part(folders: Path) -> None:

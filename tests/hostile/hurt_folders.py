@@ -17,8 +17,8 @@ import transformers
 sys.path.append(str(Path(__file__).parents[1] / "checkpoint"))
 sys.path.append(str(Path(__file__).parents[1] / "tokens"))
 
-from folders_of_others import written
-from gguf_models import BYTES, gpt2, llama, taken_out
+from folders_of_others import write_folder
+from gguf_models import BYTES, export_model, gpt2, llama
 from spm_files import spm
 
 from tercet.checkpoint import Card, save_model
@@ -72,7 +72,7 @@ def _bert(folder: Path) -> Path:
         vocab_size=19, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=13,
         max_position_embeddings=16,
     )  # fmt: skip
-    return written(folder, transformers.BertForMaskedLM(config))
+    return write_folder(folder, transformers.BertForMaskedLM(config))
 
 
 def _bert_pickled(folder: Path, *, zipped: bool = True) -> Path:
@@ -84,7 +84,7 @@ def _bert_pickled(folder: Path, *, zipped: bool = True) -> Path:
 
 def _gpt2(folder: Path) -> Path:
     config = transformers.GPT2Config(vocab_size=BYTES.vocab_size, n_embd=8, n_head=2, n_layer=1, n_positions=16)
-    written(folder, transformers.GPT2LMHeadModel(config))
+    write_folder(folder, transformers.GPT2LMHeadModel(config))
     (folder / "tokenizer.json").unlink()
     model = json.loads(BYTES.to_json())["model"]
     names = {**model["vocab"], **{token: BYTES.id_of(token) for token in ("<pad>", "<bos>", "<eos>")}}
@@ -98,7 +98,7 @@ def _llama_sharded(folder: Path) -> Path:
         vocab_size=19, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=13,
         max_position_embeddings=16,
     )  # fmt: skip
-    written(folder, transformers.LlamaForCausalLM(config))
+    write_folder(folder, transformers.LlamaForCausalLM(config))
     (folder / "model.safetensors").rename(folder / "model-00001.safetensors")
     names = safe_header(folder / "model-00001.safetensors")[0]
     weight_map = {name: "model-00001.safetensors" for name in names if name != "__metadata__"}
@@ -116,7 +116,7 @@ def _marian(folder: Path) -> Path:
         encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=13, decoder_ffn_dim=13,
         max_position_embeddings=16, pad_token_id=ids["<pad>"], decoder_start_token_id=ids["<pad>"], eos_token_id=0,
     )  # fmt: skip
-    written(folder, transformers.MarianMTModel(config))
+    write_folder(folder, transformers.MarianMTModel(config))
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps(ids))
     for name in ("source.spm", "target.spm"):
@@ -126,7 +126,7 @@ def _marian(folder: Path) -> Path:
 
 def _gguf(folder: Path, model: DecoderOnly) -> Path:
     folder.mkdir()
-    return taken_out(folder, model)
+    return export_model(folder, model)
 
 
 def _library_steps(folder: Path) -> Path:

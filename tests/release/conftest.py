@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from wheels import ANY, MACHINE, ROOT, SDIST, copied, install
+from wheels import ANY, MACHINE, ROOT, SDIST, copy_project, install
 
-Built = Callable[..., Path]  # kind and place to path
+Build = Callable[..., Path]  # kind and place to path
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ PLACES = {"a": (0o022, 1_500_000_000), "another-folder": (0o077, 1_700_000_000)}
 
 
 @pytest.fixture(scope="session")
-def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Built:
+def build_wheel(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Return a function that builds each kind at the first request, in a folder of that name.
 
     Compiling the kernels takes half a minute.
@@ -37,15 +37,15 @@ def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Buil
     def build(kind: str, place: str = "a") -> Path:
         folder = tmp_path_factory.mktemp("built") / place
         umask, time = PLACES[place]
-        before = os.umask(umask)
+        old_umask = os.umask(umask)
         try:
-            source = copied(folder / "source")
+            source = copy_project(folder / "source")
             for path in source.rglob("*"):
                 os.utime(path, (time, time))
             make = release.build_with_kernels if kind == MACHINE else release.build
             make(source, folder / "dist", epoch=1_600_000_000)
         finally:
-            os.umask(before)
+            os.umask(old_umask)
         [result] = (folder / "dist").glob("*.tar.gz" if kind == SDIST else "*.whl")
         return result
 
@@ -53,10 +53,10 @@ def built(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Buil
 
 
 @pytest.fixture(scope="session")
-def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(ANY), tmp_path_factory.mktemp("installed") / "environment")
+def installed(build_wheel: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(build_wheel(ANY), tmp_path_factory.mktemp("installed") / "environment")
 
 
 @pytest.fixture(scope="session")
-def installed_with_kernels(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(built(MACHINE), tmp_path_factory.mktemp("installed-with-kernels") / "environment")
+def installed_with_kernels(build_wheel: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(build_wheel(MACHINE), tmp_path_factory.mktemp("installed-with-kernels") / "environment")

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {path.name: path for path in ROOT.glob("requirements*.lock")}
-HASHED = sorted(set(LOCKS) - {"requirements-torch.lock"})
+HASHED_LOCKS = sorted(set(LOCKS) - {"requirements-torch.lock"})
 
 
 def requirements(lock: Path) -> dict[str, list[str]]:
@@ -33,48 +33,48 @@ def test_a_lock_is_exact_and_names_no_registry(name: str) -> None:
     for pin, hashes in pins.items():
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", pin), f"{pin!r} is not one exact version"
         assert "nvidia" not in pin
-        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option) for option in hashes)
         assert hashes or name == "requirements-torch.lock", f"{pin} has no hash"
 
 
 def test_the_makefile_installs_all_locks() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert {*re.findall(r"-r (\S+\.lock)", makefile)} == set(LOCKS)
-    assert {*re.findall(r"\$\(LOCKED\) -r (\S+)", makefile)} == set(HASHED)
-    pins = {pin for name in HASHED for pin in requirements(LOCKS[name])}
+    assert {*re.findall(r"\$\(LOCKED\) -r (\S+)", makefile)} == set(HASHED_LOCKS)
+    pins = {pin for name in HASHED_LOCKS for pin in requirements(LOCKS[name])}
     assert {"numpy", "hatchling", "mkdocs", "cyclonedx-bom"} <= {pin.partition("==")[0] for pin in pins}
     locks = [ROOT / f"requirements{name}.lock" for name in ("", "-dev", "-build")]
-    together = [pin.partition("==") for lock in locks for pin in requirements(lock)]
-    versions = {(package, version) for package, _, version in together}  # in one environment
+    parts = [pin.partition("==") for lock in locks for pin in requirements(lock)]
+    versions = {(package, version) for package, _, version in parts}  # in one environment
     assert len(versions) == len({package for package, _ in versions})
 
 
-def needed(requirement: str, found: set[str]) -> None:
-    """Add the package, with its extras, and everything it requires on any system to `found`."""
-    asked = Requirement(requirement)
-    key = f"{canonicalize_name(asked.name)}{sorted(asked.extras)}"
-    if key in found:
+def collect_requirements(requirement: str, collected: set[str]) -> None:
+    """Add the package, with its extras, and everything it requires on any system to `collected`."""
+    parsed = Requirement(requirement)
+    key = f"{canonicalize_name(parsed.name)}{sorted(parsed.extras)}"
+    if key in collected:
         return
-    found.add(key)
-    for other in metadata.requires(asked.name) or ():
-        marker = Requirement(other).marker
+    collected.add(key)
+    for dependency in metadata.requires(parsed.name) or ():
+        marker = Requirement(dependency).marker
         places = [
             {"extra": extra, "sys_platform": system, "platform_system": name}
-            for extra in ("", *asked.extras)
+            for extra in ("", *parsed.extras)
             for system, name in (("linux", "Linux"), ("darwin", "Darwin"), ("win32", "Windows"))
         ]
         if marker is None or any(marker.evaluate(place) for place in places):
-            needed(other.partition(";")[0], found)
+            collect_requirements(dependency.partition(";")[0], collected)
 
 
 @pytest.mark.slow
 def test_the_lock_contains_exactly_the_requirements() -> None:
-    found: set[str] = set()
-    needed("tercet[explore]", found)
-    names = {name.partition("[")[0] for name in found} - {"tercet", "torch"}
+    collected: set[str] = set()
+    collect_requirements("tercet[explore]", collected)
+    names = {name.partition("[")[0] for name in collected} - {"tercet", "torch"}
     names = {name for name in names if not name.startswith(("nvidia-", "cuda-", "triton"))}  # of GPU builds
-    locked = {canonicalize_name(pin.partition("==")[0]) for pin in requirements(ROOT / "requirements.lock")}
-    assert names == locked
+    locked_names = {canonicalize_name(pin.partition("==")[0]) for pin in requirements(ROOT / "requirements.lock")}
+    assert names == locked_names
 
 
 def test_only_locked_packages_are_installed() -> None:
@@ -83,8 +83,8 @@ def test_only_locked_packages_are_installed() -> None:
     [flags] = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
     assert {"--require-hashes", "--no-deps", "--no-build-isolation"} <= {*flags.split()}
     installs = re.findall(r"\$\(PIP_INSTALL\) (.*)$", makefile, re.MULTILINE)
-    others = [install for install in installs if install != flags]
-    assert others == ["-r requirements-torch.lock", "--no-deps --no-build-isolation --editable ."]
+    unlocked = [install for install in installs if install != flags]
+    assert unlocked == ["-r requirements-torch.lock", "--no-deps --no-build-isolation --editable ."]
 
 
 def write_wheel(folder: Path, code: str) -> Path:
@@ -114,16 +114,16 @@ def test_a_modified_wheel_is_rejected(tmp_path: Path) -> None:
     lock.write_text(f"smallest==1.0 \\\n    --hash=sha256:{hashlib.sha256(whole.read_bytes()).hexdigest()}\n")
 
     def install(target: Path) -> subprocess.CompletedProcess[str]:
-        where = ["--no-index", "--find-links", index, "--target", target, "--disable-pip-version-check"]
-        command = [sys.executable, "-m", "pip", "install", *flags.split(), *where, "-r", lock]
+        options = ["--no-index", "--find-links", index, "--target", target, "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "install", *flags.split(), *options, "-r", lock]
         environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    done = install(tmp_path / "first")
-    assert done.returncode == 0, done.stderr
+    result = install(tmp_path / "first")
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "first" / "smallest.py").is_file()
     write_wheel(index, "good = False\n")
-    done = install(tmp_path / "second")
-    assert done.returncode != 0
-    assert "DO NOT MATCH THE HASHES" in done.stderr
+    result = install(tmp_path / "second")
+    assert result.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in result.stderr
     assert not (tmp_path / "second").exists()

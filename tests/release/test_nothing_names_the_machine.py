@@ -57,9 +57,9 @@ def train(place: Path, name: str, **recipe: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def language(place: Path) -> Path:
-    text, other = place / "novels.txt", place / "other.txt"
+    text, held_out = place / "novels.txt", place / "other.txt"
     text.write_text("".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 30) for m in range(2, 30)))
-    other.write_text("Eight times nine is seventy-two. " * 40)
+    held_out.write_text("Eight times nine is seventy-two. " * 40)
     stack = {"d_model": 16, "n_layers": 1, "n_heads": 2}
     return train(
         place,
@@ -67,7 +67,7 @@ def language(place: Path) -> Path:
         task={"kind": "language", "batch_size": 4},
         data={
             "source": str(text),
-            "validation": {"kind": "held_out", "source": str(other)},
+            "validation": {"kind": "held_out", "source": str(held_out)},
             "tokenizer": {"kind": "bpe", "vocab_size": 300},
         },
         model={"preset": "llama", "max_len": 16, "stack": stack},

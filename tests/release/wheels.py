@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2]
 SDIST, ANY, MACHINE = "sdist", "any machine", "this kind of machine"
 
 
-def copied(target: Path) -> Path:
+def copy_project(target: Path) -> Path:
     """Copy the project's files, as a checkout contains them."""
-    listed = subprocess.run(
+    result = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
-    if listed.returncode:
+    if result.returncode:
         pytest.skip("not a git checkout: no list of the project's files")
-    for name in listed.stdout.splitlines():
+    for name in result.stdout.splitlines():
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target / name)
@@ -38,10 +38,12 @@ def install(wheel: Path, environment: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
     subprocess.run([environment / "bin" / "python", *pip, wheel], check=True)
-    [own] = environment.glob("lib/python*/site-packages")
+    [site_packages] = environment.glob("lib/python*/site-packages")
     libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    others = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
-    (own / "libraries.pth").write_text("\n".join([*libraries, *others]) + "\n")  # after the wheel's folder
+    dependencies = [path for path in sys.path if path.endswith("site-packages") and path not in libraries]
+    (site_packages / "libraries.pth").write_text(
+        "\n".join([*libraries, *dependencies]) + "\n"
+    )  # after the wheel's folder
     return environment
 
 
@@ -56,10 +58,10 @@ def tercet(installed: Path, *arguments: str, folder: Path, stdin: Path = Path(os
         **variables,
     }
     command = [installed / "bin" / "tercet", *arguments]
-    with stdin.open() as given:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, stdin=given, capture_output=True, text=True, check=False
+    with stdin.open() as stdin_file:
+        result = subprocess.run(
+            command, cwd=folder, env=environment, stdin=stdin_file, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 0, done.stderr
-    assert "compiled kernels" not in done.stderr  # neither compiled nor missing
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "compiled kernels" not in result.stderr  # neither compiled nor missing
+    return result.stdout

@@ -52,9 +52,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(error: BaseException, tm
         (errno.EROFS, r"^cannot write .*file: Read-only file system; choose another folder"),
     ],
 )
-@pytest.mark.parametrize("where", ["fsync", "replace"])
+@pytest.mark.parametrize("os_function", ["fsync", "replace"])
 def test_write_error_keeps_the_old_file(
-    number: int, words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, words: str, os_function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "file"
     write_atomically(path, b"old")
@@ -62,7 +62,7 @@ def test_write_error_keeps_the_old_file(
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, where, refuse)
+    monkeypatch.setattr(os, os_function, refuse)
     with pytest.raises(UserError, match=words):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
@@ -91,7 +91,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
         write_atomically(tmp_path / "none" / "file", b"")
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import os, sys, time
 from tercet.storage import write_atomically
 def slow(file):
@@ -107,17 +107,17 @@ write_atomically(sys.argv[1], slow)
 def test_killed_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", KILLED_PROGRAM, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
-        other = f".file.{atomic._host()}-{process.pid}-0.new"
+        temporary_file = f".file.{atomic._host()}-{process.pid}-0.new"
         write_atomically(path, b"meanwhile")  # the other writer is alive, so its temporary file is kept
-        assert sorted(os.listdir(tmp_path)) == [other, "file"]
+        assert sorted(os.listdir(tmp_path)) == [temporary_file, "file"]
         process.send_signal(signal.SIGKILL)
     assert path.read_bytes() == b"meanwhile"
-    assert sorted(os.listdir(tmp_path)) == [other, "file"]
+    assert sorted(os.listdir(tmp_path)) == [temporary_file, "file"]
     write_atomically(tmp_path / "another", b"")  # removes only its own temporary files
-    assert other in os.listdir(tmp_path)
+    assert temporary_file in os.listdir(tmp_path)
     write_atomically(path, b"new")
     assert sorted(os.listdir(tmp_path)) == ["another", "file"]
     assert path.read_bytes() == b"new"

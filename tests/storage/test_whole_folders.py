@@ -73,17 +73,17 @@ def is_users(entry: Path) -> bool:
 
 
 def lay_out_with_others(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Create a user's files, a file that will be replaced and one that will be removed; return `others_of`."""
+    """Create a user's files, a file that will be replaced and one that will be removed; return `read_other_files`."""
     write(folder, one="1", old="2")
     (folder / "logs").mkdir()
     (folder / "logs" / "a.log").write_text("first\n")
     (folder / "notes.txt").write_text("mine")
     (folder / "one").chmod(0o640)
     folder.chmod(0o710)
-    return others_of(folder)
+    return read_other_files(folder)
 
 
-def others_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+def read_other_files(folder: Path) -> dict[str, tuple[int, bytes]]:
     paths = [folder / "logs", folder / "logs" / "a.log", folder / "notes.txt"]
     return {path.name: (path.stat().st_ino, b"" if path.is_dir() else path.read_bytes()) for path in paths}
 
@@ -112,7 +112,7 @@ def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     assert is_new(folder)
     manifest_of(folder).check(folder)
     assert (folder / "logs" / "a.log").read_text() == "first\nsecond\n"
-    assert {name: inode for name, (inode, _) in others_of(folder).items()} == {
+    assert {name: inode for name, (inode, _) in read_other_files(folder).items()} == {
         name: inode for name, (inode, _) in before.items()
     }
     assert folder.stat().st_ino == inode
@@ -141,7 +141,7 @@ def test_a_folder_of_the_name_of_a_new_file_is_not_replaced(tmp_path: Path) -> N
     before = lay_out_with_others(folder)
     with pytest.raises(IsADirectoryError), write_folder(folder, keep=is_users) as new:
         (new / "logs").write_text("mine")
-    assert others_of(folder) == before
+    assert read_other_files(folder) == before
     assert (folder / "one").read_text() == "1"
 
 
@@ -176,7 +176,7 @@ def test_an_error_between_two_files_leaves_all_as_it_was(
     end_at_move(n, folder, fail, monkeypatch)
     with pytest.raises(OSError, match="broken"):
         write_new(folder)
-    assert others_of(folder) == before
+    assert read_other_files(folder) == before
     assert [(folder / name).read_text() for name in ("one", "old")] == ["1", "2"]
     assert not (folder / "three").exists()
     manifest_of(folder).check(folder)
@@ -195,17 +195,17 @@ def test_kill_between_two_files_keeps_other_files_and_is_detected(
         end_at_move(n, folder, lambda: os.kill(os.getpid(), signal.SIGKILL), monkeypatch)
         write_new(folder)
         os._exit(0)
-    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert ended == (-signal.SIGKILL if n <= MOVES else 0)
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert exit_code == (-signal.SIGKILL if n <= MOVES else 0)
     if n <= 2:
         assert [(folder / name).read_text() for name in ("one", "old")] == ["1", "2"]
     elif n <= MOVES:
         with pytest.raises(DamagedFile, match=r"is missing|is damaged"):
             manifest_of(folder).check(folder)
-    assert others_of(folder) == before
+    assert read_other_files(folder) == before
     write_new(folder)
     assert is_new(folder)
-    assert others_of(folder) == before
+    assert read_other_files(folder) == before
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -238,7 +238,7 @@ def test_a_failure_leaves_all_as_it_was(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from tercet.storage import atomic, replace_folder
@@ -262,8 +262,8 @@ with replace_folder(Path(sys.argv[1])) as new:
 def test_leftovers_of_a_killed_process_are_removed_or_restored(tmp_path: Path, moment: str) -> None:
     folder = tmp_path / "a"
     write(folder, one="1")
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(folder), moment], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    result = subprocess.run([sys.executable, "-c", KILLED_PROGRAM, str(folder), moment], check=False)
+    assert result.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2
     with pytest.raises(RuntimeError):
         replace_half(folder, RuntimeError())
@@ -283,14 +283,14 @@ def test_any_changed_bit_is_detected(tmp_path_factory: pytest.TempPathFactory, d
     path = folder / data.draw(st.sampled_from(["one", "sub/two", "manifest.json"]))
     damaged = bytearray(path.read_bytes())
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    if path.name == "manifest.json" and _parsed(damaged) == _parsed(path.read_bytes()):
+    if path.name == "manifest.json" and _parse_json(damaged) == _parse_json(path.read_bytes()):
         return  # a change of white space only
     path.write_bytes(damaged)
     with pytest.raises(DamagedFile, match=path.name):
         manifest_of(folder).check(folder)
 
 
-def _parsed(data: bytes | bytearray) -> object:
+def _parse_json(data: bytes | bytearray) -> object:
     try:
         return json.loads(data)
     except ValueError:

@@ -29,8 +29,8 @@ def _bytes_level(*, adds_space: bool, splits: bool) -> Library:
     return library
 
 
-def _pieces(before: str, *, splits: bool = False) -> Library:
-    """Return SentencePiece's kind; `before` is the Metaspace scheme, or "normalizer" for the legacy form."""
+def _pieces(scheme: str, *, splits: bool = False) -> Library:
+    """Return SentencePiece's kind; `scheme` is the Metaspace scheme, or "normalizer" for the legacy form."""
     library = Library(models.BPE(unk_token="<unk>", byte_fallback=True))
     library.pre_tokenizer = pre.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, special_tokens=["<unk>", "<s>", "</s>", *BYTES])
@@ -38,12 +38,12 @@ def _pieces(before: str, *, splits: bool = False) -> Library:
     structure = json.loads(library.to_str())
     structure["added_tokens"] = structure["added_tokens"][:3]  # bytes are not added tokens
     library = Library.from_str(json.dumps(structure))
-    if before == "normalizer":
+    if scheme == "normalizer":
         library.pre_tokenizer = None  # pyright: ignore[reportAttributeAccessIssue]
         library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     else:
-        library.pre_tokenizer = pre.Metaspace(prepend_scheme=before, split=splits)
-    library.decoder = PIECES if before == "never" else STRIPPED
+        library.pre_tokenizer = pre.Metaspace(prepend_scheme=scheme, split=splits)
+    library.decoder = PIECES if scheme == "never" else STRIPPED
     library.post_processor = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", 1)])
     return library
 

@@ -60,8 +60,8 @@ def test_prefix_of_an_answer_equals_the_served_prompt(name: str) -> None:
     assert ids[:first] == CHAT[name].encode(TALK[:1])
     begins = [place for place in range(1, len(ids)) if answers[place] and not answers[place - 1]]
     assert begins[0] == first
-    served = CHAT[name].encode(TALK[:3])
-    assert TOKENIZER.decode(ids[: begins[1]], skip_special=False) == TOKENIZER.decode(served, skip_special=False)
+    prompt_ids = CHAT[name].encode(TALK[:3])
+    assert TOKENIZER.decode(ids[: begins[1]], skip_special=False) == TOKENIZER.decode(prompt_ids, skip_special=False)
 
 
 def test_messages_after_the_last_answer_are_left_out() -> None:
@@ -89,9 +89,9 @@ def test_plain_template_requires_an_end_token() -> None:
 
 
 def test_plain_template_starts_texts_as_the_model_does() -> None:
-    opened: Any = TOKENIZER.with_opening([TOKENIZER.bos_id or 0])
-    ids, answers = ChatTemplate(plain_template(opened), opened).encode_conversation(TALK[:2])
+    with_bos: Any = TOKENIZER.with_opening([TOKENIZER.bos_id or 0])
+    ids, answers = ChatTemplate(plain_template(with_bos), with_bos).encode_conversation(TALK[:2])
     assert ids[0] == TOKENIZER.bos_id
     assert not answers[0]
     text = "user:\nhello\n\nassistant:\nthere<eos>\n\n"
-    assert opened.decode(ids[1:], skip_special=False) == text
+    assert with_bos.decode(ids[1:], skip_special=False) == text

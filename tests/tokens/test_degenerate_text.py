@@ -21,9 +21,9 @@ def learn_and_save(spec: Any, text: str, folder: Path) -> Tokenizer | None:
     except UserError:
         return None
     tokenizer.save(folder / "tokenizer.json")
-    saved = Tokenizer.load(folder / "tokenizer.json")
-    assert saved.encode(text[:5000]) == tokenizer.encode(text[:5000])
-    return saved
+    reloaded = Tokenizer.load(folder / "tokenizer.json")
+    assert reloaded.encode(text[:5000]) == tokenizer.encode(text[:5000])
+    return reloaded
 
 
 @pytest.mark.slow

@@ -30,17 +30,17 @@ texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters=HID
 @cache
 def byte_level(*, special: tuple[str, ...] = ("<|endoftext|>",), llama3: bool = False) -> tokenizers.Tokenizer:
     """Return GPT-2's kind, or one with its own pattern before the byte level, as in Llama 3 and SmolLM2."""
-    built = tokenizers.Tokenizer(models.BPE())
+    library = tokenizers.Tokenizer(models.BPE())
     cut = [pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), "isolated")]
-    own = pre_tokenizers.Sequence([*cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    built.pre_tokenizer = own if llama3 else pre_tokenizers.ByteLevel(add_prefix_space=False)
-    built.decoder = decoders.ByteLevel()
+    split_then_bytes = pre_tokenizers.Sequence([*cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    library.pre_tokenizer = split_then_bytes if llama3 else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=330, special_tokens=list(special), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )  # fmt: skip
-    built.train_from_iterator([TEXT], trainer)
-    return built
+    library.train_from_iterator([TEXT], trainer)
+    return library
 
 
 @cache
@@ -51,18 +51,18 @@ def byte_fallback(*, metaspace: bool) -> tokenizers.Tokenizer:
     merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("▁", "s"), ("a", "t"), ("▁s", "at"), ("▁", "▁"), ("c", "at")]
     names += ["".join(merge) for merge in merges]
     vocabulary = {name: place for place, name in enumerate(names)}
-    built = tokenizers.Tokenizer(
+    library = tokenizers.Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     if metaspace:
-        built.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+        library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
     else:
-        built.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    built.decoder = decoders.Sequence(
+        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    library.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    built.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return built
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return library
 
 
 KINDS = {
@@ -80,7 +80,7 @@ def pair(kind: str) -> tuple[Tokenizer, tokenizers.Tokenizer]:
     return Tokenizer.from_json(library.to_str()), tokenizers.Tokenizer.from_str(library.to_str())
 
 
-def streamed(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+def stream_text(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     stream = tokenizer.stream()
     return "".join(map(stream.push, ids)) + stream.flush()
 
@@ -94,7 +94,7 @@ class TestAllInOne:
         library.encode_special_tokens = True  # special tokens spelled out in a document are text
         ids = ours.encode(line)
         assert ids == library.encode(line, add_special_tokens=False).ids
-        assert ours.decode(ids) == library.decode(ids) == streamed(ours, ids)
+        assert ours.decode(ids) == library.decode(ids) == stream_text(ours, ids)
         if "llama2" not in kind:
             assert ours.decode(ids) == line
             assert not line.isascii() or "".join(ours.tokens(ids)) == line
@@ -116,17 +116,19 @@ def gpt2_files(folder: Path, **config: Any) -> Path:
 
 
 class TestTwoFiles:
-    @pytest.mark.parametrize("spaced", [False, True])
-    def test_gpt2_vocabulary_and_merges_are_read(self, spaced: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("prefix_space", [False, True])
+    def test_gpt2_vocabulary_and_merges_are_read(self, prefix_space: bool, tmp_path: Path) -> None:
         from transformers import GPT2TokenizerFast
 
-        folder = gpt2_files(tmp_path, add_prefix_space=spaced, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+        folder = gpt2_files(
+            tmp_path, add_prefix_space=prefix_space, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
+        )
         ours, source = load_tokenizers(folder, {"eos_token_id": 50_256})
         assert source is ours
         assert (ours.eos_id, ours.bos_id, ours.pad_id) == (0, 0, None)
         assert ours.decode([0, *ours.encode("the")]).strip() == "the"
         theirs = GPT2TokenizerFast(
-            vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), add_prefix_space=spaced
+            vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), add_prefix_space=prefix_space
         )
         for line in (TEXT, "", " the", "größe 🙂"):
             assert ours.encode(line) == theirs(line)["input_ids"], line
@@ -144,9 +146,9 @@ class TestTwoFiles:
             (folder / name).write_text(content)
             with pytest.raises(
                 UserError, match=r"are not a byte-level BPE|not valid JSON|expected a JSON object"
-            ) as told:
+            ) as error:
                 load_tokenizers(folder, {})
-            assert "\n" not in str(told.value)
+            assert "\n" not in str(error.value)
             (folder / name).write_text(whole[name])
         (folder / "merges.txt").unlink()
         with pytest.raises(UserError, match=r"cannot read .*tokenizer\.json"):
@@ -162,7 +164,7 @@ class TestWhoEnds:
         ("generation_config.json", {"eos_token_id": [5, 6], "pad_token_id": 7}),
     )
 
-    def told(self, folder: Path, config: dict[str, Any], library: tokenizers.Tokenizer) -> Tokenizer:
+    def load(self, folder: Path, config: dict[str, Any], library: tokenizers.Tokenizer) -> Tokenizer:
         library.save(str(folder / "tokenizer.json"))
         return load_tokenizers(folder, config)[0]
 
@@ -170,44 +172,44 @@ class TestWhoEnds:
         nameless = byte_level(special=("[end]",))
         ids = {name: nameless.token_to_id(name) for name in ("the", "cat")}
         ids = {name: place for name, place in ids.items() if place is not None}
-        found = [self.told(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless)]
+        found = [self.load(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless)]
         for name, content in (self.FILES[2], self.FILES[0], self.FILES[1]):
             (tmp_path / name).write_text(json.dumps(content))
-            found.append(self.told(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless))
+            found.append(self.load(tmp_path, {"eos_token_id": 0, "bos_token_id": 9}, nameless))
         expected = [0, 5, ids.get("the", 5), ids.get("cat", ids.get("the", 5))]
-        assert [one.eos_id for one in found] == expected
+        assert [tokenizer.eos_id for tokenizer in found] == expected
         assert len(set(expected)) > 2
-        assert [one.pad_id for one in found] == [None, 7, 7, 7]
-        assert all(one.bos_id == 9 for one in found)
+        assert [tokenizer.pad_id for tokenizer in found] == [None, 7, 7, 7]
+        assert all(tokenizer.bos_id == 9 for tokenizer in found)
 
     def test_end_token_by_name_precedes_one_by_number(self, tmp_path: Path) -> None:
-        assert self.told(tmp_path, {"eos_token_id": 9}, byte_level()).eos_id == 0
+        assert self.load(tmp_path, {"eos_token_id": 9}, byte_level()).eos_id == 0
 
     @pytest.mark.parametrize("config", [{"eos_token_id": 50_256}, {"eos_token_id": None}, {"eos_token_id": True}, {}])
     def test_invalid_end_ids_are_ignored(self, config: dict[str, Any], tmp_path: Path) -> None:
-        assert self.told(tmp_path, config, byte_level(special=("[end]",))).eos_id is None
+        assert self.load(tmp_path, config, byte_level(special=("[end]",))).eos_id is None
 
     def test_translator_starts_with_its_decoder_start_token(self, tmp_path: Path) -> None:
-        found = self.told(tmp_path, {"decoder_start_token_id": 1, "pad_token_id": 1}, byte_fallback(metaspace=True))
-        assert (found.bos_id, found.pad_id, found.eos_id) == (1, 1, 2)
+        tokenizer = self.load(tmp_path, {"decoder_start_token_id": 1, "pad_token_id": 1}, byte_fallback(metaspace=True))
+        assert (tokenizer.bos_id, tokenizer.pad_id, tokenizer.eos_id) == (1, 1, 2)
 
     def test_token_with_a_role_has_no_text(self) -> None:
         tokenizer = Tokenizer(byte_level(special=("[end]",)))
-        given = tokenizer.with_ids(eos_id=40)
+        with_eos = tokenizer.with_ids(eos_id=40)
         assert tokenizer.with_ids() is tokenizer
-        assert (given.eos_id, tokenizer.eos_id) == (40, None)
-        both = given.with_ids(bos_id=41)
-        assert (both.bos_id, both.eos_id) == (41, 40)
-        assert given.decode([40]) == "" != tokenizer.decode([40])
-        assert Tokenizer.from_json(given.to_json()).decode([40]) == ""
-        assert given.encode(TEXT) == tokenizer.encode(TEXT)
+        assert (with_eos.eos_id, tokenizer.eos_id) == (40, None)
+        with_both = with_eos.with_ids(bos_id=41)
+        assert (with_both.bos_id, with_both.eos_id) == (41, 40)
+        assert with_eos.decode([40]) == "" != tokenizer.decode([40])
+        assert Tokenizer.from_json(with_eos.to_json()).decode([40]) == ""
+        assert with_eos.encode(TEXT) == tokenizer.encode(TEXT)
         with pytest.raises(ValueError, match=r"the vocabulary has no id 999; ids are 0 to \d+$"):
             tokenizer.with_ids(eos_id=999)
 
     def test_broken_settings_are_reported(self, tmp_path: Path) -> None:
         (tmp_path / "tokenizer_config.json").write_text("[")
         with pytest.raises(UserError, match=r"tokenizer_config\.json is not valid JSON"):
-            self.told(tmp_path, {}, byte_level())
+            self.load(tmp_path, {}, byte_level())
 
 
 SOURCE = {"▁": -2.0, "a": -2.5, "b": -2.5, "c": -3.0, "▁ab": -1.5, "abc": -4.0, "bc": -2.0}
@@ -231,11 +233,11 @@ def marian_files(folder: Path, **config: Any) -> Path:
 def best(line: str, scores: dict[str, float]) -> float:
     """Return the best score of all segmentations of a line, which may contain only known characters."""
     line = "▁" + line.replace(" ", "▁")
-    scored = [0.0, *[float("-inf")] * len(line)]
+    best_scores = [0.0, *[float("-inf")] * len(line)]
     for end in range(1, len(line) + 1):
         for start in range(end):
-            scored[end] = max(scored[end], scored[start] + scores.get(line[start:end], float("-inf")))
-    return scored[-1]
+            best_scores[end] = max(best_scores[end], best_scores[start] + scores.get(line[start:end], float("-inf")))
+    return best_scores[-1]
 
 
 class TestPieces:
@@ -246,7 +248,7 @@ class TestPieces:
         target, source = self.sides(tmp_path)
         assert source.tokens(source.encode("ab  abc ")) == ["▁ab", "▁ab", "c"]  # -4.5, compared with -6.0 as abc
         assert target.tokens(target.encode("ab")) == ["▁", "a", "b"]
-        assert [(one.eos_id, one.pad_id) for one in (source, target)] == [(0, IDS["<pad>"])] * 2
+        assert [(tokenizer.eos_id, tokenizer.pad_id) for tokenizer in (source, target)] == [(0, IDS["<pad>"])] * 2
         assert target.bos_id == IDS["<pad>"]
         assert source.vocab_size == target.vocab_size == len(IDS)
 
@@ -259,7 +261,7 @@ class TestPieces:
         names = source.tokens(ids)
         assert [IDS[name] for name in names] == ids
         assert sum(SOURCE[name] for name in names) == pytest.approx(best(line, SOURCE))
-        assert source.decode(ids) == line == streamed(source, ids)
+        assert source.decode(ids) == line == stream_text(source, ids)
 
     def test_pieces_of_the_other_side_keep_id_and_text_but_are_not_produced(self, tmp_path: Path) -> None:
         target, source = self.sides(tmp_path)
@@ -272,9 +274,9 @@ class TestPieces:
         assert source.unk_id == 1
 
     def test_text_does_not_produce_special_tokens(self, tmp_path: Path) -> None:
-        for one in self.sides(tmp_path):
+        for tokenizer in self.sides(tmp_path):
             for line in ("</s>", "<pad>", "a </s>a", f"{HIDDEN_PREFIX}abc", f"{HIDDEN_PREFIX}</s>"):
-                assert not set(one.encode(line)) & {0, IDS["<pad>"]}, line
+                assert not set(tokenizer.encode(line)) & {0, IDS["<pad>"]}, line
 
     def test_target_language_token_is_a_prefix(self, tmp_path: Path) -> None:
         _, source = self.sides(tmp_path)
@@ -282,19 +284,19 @@ class TestPieces:
             assert source.encode(line) == [IDS[">>fr<<"], IDS["▁ab"]]
 
     def test_tokenizer_survives_one_file(self, tmp_path: Path) -> None:
-        for one in self.sides(tmp_path):
-            again = Tokenizer.from_json(one.to_json())
-            assert again.hash == one.hash
+        for tokenizer in self.sides(tmp_path):
+            reloaded = Tokenizer.from_json(tokenizer.to_json())
+            assert reloaded.hash == tokenizer.hash
             for line in ("ab abc", "aßß ü", "</s>"):
-                assert again.encode(line) == one.encode(line)
-                assert again.tokens(one.encode(line)) == one.tokens(one.encode(line))
+                assert reloaded.encode(line) == tokenizer.encode(line)
+                assert reloaded.tokens(tokenizer.encode(line)) == tokenizer.tokens(tokenizer.encode(line))
 
     def test_sides_may_have_separate_vocabularies(self, tmp_path: Path) -> None:
         folder = marian_files(tmp_path, separate_vocabs=True)
-        own = {name: place for place, name in enumerate(["<pad>", "</s>", "<unk>", *TARGET])}
-        (folder / "target_vocab.json").write_text(json.dumps(own))
+        target_ids = {name: place for place, name in enumerate(["<pad>", "</s>", "<unk>", *TARGET])}
+        (folder / "target_vocab.json").write_text(json.dumps(target_ids))
         target, source = load_tokenizers(folder, {})
-        assert (target.vocab_size, source.vocab_size) == (len(own), len(IDS))
+        assert (target.vocab_size, source.vocab_size) == (len(target_ids), len(IDS))
         assert (target.eos_id, source.eos_id) == (1, 0)
         assert target.tokens(target.encode("aß")) == ["▁", "aß"]
 
@@ -315,10 +317,10 @@ class TestPieces:
     )
     def test_unsupported_files_are_rejected_with_a_reason(self, file: bytes, message: str, tmp_path: Path) -> None:
         (marian_files(tmp_path) / "source.spm").write_bytes(file)
-        with pytest.raises(UserError, match=message) as told:
+        with pytest.raises(UserError, match=message) as error:
             load_tokenizers(tmp_path, {})
-        assert "source.spm is not a supported sentencepiece model" in str(told.value)
-        assert "\n" not in str(told.value)
+        assert "source.spm is not a supported sentencepiece model" in str(error.value)
+        assert "\n" not in str(error.value)
 
     @given(data=st.data())
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -345,14 +347,14 @@ class TestPieces:
         with pytest.raises(UserError, match=message):
             load_tokenizers(tmp_path, {})
 
-    @pytest.mark.parametrize(("joined", "before"), [(1, 1), (0, 1), (1, 0)])
-    def test_spaces_are_handled_as_the_file_defines(self, joined: int, before: int, tmp_path: Path) -> None:
-        (tmp_path / "x.spm").write_bytes(spm(SOURCE, f3=before, f4=joined))
-        one = Tokenizer(
+    @pytest.mark.parametrize(("joins_spaces", "adds_prefix"), [(1, 1), (0, 1), (1, 0)])
+    def test_spaces_are_handled_as_the_file_defines(self, joins_spaces: int, adds_prefix: int, tmp_path: Path) -> None:
+        (tmp_path / "x.spm").write_bytes(spm(SOURCE, f3=adds_prefix, f4=joins_spaces))
+        tokenizer = Tokenizer(
             build_unigram(read_pieces(tmp_path / "x.spm"), IDS, unknown="<unk>", special=frozenset({"</s>", "<pad>"}))
         )
-        names = "".join(one.tokens(one.encode("a  b")))
-        assert names == "▁" * before + "a" + "▁" * (2 - joined) + "b"
+        names = "".join(tokenizer.tokens(tokenizer.encode("a  b")))
+        assert names == "▁" * adds_prefix + "a" + "▁" * (2 - joins_spaces) + "b"
 
 
 needs_sentencepiece = pytest.mark.skipif(
@@ -382,9 +384,9 @@ class TestBesideSentencepiece:
                 input=str(folder / "lines.txt"), model_prefix=str(folder / side), vocab_size=900, minloglevel=2
             )
             (folder / f"{side}.model").rename(folder / f"{side}.spm")
-            known = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
-            for place in range(3, len(known)):
-                ids.setdefault(known.id_to_piece(place), len(ids))
+            processor = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+            for place in range(3, len(processor)):
+                ids.setdefault(processor.id_to_piece(place), len(ids))
         ids["<pad>"] = len(ids)
         (folder / "vocab.json").write_text(json.dumps(ids))
         (folder / "tokenizer_config.json").write_text("{}")

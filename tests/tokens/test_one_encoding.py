@@ -63,8 +63,8 @@ def test_stream_shows_what_it_adds_to_the_prompt(kind: str, before: str, after: 
     prompt = [*tokenizer.opening, *tokenizer.encode(before)]
     new = tokenizer.encode_batch([after], continued=[True])[0].tolist()
     stream = tokenizer.stream(after=prompt)
-    shown = "".join(map(stream.push, new)) + stream.flush()
-    assert library.decode(prompt) + shown == library.decode(prompt + new) or not library.decode(prompt)
+    streamed_text = "".join(map(stream.push, new)) + stream.flush()
+    assert library.decode(prompt) + streamed_text == library.decode(prompt + new) or not library.decode(prompt)
 
 
 def test_stream_continues_after_a_long_prompt_of_bytes() -> None:

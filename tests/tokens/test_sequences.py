@@ -19,15 +19,15 @@ SPECIAL = {"pad": True, "bos": True, "mask": True}
 FIELDS = Tokenizer.train(Fields(**SPECIAL), GAMES)
 MERS = Tokenizer.train(KMers(k=3, **SPECIAL), [DNA])
 IDS = Tokenizer.train(PlainIds(vocab_size=20, **SPECIAL), [])
-ALL = pytest.mark.parametrize("tokenizer", [FIELDS, MERS, IDS], ids=lambda tokenizer: tokenizer.kind)
+ALL_TOKENIZERS = pytest.mark.parametrize("tokenizer", [FIELDS, MERS, IDS], ids=lambda tokenizer: tokenizer.kind)
 
 
-@ALL
+@ALL_TOKENIZERS
 def test_tokenizer_survives_a_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert (again.kind, again.hash, again.id_limit) == (tokenizer.kind, tokenizer.hash, tokenizer.id_limit)
-    roles = (again.pad_id, again.bos_id, again.eos_id, again.mask_id)
+    reloaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (reloaded.kind, reloaded.hash, reloaded.id_limit) == (tokenizer.kind, tokenizer.hash, tokenizer.id_limit)
+    roles = (reloaded.pad_id, reloaded.bos_id, reloaded.eos_id, reloaded.mask_id)
     assert roles == (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
     assert None not in roles
     assert set(roles) == tokenizer.special_ids
@@ -43,8 +43,8 @@ def test_fields_are_decoded_with_a_space_between(fields: list[str], separator: s
 def test_fields_are_ordered_by_their_counts() -> None:
     assert FIELDS.tokens(range(5, 9)) == [" e4", " e5", " 1/2-1/2", " <eos>"]
     assert FIELDS.encode("e4 Qh5") == [FIELDS.id_of("e4"), FIELDS.unk_id]
-    least = Tokenizer.train(Fields(min_count=2, vocab_size=3), GAMES)
-    assert least.tokens(range(least.vocab_size)) == [" <eos>", " <unk>", " e4"]
+    small = Tokenizer.train(Fields(min_count=2, vocab_size=3), GAMES)
+    assert small.tokens(range(small.vocab_size)) == [" <eos>", " <unk>", " e4"]
 
 
 @given(st.text("ACGTN", max_size=20))
@@ -74,11 +74,11 @@ def test_any_other_text_is_rejected_in_one_line(text: str) -> None:
     try:
         ids = IDS.encode(text)
     except UserError as error:
-        ids, told = None, str(error)
+        ids, message = None, str(error)
     else:
-        told = ""
+        message = ""
     assert ids is None or ids == [int(number) for number in text.split()]
-    assert "\n" not in told
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_number_in_the_data_may_end_documents() -> None:
     assert tokenizer.decode([1, 9, 2]) == "1 2"
 
 
-@ALL
+@ALL_TOKENIZERS
 def test_text_never_produces_a_special_token(tokenizer: Tokenizer) -> None:
     for name in ("<eos>", "<mask>", "<pad>", f"{HIDDEN_PREFIX}<eos>", f"e4 {HIDDEN_PREFIX}<mask>"):
         try:
@@ -111,7 +111,7 @@ def test_text_never_produces_a_special_token(tokenizer: Tokenizer) -> None:
         assert five.decode(five.encode("<eos>")) == "<eos>"
 
 
-@ALL
+@ALL_TOKENIZERS
 def test_masks_and_words(tokenizer: Tokenizer) -> None:
     text = {"fields": "e4 [MASK] d4", "kmers": "ACG[MASK]ACG", "ids": "5 [MASK] 7"}[tokenizer.kind]
     ids = tokenizer.encode_masked(text)
@@ -120,15 +120,15 @@ def test_masks_and_words(tokenizer: Tokenizer) -> None:
     assert tokenizer.word_starts(ids[None]).all()
 
 
-@ALL
+@ALL_TOKENIZERS
 @given(ids=st.lists(st.integers(-1, 30), max_size=9))
 def test_stream_equals_the_decoded_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     stream = tokenizer.stream()
     assert "".join(map(stream.push, ids)) + stream.flush() == tokenizer.decode(ids)
-    before = tokenizer.encode({"fields": "e4", "kmers": "ACG", "ids": "5"}[tokenizer.kind])
-    after, text = tokenizer.stream(after=before), tokenizer.decode(ids)
+    prompt = tokenizer.encode({"fields": "e4", "kmers": "ACG", "ids": "5"}[tokenizer.kind])
+    continued, text = tokenizer.stream(after=prompt), tokenizer.decode(ids)
     space = " " if text and tokenizer.kind != "kmers" else ""
-    assert "".join(map(after.push, ids)) + after.flush() == space + text
+    assert "".join(map(continued.push, ids)) + continued.flush() == space + text
 
 
 @pytest.mark.parametrize("spec", [Fields(), KMers(k=4)], ids=lambda spec: spec.kind)

@@ -32,17 +32,17 @@ SPECS = {
     "bpe after a space": BPE(vocab_size=300, pad=True, bos=True, prefix_space=True),
     "unigram after a space": Unigram(prefix_space=True),
 }
-MADE = {name: Tokenizer.train(spec, [TEXT] * 3) for name, spec in SPECS.items()}
-LOSSLESS = [MADE["bytes"], MADE["bpe"], MADE["bpe after a space"]]
-AFTER_A_SPACE = [tokenizer for tokenizer in MADE.values() if tokenizer.prefix_space]
+TOKENIZERS = {name: Tokenizer.train(spec, [TEXT] * 3) for name, spec in SPECS.items()}
+LOSSLESS = [TOKENIZERS["bytes"], TOKENIZERS["bpe"], TOKENIZERS["bpe after a space"]]
+AFTER_A_SPACE = [tokenizer for tokenizer in TOKENIZERS.values() if tokenizer.prefix_space]
 
 
-@pytest.fixture(params=list(MADE))
+@pytest.fixture(params=list(TOKENIZERS))
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return MADE[request.param]
+    return TOKENIZERS[request.param]
 
 
-def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
+def stream_text(tokenizer: Tokenizer, ids: list[int]) -> str:
     stream = tokenizer.stream()
     return "".join([stream.push(token) for token in ids] + [stream.flush()])
 
@@ -68,7 +68,7 @@ def test_words_and_pieces_are_lossless_on_known_text(
 ) -> None:
     tokenizer = Tokenizer.train(kind(prefix_space=prefix_space), [text])
     ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == text
+    assert tokenizer.decode(ids) == stream_text(tokenizer, ids) == text
     assert tokenizer.count_bytes(np.array(ids, dtype=np.int64)) == len(text.encode())
 
 
@@ -77,7 +77,7 @@ def test_words_and_pieces_are_lossless_on_known_text(
 def test_prefix_space_is_added_and_removed(tokenizer: Tokenizer, before: str, words: str) -> None:
     tokenizer = Tokenizer.train(SPECS[f"{tokenizer.kind} after a space"], [TEXT, before + words])
     ids = tokenizer.encode(before + words)
-    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == before + words
+    assert tokenizer.decode(ids) == stream_text(tokenizer, ids) == before + words
     assert tokenizer.count_bytes(np.array(ids, dtype=np.int64)) == len((before + words).encode())
 
 
@@ -86,37 +86,37 @@ def test_first_word_has_the_same_token_as_within_a_text(tokenizer: Tokenizer) ->
     be, eos = tokenizer.encode("be"), tokenizer.eos_id or 0
     assert be == tokenizer.encode("not to be")[-len(be) :]
     ids = [eos, *be, eos, *be]
-    assert tokenizer.decode(ids) == streamed(tokenizer, ids) == "be be", "only the leading space is removed"
+    assert tokenizer.decode(ids) == stream_text(tokenizer, ids) == "be be", "only the leading space is removed"
     assert tokenizer.count_bytes(np.array(ids)) == 5
     assert tokenizer.count_bytes(np.array([eos])) == 0
 
 
 def test_first_word_without_prefix_space_has_another_token() -> None:
-    assert MADE["words"].encode("be")[0] != MADE["words"].encode("not to be")[-1]
+    assert TOKENIZERS["words"].encode("be")[0] != TOKENIZERS["words"].encode("not to be")[-1]
 
 
 @given(text=TEXTS)
 def test_unigram_pieces_show_unknown_text(text: str) -> None:
-    build_unigram = MADE["unigram"]
+    build_unigram = TOKENIZERS["unigram"]
     ids = build_unigram.encode(text)
     assert (build_unigram.decode(ids) == text) == (build_unigram.unk_id not in ids) == (set(text) <= set(ALPHABET))
-    assert streamed(build_unigram, ids) == build_unigram.decode(ids)
+    assert stream_text(build_unigram, ids) == build_unigram.decode(ids)
 
 
 @pytest.mark.slow
 def test_unigram_training_is_deterministic() -> None:
     text = [f"{word} the {word}ing of {word}ed things" for word in ("walk", "talk", "play", "bake", "count")] * 3
     spec = Unigram(vocab_size=60)
-    made = Tokenizer.train(spec, text)
-    assert {Tokenizer.train(spec, text).hash for _ in range(5)} == {made.hash}
-    assert made.vocab_size <= 60
-    assert max(map(len, made.tokens(range(made.vocab_size)))) > 3, "pieces longer than a character"
-    assert len(made.encode(text[0])) < len(text[0]) / 1.5
+    tokenizer = Tokenizer.train(spec, text)
+    assert {Tokenizer.train(spec, text).hash for _ in range(5)} == {tokenizer.hash}
+    assert tokenizer.vocab_size <= 60
+    assert max(map(len, tokenizer.tokens(range(tokenizer.vocab_size)))) > 3, "pieces longer than a character"
+    assert len(tokenizer.encode(text[0])) < len(text[0]) / 1.5
     command = (
         "import sys; from tercet.tokens import *; print(Tokenizer.train(Unigram(vocab_size=60), sys.argv[1:]).hash)"
     )
-    found = subprocess.run([sys.executable, "-c", command, *text], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
+    result = subprocess.run([sys.executable, "-c", command, *text], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == tokenizer.hash, "independent of the hash order of a process"
 
 
 def test_byte_pair_seen_once_is_not_merged() -> None:
@@ -139,12 +139,12 @@ def test_text_is_normalized() -> None:
 
 @given(ids=st.lists(st.integers(0, 400), max_size=30))
 def test_stream_equals_decode_for_any_ids(ids: list[int]) -> None:
-    for tokenizer in MADE.values():
-        assert streamed(tokenizer, ids) == tokenizer.decode(ids)
+    for tokenizer in TOKENIZERS.values():
+        assert stream_text(tokenizer, ids) == tokenizer.decode(ids)
 
 
 def test_stream_waits_for_a_whole_character() -> None:
-    ids, stream = MADE["bytes"].encode("€"), MADE["bytes"].stream()
+    ids, stream = TOKENIZERS["bytes"].encode("€"), TOKENIZERS["bytes"].stream()
     assert len(ids) == 3
     assert [stream.push(token) for token in ids] == ["", "", "€"]
     stream.push(ids[0])
@@ -153,7 +153,7 @@ def test_stream_waits_for_a_whole_character() -> None:
 
 @given(text=TEXTS)
 def test_library_gives_the_same_ids_and_text(text: str) -> None:
-    for tokenizer in [*LOSSLESS, *AFTER_A_SPACE, MADE["words"], MADE["unigram"]]:
+    for tokenizer in [*LOSSLESS, *AFTER_A_SPACE, TOKENIZERS["words"], TOKENIZERS["unigram"]]:
         library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         library.encode_special_tokens = True
         assert tokenizer.encode(text) == library.encode(text).ids
@@ -164,30 +164,32 @@ def test_library_gives_the_same_ids_and_text(text: str) -> None:
 @given(ids=st.lists(st.integers(0, 299), max_size=30))
 def test_invalid_bytes_are_replaced_as_by_the_library(ids: list[int]) -> None:
     for name in ("bpe", "bpe after a space"):
-        library = tokenizers.Tokenizer.from_str(MADE[name].to_json())
-        assert MADE[name].decode(ids) == library.decode(ids)
+        library = tokenizers.Tokenizer.from_str(TOKENIZERS[name].to_json())
+        assert TOKENIZERS[name].decode(ids) == library.decode(ids)
 
 
 def test_tokenizer_survives_json(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert (again.kind, again.hash, again.vocab_size) == (tokenizer.kind, tokenizer.hash, tokenizer.vocab_size)
-    assert (again.pad_id, again.eos_id, again.unk_id) == (tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id)
-    assert (again.bos_id, again.prefix_space) == (tokenizer.bos_id, tokenizer.prefix_space)
-    assert again.encode(TEXT) == tokenizer.encode(TEXT)
+    reloaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (reloaded.kind, reloaded.hash, reloaded.vocab_size) == (tokenizer.kind, tokenizer.hash, tokenizer.vocab_size)
+    assert (reloaded.pad_id, reloaded.eos_id, reloaded.unk_id) == (tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id)
+    assert (reloaded.bos_id, reloaded.prefix_space) == (tokenizer.bos_id, tokenizer.prefix_space)
+    assert reloaded.encode(TEXT) == tokenizer.encode(TEXT)
     assert Tokenizer.train(TokenizerFile(path=str(tmp_path / "tokenizer.json")), []).hash == tokenizer.hash
-    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("To be").ids == again.encode("To be")
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("To be").ids == reloaded.encode(
+        "To be"
+    )
 
 
 def test_kind_is_that_of_the_spec() -> None:
-    assert [tokenizer.kind for tokenizer in MADE.values()] == [
+    assert [tokenizer.kind for tokenizer in TOKENIZERS.values()] == [
         *("characters", "characters", "words", "bpe", "unigram", "words", "bpe", "unigram")
     ]
 
 
 def test_special_tokens_come_first_and_never_from_text(tokenizer: Tokenizer) -> None:
-    asked = [token for token in (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) if token is not None]
-    assert asked == sorted(tokenizer.special_ids) == list(range(len(asked)))
+    special = [token for token in (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) if token is not None]
+    assert special == sorted(tokenizer.special_ids) == list(range(len(special)))
     ids = tokenizer.encode("<eos><pad> <eos>\n<eos>")
     assert not tokenizer.special_ids & set(ids)
     if tokenizer.unk_id is None:
@@ -198,12 +200,12 @@ def test_special_tokens_come_first_and_never_from_text(tokenizer: Tokenizer) -> 
 def test_unrequested_bos_changes_no_ids() -> None:
     specs = [Characters(), Words(), BPE(vocab_size=300), Unigram(), Words(prefix_space=True)]
     for spec in specs:
-        plain, more = Tokenizer.train(spec, [TEXT]), Tokenizer.train(replace(spec, pad=True, bos=True), [TEXT])
+        plain, with_bos = Tokenizer.train(spec, [TEXT]), Tokenizer.train(replace(spec, pad=True, bos=True), [TEXT])
         assert (plain.eos_id, plain.bos_id, plain.pad_id) == (0, None, None)
-        assert (more.pad_id, more.bos_id, more.eos_id) == (0, 1, 2)
+        assert (with_bos.pad_id, with_bos.bos_id, with_bos.eos_id) == (0, 1, 2)
         if not isinstance(spec, BPE):
-            assert more.vocab_size == plain.vocab_size + 2
-            assert more.encode("To be") == [token + 2 for token in plain.encode("To be")]
+            assert with_bos.vocab_size == plain.vocab_size + 2
+            assert with_bos.encode("To be") == [token + 2 for token in plain.encode("To be")]
 
 
 def test_frequent_special_name_is_not_merged() -> None:
@@ -236,11 +238,11 @@ CUT_AT_HYPHENS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s
     ],
 )
 def test_words_keep_hyphens_and_apostrophes(text: str, words: list[str]) -> None:
-    made = Tokenizer.train(Words(), [text])
-    ids = made.encode(text)
-    assert made.tokens(ids) == words
-    assert made.word_starts(np.array(ids)).all(), "every token is a word"
-    assert made.decode(ids) == streamed(made, ids) == text
+    tokenizer = Tokenizer.train(Words(), [text])
+    ids = tokenizer.encode(text)
+    assert tokenizer.tokens(ids) == words
+    assert tokenizer.word_starts(np.array(ids)).all(), "every token is a word"
+    assert tokenizer.decode(ids) == stream_text(tokenizer, ids) == text
 
 
 def test_older_files_still_split_at_hyphens() -> None:
@@ -254,7 +256,7 @@ def test_older_files_still_split_at_hyphens() -> None:
     assert old.kind == "words"
     assert old.unk_id not in ids
     assert len(ids) == 12
-    assert old.decode(ids) == streamed(old, ids) == text
+    assert old.decode(ids) == stream_text(old, ids) == text
     assert old.word_starts(np.array(ids)).all(), "words start where that file splits"
 
 
@@ -266,11 +268,11 @@ def test_unknown_words_are_visible() -> None:
 
 
 def test_unknown_characters_are_reported_with_a_remedy() -> None:
-    few = Tokenizer.train(Characters(), ["abc"])
+    tokenizer = Tokenizer.train(Characters(), ["abc"])
     with pytest.raises(UserError, match=r"'z' \(U\+007A\), '🙂' \(U\+1F642\); set byte_fallback: true, or"):
-        few.encode("cab🙂z")
+        tokenizer.encode("cab🙂z")
     with pytest.raises(UserError, match="and 3 more"):
-        few.encode("12345678")
+        tokenizer.encode("12345678")
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "ab\udfff"])
@@ -288,11 +290,13 @@ def test_training_rejects_unpaired_surrogates(spec: TrainableTokenizerSpec) -> N
 
 def test_empty_text_has_no_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("") == []
-    assert tokenizer.decode([]) == streamed(tokenizer, []) == ""
+    assert tokenizer.decode([]) == stream_text(tokenizer, []) == ""
 
 
 def test_ids_outside_the_vocabulary_have_no_text(tokenizer: Tokenizer) -> None:
-    assert tokenizer.decode([tokenizer.vocab_size, 10**9, -1]) == streamed(tokenizer, [tokenizer.vocab_size, -1]) == ""
+    assert (
+        tokenizer.decode([tokenizer.vocab_size, 10**9, -1]) == stream_text(tokenizer, [tokenizer.vocab_size, -1]) == ""
+    )
 
 
 def test_batch_equals_single_texts(tokenizer: Tokenizer) -> None:
@@ -337,7 +341,7 @@ def test_foreign_tokenizer_streams_as_it_decodes() -> None:
     foreign = Tokenizer.from_json(library.to_str())
     ids = foreign.encode("Playing a play!")
     assert (foreign.kind, foreign.unk_id, ids) == ("file", 0, [1, 2, 3, 1, 4])
-    assert streamed(foreign, ids) == foreign.decode(ids) == "playing a play!"
+    assert stream_text(foreign, ids) == foreign.decode(ids) == "playing a play!"
     assert foreign.tokens([1, 2]) == ["play", "##ing"]
 
 
@@ -353,7 +357,7 @@ def test_foreign_stream_waits_for_the_end_of_a_run_of_bytes(ids: list[int]) -> N
     )
     foreign = Tokenizer(library)
     assert foreign.kind == "file"
-    assert streamed(foreign, ids) == foreign.decode(ids)
+    assert stream_text(foreign, ids) == foreign.decode(ids)
 
 
 def test_shakespeare_has_65_characters() -> None:

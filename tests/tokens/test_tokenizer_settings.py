@@ -23,26 +23,26 @@ INTERNAL = {"tokenizer_object", "gguf_file", "post_processor", "tokenizer_trunca
 def wordpiece(**flags: Any) -> Tokenizer:
     letters = sorted(set(TEXT + TEXT.lower() + "e") - {" "})
     names = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
-    built = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
-    built.normalizer = normalizers.BertNormalizer(**flags)
-    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    built.decoder = decoders.WordPiece()
-    built.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+    library = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(**flags)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     pair = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    built.post_processor = pair
-    return built
+    library.post_processor = pair
+    return library
 
 
 def bytes_level(*, adds_space: bool) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    built = Tokenizer(models.BPE({name: n for n, name in enumerate(["<|endoftext|>", *alphabet])}, []))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
-    return built
+    library = Tokenizer(models.BPE({name: n for n, name in enumerate(["<|endoftext|>", *alphabet])}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return library
 
 
-def folder_of(folder: Path, tokenizer: Tokenizer, model_type: str, **files: Any) -> Path:
+def write_folder(folder: Path, tokenizer: Tokenizer, model_type: str, **files: Any) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     for name, content in {"config": {"model_type": model_type}, **files}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -54,7 +54,7 @@ def ours(folder: Path, model_type: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stored", [{"lowercase": True}, {"lowercase": False, "strip_accents": False}])
+@pytest.mark.parametrize("stored_flags", [{"lowercase": True}, {"lowercase": False, "strip_accents": False}])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -66,22 +66,22 @@ def ours(folder: Path, model_type: str) -> Any:
         {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
     ],
 )
-def test_flags_of_bert_are_applied(settings: dict[str, Any], stored: dict[str, Any], tmp_path: Path) -> None:
+def test_flags_of_bert_are_applied(settings: dict[str, Any], stored_flags: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    folder = folder_of(tmp_path, wordpiece(**stored), "bert", tokenizer_config=settings)
+    folder = write_folder(tmp_path, wordpiece(**stored_flags), "bert", tokenizer_config=settings)
     theirs = AutoTokenizer.from_pretrained(folder)
     assert ours(folder, "bert").encode(TEXT) == theirs.encode(TEXT, add_special_tokens=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adds_space", [True, False])
-@pytest.mark.parametrize("asked", [True, False, None])
-def test_prefix_space_of_gpt2_is_applied(adds_space: bool, asked: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", [True, False, None])
+def test_prefix_space_of_gpt2_is_applied(adds_space: bool, setting: bool | None, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    settings = {"tokenizer_class": "GPT2Tokenizer", **({} if asked is None else {"add_prefix_space": asked})}
-    folder = folder_of(tmp_path, bytes_level(adds_space=adds_space), "gpt2", tokenizer_config=settings)
+    settings = {"tokenizer_class": "GPT2Tokenizer", **({} if setting is None else {"add_prefix_space": setting})}
+    folder = write_folder(tmp_path, bytes_level(adds_space=adds_space), "gpt2", tokenizer_config=settings)
     theirs = AutoTokenizer.from_pretrained(folder)
     assert ours(folder, "gpt2").encode("a b") == theirs.encode("a b", add_special_tokens=False)
 
@@ -105,7 +105,7 @@ def test_prefix_space_of_gpt2_is_applied(adds_space: bool, asked: bool | None, t
     ],
 )  # fmt: skip
 def test_setting_that_changes_the_tokenizer_is_rejected(files: dict[str, Any], words: str, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, bytes_level(adds_space=False), "llama", **files)
+    folder = write_folder(tmp_path, bytes_level(adds_space=False), "llama", **files)
     with pytest.raises(UserError, match=re.escape(words)):
         ours(folder, "llama")
 
@@ -115,7 +115,7 @@ def test_redundant_settings_are_accepted(tmp_path: Path, capsys: pytest.CaptureF
         "added_tokens_decoder": {"0": {"content": "<|endoftext|>", "lstrip": False, "special": True}},
         "additional_special_tokens": ["<|endoftext|>", "a"], "add_prefix_space": False, "padding_side": "left",
     }  # fmt: skip
-    folder = folder_of(tmp_path, bytes_level(adds_space=False), "llama", tokenizer_config=settings,
+    folder = write_folder(tmp_path, bytes_level(adds_space=False), "llama", tokenizer_config=settings,
                        added_tokens={"<|endoftext|>": 0})  # fmt: skip
     assert ours(folder, "llama").encode("ab") == bytes_level(adds_space=False).encode("ab").ids
     assert not capsys.readouterr().err
@@ -160,9 +160,9 @@ MESSAGES = [{"role": "user", "content": " who \t<|end|>"}, {"role": "assistant",
 def test_special_tokens_absorb_white_space_as_in_transformers(left: bool, right: bool, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    built = bytes_level(adds_space=False)
-    built.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False, lstrip=left, rstrip=right)])
-    folder = folder_of(tmp_path, built, "llama", tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    library = bytes_level(adds_space=False)
+    library.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False, lstrip=left, rstrip=right)])
+    folder = write_folder(tmp_path, library, "llama", tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
     template = "{% for m in messages %}{{ m['role'] }} \n {{ m['content'] }} \u2003<|end|> \t\n\x1c \n{% endfor %}"
     messages = [{**message, "content": message["content"].replace("<|end|>", "")} for message in MESSAGES]
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -173,8 +173,8 @@ def test_special_tokens_absorb_white_space_as_in_transformers(left: bool, right:
 
 
 def test_special_token_with_single_word_is_rejected(tmp_path: Path) -> None:
-    built = bytes_level(adds_space=False)
-    built.add_special_tokens([AddedToken("<|end|>", special=True, single_word=True)])
-    tokenizer = ours(folder_of(tmp_path, built, "llama"), "llama")
+    library = bytes_level(adds_space=False)
+    library.add_special_tokens([AddedToken("<|end|>", special=True, single_word=True)])
+    tokenizer = ours(write_folder(tmp_path, library, "llama"), "llama")
     with pytest.raises(UserError, match="single_word"):
         ChatTemplate("{{ messages[0]['content'] }}", tokenizer)

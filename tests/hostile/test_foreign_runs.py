@@ -68,7 +68,7 @@ def test_foreign_model_is_not_scored_on_a_file_with_another_hash(verb: str, home
     outcome = attack([name, str(model), *flags])
     assert outcome.refused_in_one_line(), outcome.stderr
     assert "~/secret.txt has changed since the training" in outcome.stderr
-    assert outcome.stderr.endswith("; pass --data\n")
+    assert outcome.stderr.endswith(" --data PATH\n")
     assert not (tmp_path / "cache" / "corpora").exists()
 
 

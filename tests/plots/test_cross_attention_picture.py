@@ -143,6 +143,8 @@ def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass 1 to 8"):
         draw_cross_attention([one] * 9, tmp_path / "a.png")
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 0"):
+        draw_cross_attention([], tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"has nothing to draw: all translations are empty"):
         draw_cross_attention([replace(one, target=())], tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a picture's name ends in .png, .svg, .pdf"):
         check_picture(tmp_path / "a.gif", "--attention")

@@ -311,6 +311,9 @@ def test_invalid_comparisons_are_rejected(
     assert "text has nothing to be compared with; add another recipe or run" in error_message(lambda: plan([text], out))
     assert "is given twice; remove one" in error_message(lambda: plan([text, text], out))
     assert "--seeds applies only to recipes" in error_message(lambda: plan([run, run + "/best"], out, seeds=[1, 2]))
+    assert "--set and --data apply only to recipes" in error_message(
+        lambda: plan([run, run + "/best"], out, changes={"data": {"source": "x"}})
+    )
     assert "--vary applies only to recipes" in error_message(lambda: plan([run], out, "model.max_len=1,2"))
     assert "training.seed is both in --set and in --seeds" in error_message(
         lambda: plan([text], out, seeds=[1, 2], changes={"training": {"seed": 3}})

@@ -48,9 +48,9 @@ def test_free_form_cluster_has_memory_and_speed() -> None:
         ("-3xH100", "unknown GPU '-3xH100'"),
         ("0xH100", "0 GPUs; pass 1 to 65,536"),
         ("999999x999999xH100", "GPUs; pass 1 to 65,536"),
-        ("4x48GiB@0TFLOPS", "memory and speed must be above zero"),
+        ("4x48GiB@0TFLOPS", "memory must be above 0 and at most 1048576 GiB"),
         ("4x48GiB@fast", "not a cluster"),
-        ("4x0GiB", "memory and speed must be above zero"),
+        ("4x0GiB", "memory must be above 0 and at most 1048576 GiB"),
     ],
 )
 def test_invalid_cluster_is_rejected_with_remedy(text: str, words: str) -> None:

@@ -135,7 +135,9 @@ def _check_opcodes(file: IO[bytes], sizes: Mapping[str, int] | None = None) -> N
         if opcode.name in IMPORTS and argument not in GLOBALS:
             raise ValueError(f"it imports {shorten(repr(argument or opcode.name), 80)}, which weights do not need")
         if file.tell() - start > MAX_PICKLE_BYTES:
-            raise ValueError(f"a pickle of more than {MAX_PICKLE_BYTES} bytes without its numbers")
+            raise ValueError(
+                f"its pickle has more than {MAX_PICKLE_BYTES} bytes, not counting the numbers of the tensors"
+            )
         storage.push(opcode.name, argument)
         if sizes is not None and opcode.name in ("PERSID", "BINPERSID"):
             key, size = storage.read()

@@ -86,7 +86,7 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
     except ChangedData:
         raise UserError(
             f"{spec.source} has changed since the training, so its validation part may contain training data; "
-            f"{_remedy(trained_model)}"
+            f"{other_data_hint(trained_model)}"
         ) from None
 
 
@@ -113,12 +113,13 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
     for path in _paths(spec):
         if is_url(path) or not find_path(path).exists():
             raise UserError(
-                f"{trained_model.folder} was trained on {path}, which is not on this machine; {_remedy(trained_model)}"
+                f"{trained_model.folder} was trained on {path}, which is not on this machine; "
+                f"{other_data_hint(trained_model)}"
             )
     if not trained_model.card.data_hash:
         raise UserError(
             f"{trained_model.folder} has no data_hash in its card.json to compare {spec.source} with; "
-            f"{_remedy(trained_model)}"
+            f"{other_data_hint(trained_model)}"
         )
     return spec
 
@@ -133,5 +134,7 @@ def _paths(spec: DataSpec) -> Iterator[str]:
                 yield source
 
 
-def _remedy(trained_model: TrainedModel) -> str:
-    return "pass --source and --target" if trained_model.task == "translation" else "pass --data"
+def other_data_hint(trained_model: TrainedModel) -> str:
+    """Return the command that evaluates a model on other data, for error messages."""
+    flags = "--source FILE --target FILE" if trained_model.task == "translation" else "--data PATH"
+    return f"to use other data: tercet evaluate {trained_model.folder} {flags}"

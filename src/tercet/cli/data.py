@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tercet.cli.look import add_labels, add_look, add_sources, run_look
+from tercet.cli.look import add_labels, add_look, add_sources, print_summary, run_look
 from tercet.cli.parser import Verbs
 from tercet.cli.prepare import add_prepare, describe_folder, run_prepare
 from tercet.cli.texts import READING_FLAGS, add_reading
@@ -62,27 +62,25 @@ def _list_datasets() -> int:
 
 
 def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
-    from tercet.data import LABEL_DATASETS, PAIR_DATASETS, LabelsSpec, PairsSpec, TextSpec
+    from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec, summarize_data
+    from tercet.data.datasets.recognize import recognize
 
     encoding = args.encoding or "utf-8"
-    has_labels = source in LABEL_DATASETS or source.endswith((".csv", ".csv.gz"))
-    is_labeled = has_labels or args.label_field or args.over or args.problem_type
-    is_paired = target is not None or source in PAIR_DATASETS or source.endswith((".tsv", ".tsv.gz"))
-    if is_labeled:
-        from tercet.data.datasets.recognize import kind_of_labels
-
-        label_field, over = args.label_field or "label", args.over or "texts"
-        spec = LabelsSpec(
-            source=source,
-            text_field=args.text_field or "text",
-            label_field=label_field,
-            over=over,
-            problem_type=args.problem_type or kind_of_labels(source, encoding, label_field, over=over),
-            encoding=encoding,
-        )
+    spec = recognize(
+        source,
+        encoding=encoding,
+        text_field=args.text_field,
+        label_field=args.label_field,
+        over=args.over,
+        problem_type=args.problem_type,
+    )
+    if isinstance(spec, LabelsSpec):
         return _labels(spec, target)
-    if is_paired:
+    if isinstance(spec, PairsSpec) or target is not None:
         return _pairs(PairsSpec(source=source, target=target, encoding=encoding))
+    if isinstance(spec, ConversationsSpec):
+        print_summary(summarize_data(spec))
+        return 0
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
     return _text(TextSpec(source=source, **reading))
 

@@ -12,9 +12,9 @@ def register(verbs: Verbs, summary: str) -> None:
         "explore",
         help=summary,
         description="Serve a page on this machine that shows how a text passes through the model: tokens, attention "
-        "and activations of every block, and the prediction after each layer. The model computes everything on the "
-        "page; nothing is sent to other machines. Ctrl-C stops the server. With --export, write the page to a file "
-        "that opens without a server.",
+        "and activations of every block, and the prediction after each layer. All numbers are computed by the model "
+        "on this machine; nothing is sent to other machines. Ctrl-C stops the server. With --export, write the page "
+        "to a file that opens without a server.",
         epilog='Example: tercet explore runs/mine --prompt "Once upon a time"',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model")

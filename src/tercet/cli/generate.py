@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
-    from tercet.generation import encode_prompt, start_ids, stream_text
+    from tercet.generation import encode_prompt, start_ids, stream_text, window_start
 
     trained_model = load_model(args.run).require("generate")
     model, tokenizer = trained_model.model, trained_model.tokenizer
@@ -112,8 +112,9 @@ def run(args: argparse.Namespace) -> int:
     for number, prompt in enumerate(prompts):
         if (n := len(encode_prompt(tokenizer, prompt))) > model.max_len:
             subject = f"prompt {number + 1}" if len(prompts) > 1 else "the prompt"
+            used = n - window_start(n, model.max_len)
             print_note(
-                f"tercet: {subject} has {n} tokens; only the last {model.max_len}, which fit in the context, are used"
+                f"tercet: {subject} has {n} tokens, more than the context of {model.max_len}; the last {used} are used"
             )
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
         print(prompts[0], end="", flush=True)

@@ -76,7 +76,7 @@ def add_labels(add: Callable[..., Any]) -> None:
     add(
         "--over",
         choices=("texts", "tokens"),
-        help="read labeled texts, in which each text or each token has a label (default: texts)",
+        help="read labeled texts with one label per text, or one per word of a list (tokens) (default: texts)",
     )
     add(
         "--problem-type", choices=get_args(ProblemType),
@@ -134,10 +134,7 @@ def run_look(args: argparse.Namespace) -> int:
             json.dumps({**asdict(summary), "fit": None if token_fit is None else asdict(token_fit)}, ensure_ascii=False)
         )
         return 0
-    facts = _facts(summary, token_fit)
-    width = max(16, *(len(name) for name, _ in facts))
-    for name, fact in facts:
-        print(f"{name:<{width}}  {fact}")
+    print_summary(summary, token_fit)
     if summary.labels_look_like:
         kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
         print_note(
@@ -150,6 +147,13 @@ def run_look(args: argparse.Namespace) -> int:
             "to change this, pass --documents line (data.documents)"
         )
     return 0
+
+
+def print_summary(summary: "DataSummary", token_fit: "TokenFit | None" = None) -> None:
+    facts = _facts(summary, token_fit)
+    width = max(16, *(len(name) for name, _ in facts))
+    for name, fact in facts:
+        print(f"{name:<{width}}  {fact}")
 
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":

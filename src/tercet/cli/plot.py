@@ -56,7 +56,9 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--target", metavar="TEXT", help="attention of a translator: target text (default: its own translation)"
     )
-    parser.add_argument("--stack", metavar="NAME", help="stack of a translator: encoder or decoder (default: both)")
+    parser.add_argument(
+        "--stack", metavar="NAME", help="stack of a translator: encoder or decoder (default: both; neighbors: decoder)"
+    )
     parser.add_argument(
         "--layer",
         metavar="N",

@@ -79,8 +79,8 @@ def add_reading(add: Callable[..., Any]) -> None:
     add(
         "--text-field",
         metavar="NAME",
-        help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field; default: text, for "
-        "`tercet evaluate` as in training)",
+        help="key or column of the text in JSONL, CSV, TSV, Parquet (data.text_field; default: text, or that "
+        "of the model that is evaluated)",
     )
     add(
         "--documents",
@@ -89,7 +89,8 @@ def add_reading(add: Callable[..., Any]) -> None:
     )
     add(
         "--dtype", choices=("uint16", "uint32"),
-        help="type of the token ids in a .bin file (data.dtype; default: uint16, for `tercet evaluate` as in training)",
+        help="type of the token ids in a .bin file (data.dtype; default: uint16, or that of the model that is "
+        "evaluated)",
     )  # fmt: skip
 
 

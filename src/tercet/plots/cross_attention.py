@@ -26,6 +26,8 @@ def draw_cross_attention(maps: Sequence[CrossAttentionMap], path: Path) -> None:
         UserError: If there are no sentences or too many for one picture, or the path cannot be written.
     """
     check_picture(path, FLAG)
+    if maps and not any(sentence.target for sentence in maps):
+        raise UserError(f"{FLAG} has nothing to draw: all translations are empty; pass other sentences")
     maps = [sentence for sentence in maps if sentence.target]
     if not 1 <= len(maps) <= MAX_SENTENCES:
         raise UserError(f"--attention draws 1 to {MAX_SENTENCES} sentences, got {len(maps)}; pass 1 to {MAX_SENTENCES}")

@@ -38,7 +38,7 @@ def check_unpacked(path: Path, packed: int, unpacked: int) -> None:
     if unpacked > max(UNPACKED_BYTES, UNPACKED_RATIO * packed):
         raise UserError(
             f"{path}: its {packed:,} bytes unpack to more than {UNPACKED_RATIO} times as many, which text never does; "
-            "if this is intended, unpack it first"
+            "check the file, or write its content to an uncompressed file"
         )
 
 

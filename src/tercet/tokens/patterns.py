@@ -57,8 +57,8 @@ def check_pattern(pattern: str) -> None:
             or (alternative in BEFORE_SPACES and _take_spaces(following))
         ):
             raise ValueError(
-                f"its pattern {shorten(pattern)!r} may take extremely long on some texts; Tercet supports patterns "
-                r"whose alternatives end with their repetition, such as ' ?\p{L}+|\s+'"
+                f"its pattern {shorten(pattern)!r} may take extremely long on some texts; Tercet supports "
+                r"alternatives with at most one unlimited repetition (+ or *), near their end, such as ' ?\p{L}+|\s+'"
             )
 
 

@@ -59,7 +59,8 @@ class Buckets:
         if max_len > tokens:
             raise UserError(
                 f"a pair may have {max_len} tokens per side, more than the {tokens} of a batch; "
-                f"allow at least {max_len} tokens per batch or set model.max_len to at most {tokens}"
+                f"set task.micro_batch_tokens (or task.batch_tokens per device) to at least {max_len}, or "
+                f"model.max_len to at most {tokens}"
             )
         source, target = pairs.source_lengths, pairs.target_lengths
         longest = np.maximum(source, target)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import LanguageModel
-from tercet.checkpoint.training_data import open_training_data
+from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
 from tercet.evaluate.conversations import AnswerScores, score_conversations
@@ -38,7 +38,9 @@ class ChatEvaluation(Evaluation[Conversations]):
             ).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
+            raise UserError(
+                f"{trained_model.folder} does not contain its training data settings; {other_data_hint(trained_model)}"
+            )
         assert isinstance(corpus, ConversationCorpus)
         return corpus.validation
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import TrainedModel
-from tercet.checkpoint.training_data import open_training_data
+from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse, to_plain
 from tercet.data import Corpus, HeldOut, TextSpec, prepare
 from tercet.data.sources.id_files import IdDtype
@@ -137,7 +137,9 @@ class TextEvaluation(Evaluation[Corpus]):
             return prepare(spec, tokenizer=trained_model.tokenizer)
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
+            raise UserError(
+                f"{trained_model.folder} does not contain its training data settings; {other_data_hint(trained_model)}"
+            )
         assert isinstance(corpus, Corpus)
         return corpus
 

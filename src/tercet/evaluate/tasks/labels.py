@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.checkpoint import Encoder
-from tercet.checkpoint.training_data import open_training_data
+from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
 from tercet.evaluate.labels import LabelScores, score_labels
@@ -51,7 +51,9 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
             return prepare_labels(spec, tokenizer=trained_model.tokenizer).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
-            raise UserError(f"{trained_model.folder} does not contain its training data settings; pass --data")
+            raise UserError(
+                f"{trained_model.folder} does not contain its training data settings; {other_data_hint(trained_model)}"
+            )
         assert isinstance(corpus, LabelCorpus)
         return corpus.validation
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.progress import track
 
 from tercet.checkpoint import Translator
-from tercet.checkpoint.training_data import apply_languages, find_training_data, open_training_data
+from tercet.checkpoint.training_data import apply_languages, find_training_data, open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
@@ -74,7 +74,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             spec = find_training_data(trained_model)
             if spec is None:
                 raise UserError(
-                    f"{trained_model.folder} does not contain its training data settings; pass --source and --target"
+                    f"{trained_model.folder} does not contain its training data settings; "
+                    f"{other_data_hint(trained_model)}"
                 )
             assert isinstance(spec, PairsSpec)
         else:

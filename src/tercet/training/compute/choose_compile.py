@@ -20,7 +20,7 @@ from tercet.training.optim.trainable import trainable_parameters
 from tercet.training.tasks.task import Task
 
 MIN_TRAINING_SECONDS = 300.0  # training time below which compiling, which takes 10 to 60 s, cannot pay off
-GRAPH_SAVING = 0.3  # estimated share of a step that one graph saves on a GPU; 0.27 and 0.41 were measured on an H100
+GRAPH_SAVING = 0.3  # estimated share of a step that one graph saves on a GPU; not yet measured
 MAX_TIME_RATIO = 0.9  # a mode is chosen if its time is below this ratio, so by more than the noise of the measurement
 LAUNCH_BOUND_SHARE = 0.8  # share of a pass above which kernel launches dominate
 MAX_BATCHES = 8  # number of timed batches if their shapes differ

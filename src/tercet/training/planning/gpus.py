@@ -137,7 +137,8 @@ def _find(kind: str, text: str) -> GPU:
         memory, peak = float(custom[1]), None if custom[2] is None else float(custom[2])
         if not 0 < memory <= 1 << 20 or (peak is not None and not 0 < peak <= 10**9):
             raise UserError(
-                f"--gpus {show(text)}: memory and speed must be above zero; pass for example 4x48GiB@150TFLOPS"
+                f"--gpus {show(text)}: memory must be above 0 and at most 1048576 GiB, speed above 0 and at most "
+                "1000000000 TFLOPS; pass for example 4x48GiB@150TFLOPS"
             )
         return GPU("GPU", int(memory * GIB), None if peak is None else peak * 1e12)
     names = {_plain(key): key for key in GPUS} | ALIASES

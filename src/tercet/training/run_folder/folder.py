@@ -249,7 +249,10 @@ def check_checkpoint(checkpoint: Checkpoint, model: "AnyModel", recipe: Recipe, 
     try:
         check_state(checkpoint.folder, read_state(checkpoint.state), model, recipe, fp16=fp16)
     except UserError as error:
-        raise UserError(f"{error}; remove {checkpoint.folder} to resume from an earlier one, or {CHOICES}") from None
+        raise UserError(
+            f"{error}; remove {checkpoint.folder} to resume from an earlier one, or remove {checkpoint.folder.parent} "
+            f"and {CHOICES}"
+        ) from None
 
 
 def _newest_model(out: Path) -> "TrainedModel":

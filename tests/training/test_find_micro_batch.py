@@ -81,6 +81,17 @@ def test_parts_are_equal_and_as_few_as_fit(share: int, available: int, tmp_path:
     assert micro * ceil(share / micro) - share < ceil(share / micro)  # one row fewer in each part would not be enough
 
 
+@pytest.mark.parametrize("available", [1, 30, 31, 33, 40])
+def test_micro_batch_of_pairs_holds_the_longest_sentence(available: int, tmp_path: Path) -> None:
+    recipe = TINY["pairs"](tmp_path, batch_tokens=100, micro_batch_tokens="auto")
+    recipe = replace(recipe, model=replace(recipe.model, max_len=30))
+    empty_memory = StepMemory(**{field.name: 0 for field in fields(StepMemory)})
+    micro = auto_micro_batch(
+        recipe, lambda n, _: replace(empty_memory, activations=n), checkpointing=False, available_bytes=available
+    )
+    assert micro == {40: 34, 33: 30, 31: 30, 30: 30, 1: 30}[available]
+
+
 @pytest.mark.slow
 def test_plan_determines_micro_batch(tmp_path: Path) -> None:
     auto, fixed_recipe = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))

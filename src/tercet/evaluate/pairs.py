@@ -32,7 +32,7 @@ class PairScore:
 
     Attributes:
         logprob: Natural logarithm of the probability of the target.
-        tokens: Number of target tokens, including the end token.
+        tokens: Number of scored target tokens. The end token is one of them, unless the target was truncated.
         truncated: If True, a side exceeded the model's maximum length and its end was neither read nor scored.
     """
 

@@ -35,7 +35,7 @@ class Pass:
 
     @property
     def at(self) -> int:
-        """The default row: the last token, or in an encoder the first mask."""
+        """The default row: the last token; in an encoder the first mask, or row 0 if there is none."""
         return len(self.recording.side.ids) - 1 if self.recording.causal else self.recording.masked_row or 0
 
     def row(self, at: int | None) -> int:

@@ -39,7 +39,7 @@ class Hypothesis:
     """
 
     ids: tuple[int, ...]  # generated tokens, without the prefix
-    logprob: float  # sum of natural logarithms of the model's probabilities, in float32
+    logprob: float  # sum of natural logarithms of the model's probabilities
     logprobs: tuple[float, ...]  # log-probability of each token of `ids`
     score: float  # ranks hypotheses; higher is better
     finish: Literal["eos", "length"]

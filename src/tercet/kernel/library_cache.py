@@ -1,12 +1,13 @@
 """Cache of the kernels compiled on this machine, and of compiler failures.
 
-Only the first process has to wait for the compiler.
+Processes wait only while the kernels are compiled for the first time; later ones run the code in the cache. A library
+that other users could have written is therefore not loaded, and a damaged one is compiled again.
 
-Later processes run the code in the cache. A library that other users could have written is therefore not loaded, and a
-damaged one is compiled again.
+    HASH.so        the library, followed by the sha256 of its bytes
+    HASH.failed    the reason of a failure, in one line
 
-    <sha256 of sources, flags, compiler and, for `native`, the CPU>.so:    library followed by the sha256 of its bytes
-    <the same>.failed:    reason of the failure, in one line
+HASH is the first 24 digits of the sha256 of sources, flags, the compiler's path, size and time and, for `native`, the
+CPU.
 """
 
 import hashlib

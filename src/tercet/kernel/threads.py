@@ -3,7 +3,8 @@
 Kernels divide their work into pieces of fixed size and add up in a fixed order, so results do not depend on the number
 of threads. PyTorch and its libraries divide sums, products and even elementwise operations depending on that number. On
 a CPU, for example, the weight gradient of a layer norm differs for every number of threads. The tanh approximation of
-GELU differs for most numbers, because another function computes the last elements of each thread's part.
+GELU differs for numbers that do not divide the elements evenly, because another function computes the last elements of
+each thread's part.
 """
 
 from collections.abc import Generator

@@ -82,9 +82,15 @@ class EncoderDecoder(Model[EncoderDecoderSpec]):
         memory_token_mask: Bool[Tensor, "M S"] | None = None,
         cache: StackCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Return the decoder's hidden states after its last norm; see `Stack.forward` for the arguments.
+        """Return the decoder's hidden states after its last norm.
 
-        `memory` may be None if the cache contains its keys and values.
+        Args:
+            target: Token ids.
+            memory: Output of the encoder; None if the cache contains its keys and values.
+            token_mask, memory_token_mask, cache: As in `Stack.forward`.
+
+        Raises:
+            ValueError: If there are more than max_len target tokens per row.
         """
         self.check_length(target, "target")
         return self.decoder(

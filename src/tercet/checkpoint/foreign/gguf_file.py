@@ -87,7 +87,7 @@ class GgufFile:
         """Read a tensor as float32, dequantized if necessary.
 
         Raises:
-            UserError: If the `gguf` package cannot dequantize the type of the tensor.
+            UserError: If the tensor is quantized, and the `gguf` package cannot dequantize its type.
         """
         location = self.locations[name]
         data = self._bytes[location.start : location.end]

@@ -32,7 +32,7 @@ class PairRows:
 
 
 class Buckets:
-    """Buckets of pairs, each of which is a batch.
+    """Sentence pairs in buckets of similar length; a bucket is the batch of one forward pass.
 
     Buckets are numbered from the shortest pairs to the longest, and have the same bounds in every epoch. Only pairs
     with equal source lengths and equal target lengths are shuffled in each epoch. `Order` determines the order of the

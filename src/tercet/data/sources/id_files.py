@@ -101,7 +101,9 @@ class IdFile:
     def _read_array(self, file: IO[bytes], dtype: np.dtype[Any], length: int | None = None) -> Iterator[IdBlock]:
         """Yield the ids in the rest of the file as one list.
 
-        If `length` is known, raise UserError if the list has another length.
+        Raises:
+            UserError: If the bytes are not a whole number of ids, an id is negative or too large, or the list does not
+                have the given length.
         """
         n_bytes = 0
         while data := _read_whole(file, BLOCK):

@@ -65,7 +65,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             encoding: Encoding of the other files; UTF-8 by default.
 
         Raises:
-            UserError: If the pairs are missing, or have changed since the training.
+            UserError: If the arguments contradict each other, the pairs are missing or have changed since the training,
+                or no `source` is passed and the model does not contain the settings of its training data.
         """
         trained_model = self.trained_model
         if target is not None and source is None:

@@ -95,7 +95,7 @@ class Heartbeat:
     def _show(self) -> None:
         """Write and read signs in a thread.
 
-        If the host of the store is lost, this may block forever, and all other ranks are considered lost.
+        If the host of the store is lost, this may block forever, and all watched ranks are considered lost.
         """
         with suppress(dist.DistError):
             while True:

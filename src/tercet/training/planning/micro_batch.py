@@ -76,16 +76,17 @@ def auto_micro_batch(
 ) -> int:
     """Return the micro-batch size of a recipe on a device with some memory.
 
-    For `auto` this splits the device's share into the smallest number of equal parts that each fit into the memory. If
-    no size fits, it is the smallest one. If the recipe does not set `auto`, or the memory is unknown, the result is
-    that of `micro_batch`.
+    For `auto` this splits the device's share into the smallest number of equal parts that each fit into the memory, but
+    is at least `smallest_micro_batch`, also if that does not fit. If the recipe does not set `auto`, or the memory is
+    unknown, the result is that of `micro_batch`.
 
     The arguments are those of `largest_micro_batch`; `available_bytes` is None if the memory is unknown.
     """
     if available_bytes is None or not recipe.task.finds_micro_batch:
         return micro_batch(recipe)
     largest = largest_micro_batch(recipe, count, checkpointing=checkpointing, available_bytes=available_bytes)
-    return ceil(device_share(recipe) / micro_batches(recipe, largest or smallest_micro_batch(recipe)))
+    smallest = smallest_micro_batch(recipe)
+    return max(smallest, ceil(device_share(recipe) / micro_batches(recipe, largest or smallest)))
 
 
 def smallest_micro_batch(recipe: Recipe) -> int:

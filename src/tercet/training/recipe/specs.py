@@ -45,9 +45,11 @@ class TrainingSpec:
             chooses by the device's instructions and, on a CPU, by the times of bf16 and of oneDNN, which are measured
             once per machine and cached.
         compile: Use of torch.compile. auto measures compiled and eager steps if the run is long enough to pay for
-            compiling, and uses the faster. On one GPU the model and its loss are compiled as one graph, also for
-            batches of changing shapes. cuda_graphs also replays the kernels of a step as one launch, which requires
-            batches of equal shape; auto tries it if kernel launches dominate a step. Not yet run on a GPU.
+            compiling, and compiles if that saves more than a tenth of a step. It never compiles with `exact`, or for
+            batches of changing shapes except on one GPU. There, the model and its loss are one graph, unless
+            `activation_checkpointing` is set. cuda_graphs also replays the kernels of a step as one launch; it requires
+            one GPU and batches of equal shape, and excludes `exact` and `activation_checkpointing`. auto tries it if
+            kernel launches dominate a step. Both forms have not yet been run on a GPU.
         activation_checkpointing: If True, keep only the input of each block and recompute its activations in the
             backward pass. A step needs less memory and more time (a fifth more for GPT-2 124M on a CPU), and computes
             the same weights. May change when a run is resumed.

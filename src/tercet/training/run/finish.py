@@ -23,7 +23,9 @@ class Interrupted(Exception):
 
 
 def finish_run(trained_run: TrainedRun) -> FinishedRun:
-    """Plot the loss, write the record, and verify the files of a run whose training has ended.
+    """Remove old checkpoints, plot the loss, write the record, and verify the files of a run whose training has ended.
+
+    Only the first process does this.
 
     Raises:
         Interrupted: If a signal stopped the run; its loss is plotted and its record is written before.

@@ -134,7 +134,7 @@ def _report(started_run: StartedRun, arithmetic: Mapping[str, str], *, exact: bo
     opened_run, point, task = started_run.locked_run.opened_run, started_run.locked_run.point, started_run.task
     length = explain_length(opened_run.folder, task, started_run.changes, exact=exact)
     report_changes(started_run.changes, opened_run.quiet)
-    report_start(opened_run.folder, point, started_run.locked_run.checkpoints, task.plan.steps, opened_run.quiet)
+    report_start(point, started_run.locked_run.checkpoints, task.plan.steps, opened_run.quiet)
     report_arithmetic(opened_run.folder, point, arithmetic, exact=exact)
     if length is not None:
         log(length, opened_run.quiet)

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
 
 
-def report_start(out: Path, start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
+def report_start(start: StartPoint, checkpoints: Checkpoints, steps: int, quiet: bool) -> None:
     """Report the first step of a resumed run, damaged checkpoints, and a start from weights only.
 
     The last two are reported even if `quiet`.
 
     Args:
-        out: Run folder.
         start: Start point.
         checkpoints: Checkpoints of the run, with the errors of damaged ones.
         steps: Length of the run in steps.

@@ -22,16 +22,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 IMAGES = Path(__file__).parent / "images"
-SENTENCES = {
-    "short": "Ein Mann schläft in einem grünen Raum auf einem Sofa.",
-    "long": "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
-}
+CAPTION = "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster."
 RECIPES = {
     "nanogpt-cpu": "nanogpt-cpu",
     "shakespeare-quick": "shakespeare-quick",
     "numbers": "numbers",
     "bert": "bert-python-docs",
-    "docstrings": "classify-docstrings",
     "animals": "animals",
     "multi30k": "multi30k-de-en",
 }
@@ -91,7 +87,7 @@ def explore(path: Path, runs: Path, *, of: str, size: tuple[int, int], theme: st
 
 def play(path: Path, runs: Path) -> None:
     """Photograph the playground with the answer to a prompt."""
-    models = [run(runs, name) for name in ("shakespeare-quick", "numbers", "bert", "docstrings")]
+    models = [run(runs, name) for name in ("shakespeare-quick", "numbers", "bert")]
     with served("serve", *models) as address, tab(address, 1120, 800) as page:
         page.get_by_label("Prompt").fill("ROMEO:")
         page.get_by_label("Max tokens").fill("180")
@@ -105,7 +101,7 @@ def report(path: Path, runs: Path) -> None:
     """Photograph the first part of a translator's report."""
     with tempfile.TemporaryDirectory() as folder:
         html = Path(folder) / "report.html"
-        tercet("watch", run(runs, "multi30k"), "--export", html)
+        tercet("watch", run(runs, "numbers"), "--export", html)
         with tab(html.as_uri(), 1060, 1000) as page:
             page.screenshot(path=path)
 
@@ -140,13 +136,15 @@ PICTURES: dict[str, Draw] = {
     "report.png": report,
     "watch-runs.png": watch,
     "numbers.png": partial(translate, of="numbers", source="twenty-seven thousand, three hundred and forty-one"),
-    "plot-attention.png": partial(plot, of="multi30k", arguments=("attention", "--prompt", SENTENCES["short"])),
+    "plot-attention.png": partial(
+        plot, of="numbers", arguments=("attention", "--prompt", "seven hundred and sixty-five")
+    ),
     "plot-neighbours.png": partial(plot, of="bert", arguments=("neighbours",)),
     "walkthrough-animals.png": partial(plot, of="animals", arguments=("loss",)),
     "walkthrough-attention.png": partial(
         plot,
         of="multi30k",
-        arguments=("attention", "--stack", "decoder", "--layer", "3", "--prompt", SENTENCES["long"]),
+        arguments=("attention", "--stack", "decoder", "--layer", "3", "--prompt", CAPTION),
     ),
     "walkthrough-masks.png": partial(plot, arguments=("masks", "the weather is great today", "see you")),
     "walkthrough-nutshell.svg": partial(plot, arguments=("model", "nutshell")),

@@ -128,8 +128,10 @@ def test_within_word_changes_only_words_of_several_pieces(model: EncoderOnly, to
         strict=True,
     )
     for text, plain, word_logprobs in pairs:
-        whole = tokenizer.word_starts(np.array(tokenizer.encode(text), dtype=np.int64)).all() if text else True
-        assert np.allclose(plain, word_logprobs, atol=1e-5) == whole
+        has_whole_words = (
+            tokenizer.word_starts(np.array(tokenizer.encode(text), dtype=np.int64)).all() if text else True
+        )
+        assert np.allclose(plain, word_logprobs, atol=1e-5) == has_whole_words
 
 
 def test_tokenizer_without_bos_and_eos_is_rejected() -> None:

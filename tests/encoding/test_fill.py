@@ -100,8 +100,8 @@ def test_word_of_several_pieces_is_filled_from_left_to_right(kind: str) -> None:
     candidates = {candidate.word: candidate for candidate in fill(model, tokenizer, [TEXT], only=words)[0].masks[0]}
     assert set(candidates) == set(words)
     for word in words:
-        whole = tokenizer.encode(TEXT.replace("[MASK]", word)).copy()
-        pieces = whole[place : len(whole) - (len(ids) - place - 1)]
+        filled_ids = tokenizer.encode(TEXT.replace("[MASK]", word)).copy()
+        pieces = filled_ids[place : len(filled_ids) - (len(ids) - place - 1)]
         assert candidates[word].ids == tuple(pieces)
         logprob = 0.0
         for k, piece in enumerate(pieces):

@@ -58,8 +58,8 @@ def stream_by_row(model: ToyDecoder | DecoderOnly, prompts: Sequence[Sequence[in
 
 def assert_alike(found: list[list[Token]], expected: list[list[Token]]) -> None:
     assert [[(t.id, t.finish) for t in row] for row in found] == [[(t.id, t.finish) for t in row] for row in expected]
-    for mine, theirs in zip(found, expected, strict=True):
-        assert [t.logprob for t in mine] == pytest.approx([t.logprob for t in theirs], abs=1e-4)
+    for found_row, expected_row in zip(found, expected, strict=True):
+        assert [t.logprob for t in found_row] == pytest.approx([t.logprob for t in expected_row], abs=1e-4)
 
 
 # The distribution -----------------------------------------------------------------------------------------------------
@@ -102,9 +102,9 @@ def surprise(sampling: Sampling, *, max_len: int = 8, draft_len: int = 8, tokens
     expected = {text: DRAWS * p for text, p in exact(sampling, prompt, max_len).items()}
     assert all(expected[text] > 0 for text in counts)
     cells = [(counts[text], e) for text, e in expected.items() if e >= 5]
-    rest = [(counts[text], e) for text, e in expected.items() if 0 < e < 5]
-    if sum(e for _, e in rest) >= 5:
-        cells.append((sum(n for n, _ in rest), sum(e for _, e in rest)))
+    rare_texts = [(counts[text], e) for text, e in expected.items() if 0 < e < 5]
+    if sum(e for _, e in rare_texts) >= 5:
+        cells.append((sum(n for n, _ in rare_texts), sum(e for _, e in rare_texts)))
     square, freedom = sum((n - e) ** 2 / e for n, e in cells), len(cells) - 1
     return (square - freedom) / math.sqrt(2 * freedom)
 
@@ -171,12 +171,14 @@ samplings = st.builds(
 @given(prompts=prompts, sampling=samplings, data=st.data())
 def test_lookup_matches_stream_with_the_same_seeds(prompts: list[list[int]], sampling: Sampling, data: Any) -> None:
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
-    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
+    stop_options = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=data.draw(st.integers(1, 9)))
     max_len = data.draw(st.integers(1, CONTEXT))
     model = AheadDecoder(RULE, max_len)
-    rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, seeds=seeds, **ends), len(prompts))
-    assert_alike(rows, stream_by_row(model, prompts, sampling, seeds=seeds, **ends))
+    rows = tokens_by_row(
+        speculate(model, prompts, sampling, speculation=lookup, seeds=seeds, **stop_options), len(prompts)
+    )
+    assert_alike(rows, stream_by_row(model, prompts, sampling, seeds=seeds, **stop_options))
 
 
 @pytest.mark.slow
@@ -186,15 +188,15 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
     prompts: list[list[int]], sampling: Sampling, data: Any
 ) -> None:
     seeds = data.draw(st.lists(st.integers(0, 9), min_size=len(prompts), max_size=len(prompts)))
-    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
+    stop_options = {"stop_ids": {data.draw(st.integers(0, VOCAB))}, "forbidden": {data.draw(st.integers(1, VOCAB - 1))}}
     draft = AheadDecoder(mixed_rule(0.2), data.draw(st.integers(1, CONTEXT)))
     speculation = Draft(model=draft, tokens=data.draw(st.integers(1, 9)))
     model = AheadDecoder(RULE, data.draw(st.integers(1, CONTEXT)))
     batched = tokens_by_row(
-        speculate(model, prompts, sampling, speculation=speculation, seeds=seeds, **ends), len(prompts)
+        speculate(model, prompts, sampling, speculation=speculation, seeds=seeds, **stop_options), len(prompts)
     )
     separate = [
-        tokens_by_row(speculate(model, [prompt], sampling, speculation=speculation, seeds=[seed], **ends), 1)[0]
+        tokens_by_row(speculate(model, [prompt], sampling, speculation=speculation, seeds=[seed], **stop_options), 1)[0]
         for prompt, seed in zip(prompts, seeds, strict=True)
     ]
     assert_alike(batched, separate)
@@ -202,11 +204,11 @@ def test_row_has_the_same_result_in_any_batch_and_greedy_matches_stream(
         text = list(prompt)
         for token in row:
             logits = RULE(text[window_start(len(text), model.max_len) :])
-            assert token.id not in ends["forbidden"]
+            assert token.id not in stop_options["forbidden"]
             assert token.logprob == pytest.approx(logits.log_softmax(-1)[token.id].item(), abs=1e-4)
             text.append(token.id)
     if sampling.temperature == 0:
-        assert_alike(batched, stream_by_row(model, prompts, sampling, **ends))
+        assert_alike(batched, stream_by_row(model, prompts, sampling, **stop_options))
 
 
 def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) -> DecoderOnly:
@@ -218,18 +220,18 @@ def tiny(position: Position, max_len: int, *, seed: int = 1, layers: int = 2) ->
     return model
 
 
-def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -> None:
+def check_same_with_speculation(position: Position, prompts: list[list[int]], data: Any) -> None:
     model = tiny(position, data.draw(st.sampled_from([5, 13, 31])))
     drafts = [tiny(position, 13, seed=2, layers=1), tiny(Rotary(), 5, seed=1), model]
     tokens = data.draw(st.integers(1, 7))
     greedy, sampling = (Sampling(max_new_tokens=data.draw(st.integers(1, 17)), temperature=t) for t in (0.0, 1.0))
-    ends = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
+    stop_options = {"stop_ids": {data.draw(st.integers(0, VOCAB))}}
     speculation = Draft(model=data.draw(st.sampled_from(drafts)), tokens=tokens)
-    rows = tokens_by_row(speculate(model, prompts, greedy, speculation=speculation, **ends), len(prompts))
-    assert_alike(rows, stream_by_row(model, prompts, greedy, **ends))
+    rows = tokens_by_row(speculate(model, prompts, greedy, speculation=speculation, **stop_options), len(prompts))
+    assert_alike(rows, stream_by_row(model, prompts, greedy, **stop_options))
     lookup = Lookup(ngram=data.draw(st.integers(1, 3)), tokens=tokens)
-    rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, **ends), len(prompts))
-    assert_alike(rows, stream_by_row(model, prompts, sampling, **ends))
+    rows = tokens_by_row(speculate(model, prompts, sampling, speculation=lookup, **stop_options), len(prompts))
+    assert_alike(rows, stream_by_row(model, prompts, sampling, **stop_options))
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)
@@ -238,7 +240,7 @@ def same_with_guesses(position: Position, prompts: list[list[int]], data: Any) -
 def test_real_models_generate_the_same_with_draft_tokens(
     position: Position, prompts: list[list[int]], data: Any
 ) -> None:
-    same_with_guesses(position, prompts, data)
+    check_same_with_speculation(position, prompts, data)
 
 
 @pytest.mark.exhaustive
@@ -246,7 +248,7 @@ def test_real_models_generate_the_same_with_draft_tokens(
 @settings(max_examples=25)
 @given(prompts=prompts, data=st.data())
 def test_real_models_generate_the_same_in_many_cases(position: Position, prompts: list[list[int]], data: Any) -> None:
-    same_with_guesses(position, prompts, data)
+    check_same_with_speculation(position, prompts, data)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=repr)

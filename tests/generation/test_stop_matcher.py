@@ -29,14 +29,14 @@ def test_one_stop_string_is_found_where_str_find_finds_it(stop: str, pieces: lis
 @example(stop=["abba", "bb"], pieces=["abba"])
 def test_first_complete_stop_string_counts(stop: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)
-    ends = [
+    matches = [
         (text.find(stop_string) + len(stop_string), text.find(stop_string))
         for stop_string in stop
         if stop_string in text
     ]
     out, has_stop = match(stop, pieces)
-    assert has_stop == bool(ends)
-    assert "".join(out) == text[: min(ends)[1] if ends else None]
+    assert has_stop == bool(matches)
+    assert "".join(out) == text[: min(matches)[1] if matches else None]
 
 
 @given(stop=stops, pieces=pieces)

@@ -87,13 +87,13 @@ def test_streamed_and_returned_text_are_the_text_before_the_first_stop(
 ) -> None:
     completion, _, _ = generate_script(script, stop=tuple(stop))
     ids = list(completion.ids)
-    whole = TOKENIZER.decode(ids)
-    assert whole.startswith(completion.text)
+    whole_text = TOKENIZER.decode(ids)
+    assert whole_text.startswith(completion.text)
     assert not any(stop_string in completion.text for stop_string in stop)
     if completion.finish == "stop":
-        assert any(whole[len(completion.text) :].startswith(stop_string) for stop_string in stop)
+        assert any(whole_text[len(completion.text) :].startswith(stop_string) for stop_string in stop)
     else:
-        assert completion.text == whole
+        assert completion.text == whole_text
         assert completion.finish == ("eos" if ids[-1] == TOKENIZER.eos_id else "length")
 
 

@@ -46,21 +46,21 @@ def test_kernel_matches_cross_entropy_written_out(
     n: int, v: int, gaps: int, dtype: torch.dtype, smoothing: float, softcap: float | None, size: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    whole = (torch.randn(n, v + gaps) * size).to(dtype)
+    table = (torch.randn(n, v + gaps) * size).to(dtype)
     targets = torch.randint(v, (n,)).masked_fill(torch.rand(n) < 0.3, -100)
-    original, scores = whole.clone(), whole[:, :v]
+    original, scores = table.clone(), table[:, :v]
     expected = written_out(scores, targets, smoothing=smoothing, softcap=softcap)
     options = {"smoothing": smoothing, "softcap": softcap}
 
     totals, plains = cross_entropy_(scores, targets, **options, needs_grad=False)
-    assert torch.equal(whole, original)  # without a requested gradient, none is written
+    assert torch.equal(table, original)  # without a requested gradient, none is written
     losses = cross_entropy_(scores, targets, **options, needs_grad=True)
     assert torch.equal(torch.stack(losses), torch.stack((totals, plains)))
     torch.testing.assert_close(totals.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plains.double(), expected[1], rtol=1e-5, atol=1e-5)
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(scores.double(), expected[2], rtol=rounding, atol=2e-6)
-    assert torch.equal(whole[:, v:], original[:, v:])  # nothing is written outside the vocabulary
+    assert torch.equal(table[:, v:], original[:, v:])  # nothing is written outside the vocabulary
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

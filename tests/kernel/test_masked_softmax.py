@@ -95,8 +95,10 @@ def test_attention_is_the_same_with_and_without_the_kernel(
             out = attend(q, k, v, mask=mask, causal=mask_kind == "causal")
         gradients = torch.autograd.grad(out.float().square().sum(), (q, k, v))
         results.append((out.detach(), *gradients))
-    for mine, plain in zip(*results, strict=True):
-        assert float((mine.float() - plain.float()).norm() / plain.float().norm()) < (0.01 if autocast else 1e-5)
+    for kernel_result, plain_result in zip(*results, strict=True):
+        assert float((kernel_result.float() - plain_result.float()).norm() / plain_result.float().norm()) < (
+            0.01 if autocast else 1e-5
+        )
 
 
 def test_supported_scores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,12 +119,12 @@ def test_weights_with_any_number_of_rows_are_zero_padded(
 ) -> None:
     torch.manual_seed(seed)
     x, weight, _ = linear_tensors(rows, in_width, out_width, bias=False, dtype=dtype)
-    x, weight, whole = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -out_width % 16))
+    x, weight, padded_weight = x.detach(), weight.detach(), F.pad(weight.detach(), (0, 0, 0, -out_width % 16))
     found = linear_forward(x, weight, None)
-    assert torch.equal(found, training_linear(x, whole, None))
+    assert torch.equal(found, training_linear(x, padded_weight, None))
     grad_output = F.pad(torch.randn(rows, out_width), (0, -out_width % 16)).to(dtype)
     d_x, d_weight, _ = linear_backward(grad_output, x, weight, (True, True, False))
-    expected = linear_backward(grad_output, x, whole, (True, True, False))
+    expected = linear_backward(grad_output, x, padded_weight, (True, True, False))
     assert torch.equal(d_x, expected[0])
     assert torch.equal(d_weight, expected[1][:out_width])
     assert not supports_training_linear(x, weight) or out_width % 16 == 0

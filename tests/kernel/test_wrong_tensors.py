@@ -217,8 +217,8 @@ def test_invalid_target_is_rejected_before_any_write(target: int, dtype: torch.d
 
 
 def test_adam_rejects_tensors_that_share_memory() -> None:
-    whole = torch.zeros(12)
-    for name, overlapping in (("parameters", [whole[:9], whole[6:9]]), ("means", [whole[:9], whole[8:11]])):
+    memory = torch.zeros(12)
+    for name, overlapping in (("parameters", [memory[:9], memory[6:9]]), ("means", [memory[:9], memory[8:11]])):
         shapes = [torch.zeros(x.shape) for x in overlapping]
         arguments = {key: [x.clone() for x in shapes] for key in ("parameters", "gradients", "means", "squares")}
         arguments[name] = overlapping

@@ -221,11 +221,11 @@ def test_options_with_gpt2_equivalent_are_exported() -> None:
     from tercet.checkpoint.foreign.gpt2 import from_gpt2, to_gpt2
 
     ours = model(bias=Biases(qkv=False, out=True, feedforward=False), position=Learned(size=40))
-    theirs = from_gpt2(*to_gpt2(ours))
+    reloaded = from_gpt2(*to_gpt2(ours))
     tokens = torch.randint(V, (2, MAX_LEN))
-    torch.testing.assert_close(theirs(tokens), ours(tokens), **CLOSE)
-    assert theirs.spec.stack.bias is True
-    assert theirs.stack.position.table.num_embeddings == MAX_LEN
+    torch.testing.assert_close(reloaded(tokens), ours(tokens), **CLOSE)
+    assert reloaded.spec.stack.bias is True
+    assert reloaded.stack.position.table.num_embeddings == MAX_LEN
 
 
 def test_ctranslate2_rejects_unsupported_options(tmp_path: Path) -> None:

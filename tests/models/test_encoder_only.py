@@ -56,8 +56,8 @@ def test_text_has_the_same_outputs_in_a_padded_batch(
     batch = answers(model, tokens, token_mask)
     for row, sequence in enumerate(sequences):
         for number, (batched, separate) in enumerate(zip(batch, answers(model, sequence[None]), strict=True)):
-            mine = batched[row][token_mask[row]] if number < 2 else batched[row]
-            torch.testing.assert_close(mine, separate[0], atol=1e-5, rtol=1e-5)
+            text_outputs = batched[row][token_mask[row]] if number < 2 else batched[row]
+            torch.testing.assert_close(text_outputs, separate[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("position", WITH_POSITIONS, ids=lambda spec: spec.kind)

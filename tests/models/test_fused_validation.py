@@ -222,8 +222,10 @@ def test_models_can_be_pickled_saved_and_copied(activation: str) -> None:
         copies = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), torch.load(buffer, weights_only=False)]
         for model_copy in copies:
             assert torch.equal(decoder_logits(model_copy, tokens), expected)
-            ours, theirs = (network.stack.blocks[0].feedforward.activation for network in (model_copy, model))
-            assert ours is theirs  # otherwise no step would recognize the activation
+            copied_activation, original_activation = (
+                network.stack.blocks[0].feedforward.activation for network in (model_copy, model)
+            )
+            assert copied_activation is original_activation  # otherwise no step would recognize the activation
 
 
 def test_translator_can_be_pickled() -> None:

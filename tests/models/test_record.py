@@ -163,8 +163,8 @@ def test_recorded_tensors_satisfy_the_formulas(family: str) -> None:
             close(scores.softmax(-1), weights)
             close(attention_scores(tensors[f"{name}.q"], tensors[f"{name}.k"]), tensors[f"{name}.scores"])
             close(weights @ v, tensors[f"{name}.heads"])
-            whole = tensors[f"{name}.heads"].transpose(1, 2).flatten(-2) @ part.out.weight.T + part.out.bias
-            close(whole, tensors[name])
+            output = tensors[f"{name}.heads"].transpose(1, 2).flatten(-2) @ part.out.weight.T + part.out.bias
+            close(output, tensors[name])
         if isinstance(part, FeedForward):
             close(part.down(tensors[f"{name}.activations"]), tensors[name])
     if family == "translator":

@@ -80,8 +80,10 @@ def learn(model: Any, loss: Any, batch: Any) -> list[Tensor]:
 
 def check(name: str, expected: list[Tensor], found: list[Tensor]) -> None:
     assert len(found) == len(expected) > 12
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3, msg=lambda text: f"{name}: {text}")
+    for actual_tensor, expected_tensor in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            actual_tensor, expected_tensor, rtol=1e-4, atol=1e-3, msg=lambda text: f"{name}: {text}"
+        )
 
 
 torch.set_num_threads(1)

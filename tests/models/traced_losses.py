@@ -101,8 +101,10 @@ def check(name: str, compiled: Any, network: AnyModel, loss: Any, batch: Any) ->
     with use_form(FORM):
         found = learn(network, compiled, batch, smoothing)
     assert len(expected) > 12
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}")
+    for actual_tensor, expected_tensor in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            actual_tensor, expected_tensor, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}"
+        )
 
 
 def check_all_cases() -> None:

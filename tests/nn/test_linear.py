@@ -63,8 +63,8 @@ def test_quantized_model_has_nearly_the_same_outputs(narrow: str) -> None:
     assert 0 < float((before - after).abs().max()) < 0.05
     assert sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()]) < 0.75 * size
     assert model.embedding.weight.dtype == torch.float32  # the embedding still reads the tied matrix
-    whole, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
-    assert whole.shape == (2, 53)
+    prompt_logits, cache = model.start(tokens[:, :9], torch.tensor([9, 7]), capacity=20)
+    assert prompt_logits.shape == (2, 53)
     assert cache.layers[0].self_kv.keys.dtype == torch.float32
     logits = model.step(tokens[:, 9], cache)
     torch.testing.assert_close(logits[0], model(tokens[:1, :10])[0, -1], atol=1e-5, rtol=1e-5)

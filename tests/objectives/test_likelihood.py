@@ -73,8 +73,8 @@ def test_likelihood_equals_cross_entropy(smoothing: float, softcap: float | None
     torch.testing.assert_close(losses[0], losses[2])
     torch.testing.assert_close(losses[1], losses[3])
     assert len(grads[0]) == 2 + bias
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs)
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler")
@@ -194,8 +194,8 @@ def test_autocast_applies_within_the_likelihood() -> None:
     head.zero_grad()
     hidden.grad = None
     F.cross_entropy(head(hidden), targets, reduction="sum").backward()
-    for mine, exact in zip(found, (head.weight.grad, hidden.grad), strict=True):
-        assert float((mine - exact).norm() / exact.norm()) < 0.01
+    for gradient, exact in zip(found, (head.weight.grad, hidden.grad), strict=True):
+        assert float((gradient - exact).norm() / exact.norm()) < 0.01
 
 
 def test_second_backward_pass_is_rejected() -> None:
@@ -301,5 +301,7 @@ def test_pytorchs_loss_is_one_graph_with_the_same_gradients() -> None:
         compiled = torch.compile(negative_log_likelihood, backend="aot_eager", fullgraph=True, dynamic=False)
         found = compiled(hidden, layer, targets)
         torch.testing.assert_close(found.total, expected.total)
-        for mine, theirs in zip(torch.autograd.grad(found.total, (hidden, layer.weight)), gradients, strict=True):
-            torch.testing.assert_close(mine, theirs)
+        for gradient, reference in zip(
+            torch.autograd.grad(found.total, (hidden, layer.weight)), gradients, strict=True
+        ):
+            torch.testing.assert_close(gradient, reference)

@@ -103,9 +103,9 @@ def test_sparse_head_matches_the_dense_head(tokenizer: Tokenizer, rate: float, p
     assert int(loss.count) == int((batch.targets != IGNORE_INDEX).sum())
     assert abs(float(loss.total.detach() - dense.detach())) <= 1e-6 * max(1.0, float(dense.detach()))
     for name, p in network.named_parameters():
-        mine = torch.zeros_like(p) if p.grad is None else p.grad
+        gradient = torch.zeros_like(p) if p.grad is None else p.grad
         torch.testing.assert_close(
-            mine, expected[name], rtol=1e-6, atol=1e-6, msg=lambda message, name=name: name + message
+            gradient, expected[name], rtol=1e-6, atol=1e-6, msg=lambda message, name=name: name + message
         )
 
 

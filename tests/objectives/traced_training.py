@@ -83,8 +83,8 @@ def same_gradients(network: nn.Module, loss: Any, batch: Any) -> None:
         network.zero_grad()
         function(network, inputs).total.backward()
         gradients.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
-    for mine, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, theirs)
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 LOSSES = {"masked": (masked_loss, masked_batch, "bert-tiny"), "causal": (causal_loss, causal_batch, "gpt2")}

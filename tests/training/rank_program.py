@@ -18,14 +18,14 @@ if __name__ == "__main__":
     rank, world = dist.get_rank(), dist.get_world_size()
     rng = torch.Generator().manual_seed(0)
     micro_batches = [[torch.randn(shape, generator=rng) for shape in SHAPES] for _ in range(3 * world)]
-    whole, rank_tree = Tree(3 * world), Tree(3)
-    expected = [whole.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
-    mine = [rank_tree.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
+    whole_tree, rank_tree = Tree(3 * world), Tree(3)
+    expected = [whole_tree.add([x.clone() for x in tensors]) for tensors in micro_batches][-1]
+    found = [rank_tree.add([x.clone() for x in tensors]) for tensors in micro_batches[3 * rank : 3 * rank + 3]][-1]
     assert expected is not None
-    assert mine is not None
+    assert found is not None
     results = {"loss": (sum_in_order([t[1] for t in micro_batches[3 * rank : 3 * rank + 3]], world=world), expected[1])}
-    all_reduce_in_order(mine)
-    results |= {f"gradient {n}": pair for n, pair in enumerate(zip(mine, expected, strict=True))}
+    all_reduce_in_order(found)
+    results |= {f"gradient {n}": pair for n, pair in enumerate(zip(found, expected, strict=True))}
     mesh = init_device_mesh("cpu", (world,))
     pieces = [distribute_tensor(x, mesh, [Shard(0)]) for x in expected]
     results["norm"] = (exact_norm(pieces), exact_norm(expected))

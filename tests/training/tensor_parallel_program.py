@@ -73,12 +73,12 @@ if __name__ == "__main__":
         if any(stack.kv_heads % mesh.size() for stack in stack_specs(spec)):
             continue
         for computed_again in (False, True):
-            whole, part = build(spec, seed=1), build(spec, seed=1)
-            for stack in stacks_of(part):
+            whole_model, model_part = build(spec, seed=1), build(spec, seed=1)
+            for stack in stacks_of(model_part):
                 stack.activation_checkpointing = computed_again
-            parallelize(part, mesh)
-            numbers = sum(x.numel() for x in local_parts(part.parameters()))
+            parallelize(model_part, mesh)
+            numbers = sum(x.numel() for x in local_parts(model_part.parameters()))
             title = f"{name}, computed again" if computed_again else name
-            results[title] = (gradients(part, spec, tokens), gradients(whole, spec, tokens), numbers)
+            results[title] = (gradients(model_part, spec, tokens), gradients(whole_model, spec, tokens), numbers)
     torch.save(results, Path(sys.argv[1]) / f"{dist.get_rank()}.pt")
     dist.destroy_process_group()

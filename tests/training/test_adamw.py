@@ -34,7 +34,7 @@ def learn(model: nn.Module, seed: int, *, size: float = 1.0) -> None:
 @pytest.mark.parametrize("size", [0.001, 10.0])  # below and above the limit
 def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> None:
     ours, theirs = two_copies(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
-    mine = build_optimizer(spec, ours)
+    our_optimizer = build_optimizer(spec, ours)
     decay = spec.weight_decay if isinstance(spec, AdamW) else 0.0
     groups = [
         {"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": decay},
@@ -44,10 +44,13 @@ def test_clipped_steps_are_those_of_pytorch(spec: AdamW | Adam, size: float) -> 
     for seed in range(5):
         for model in (ours, theirs):
             learn(model, seed, size=size)
-        norms = clip_gradients(ours.parameters(), mine, 0.5), clip_gradients(theirs.parameters(), torch_optimizer, 0.5)
+        norms = (
+            clip_gradients(ours.parameters(), our_optimizer, 0.5),
+            clip_gradients(theirs.parameters(), torch_optimizer, 0.5),
+        )
         assert (norms[0] > 0.5) == (size > 1)
         torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-6)
-        for optimizer in (mine, torch_optimizer):
+        for optimizer in (our_optimizer, torch_optimizer):
             optimizer.step()
             optimizer.zero_grad()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -120,10 +123,10 @@ def test_a_parameter_without_a_gradient_stays() -> None:
 @pytest.mark.parametrize("option", [{"maximize": True}, {"amsgrad": True}, {"maximize": True, "amsgrad": True}])
 def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
     ours, theirs = two_copies(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)))
-    mine = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
+    our_optimizer = FusedAdamW(ours.parameters(), lr=0.03, fused=True, **option)
     torch_optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False, **option)
     for seed in range(5):
-        for model, optimizer in ((ours, mine), (theirs, torch_optimizer)):
+        for model, optimizer in ((ours, our_optimizer), (theirs, torch_optimizer)):
             learn(model, seed)
             clip_gradients(model.parameters(), optimizer, 0.5)
             optimizer.step()
@@ -135,16 +138,16 @@ def test_options_of_pytorch_are_respected(option: dict[str, bool]) -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool) -> None:
     ours, theirs = two_copies(nn.Linear(8, 3))
-    mine = FusedAdamW(ours.parameters(), lr=0.03, fused=fused)
+    our_optimizer = FusedAdamW(ours.parameters(), lr=0.03, fused=fused)
     torch_optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.03, foreach=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for seed, is_infinite in ((0, False), (1, True), (2, False)):
         torch.manual_seed(seed)
         x = torch.randn(5, 8)
         scaler.scale(ours(x).square().sum() * (torch.inf if is_infinite else 1.0)).backward()
-        scaler.step(mine)
+        scaler.step(our_optimizer)
         scaler.update()
-        mine.zero_grad()
+        our_optimizer.zero_grad()
         if not is_infinite:
             theirs(x).square().sum().backward()
             torch_optimizer.step()
@@ -155,14 +158,17 @@ def test_a_scalers_gradients_are_unscaled_and_its_infinities_skipped(fused: bool
 
 def test_scale_is_kept_if_pytorch_takes_the_step() -> None:
     ours, theirs = two_copies(nn.Linear(8, 3))
-    mine, torch_optimizer = FusedAdamW(ours.parameters(), eps=1.0), torch.optim.AdamW(theirs.parameters(), eps=1.0)
-    for model, optimizer in ((ours, mine), (theirs, torch_optimizer)):
+    our_optimizer, torch_optimizer = (
+        FusedAdamW(ours.parameters(), eps=1.0),
+        torch.optim.AdamW(theirs.parameters(), eps=1.0),
+    )
+    for model, optimizer in ((ours, our_optimizer), (theirs, torch_optimizer)):
         learn(model, 0, size=10.0)
         clip_gradients(model.parameters(), optimizer, 0.5)
-    mine.param_groups[0]["maximize"] = torch_optimizer.param_groups[0]["maximize"] = (
+    our_optimizer.param_groups[0]["maximize"] = torch_optimizer.param_groups[0]["maximize"] = (
         True  # between clipping and stepping
     )
-    mine.step()
+    our_optimizer.step()
     torch_optimizer.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)

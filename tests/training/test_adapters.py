@@ -43,7 +43,7 @@ def adapter_recipe(old: Path, family: str, changes: dict[str, Any] | None = None
 
 
 @pytest.fixture(scope="module")
-def whole(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def adapter_run(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Return a function that gives the uninterrupted run with an adapter."""
     folder = tmp_path_factory.mktemp("whole")
 
@@ -56,14 +56,18 @@ def whole(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
-def test_pretrained_weights_are_frozen(finished_run: FinishedRun, whole: FinishedRun, family: str) -> None:
-    out, old = whole(family), load_model(finished_run(family))
-    base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
+def test_pretrained_weights_are_frozen(finished_run: FinishedRun, adapter_run: FinishedRun, family: str) -> None:
+    out, old = adapter_run(family), load_model(finished_run(family))
+    base, tuned_model = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
     assert all(torch.equal(base[name], tensor) for name, tensor in old.model.state_dict().items())
-    assert tuned.adapter is not None
-    changed_names = {name for name, tensor in tuned.model.state_dict().items() if not torch.equal(tensor, base[name])}
-    assert changed_names == {f"{name}.weight" for name in tuned.adapter.layers} | set(tuned.adapter.full_weights)
-    assert bool(tuned.adapter.full_weights) == (family == "labels")
+    assert tuned_model.adapter is not None
+    changed_names = {
+        name for name, tensor in tuned_model.model.state_dict().items() if not torch.equal(tensor, base[name])
+    }
+    assert changed_names == {f"{name}.weight" for name in tuned_model.adapter.layers} | set(
+        tuned_model.adapter.full_weights
+    )
+    assert bool(tuned_model.adapter.full_weights) == (family == "labels")
     names = {path.name for path in (out / "last").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"} <= names
     assert "model.safetensors" not in names
@@ -75,16 +79,16 @@ def test_pretrained_weights_are_frozen(finished_run: FinishedRun, whole: Finishe
 
 
 @pytest.mark.parametrize("family", TINY)
-def test_merged_adapter_is_an_ordinary_model(whole: FinishedRun, tmp_path: Path, family: str) -> None:
-    out = whole(family)
+def test_merged_adapter_is_an_ordinary_model(adapter_run: FinishedRun, tmp_path: Path, family: str) -> None:
+    out = adapter_run(family)
     with pytest.raises(UserError, match="is an adapter; pass --merge"):
         convert(out, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
-    merged = load_model(convert(out, tmp_path / "merged", merge=True))
-    assert merged.adapter is None
+    merged_model = load_model(convert(out, tmp_path / "merged", merge=True))
+    assert merged_model.adapter is None
     assert (tmp_path / "merged" / "model.safetensors").is_file()
     expected = load_model(out).model.state_dict()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in merged.model.state_dict().items())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in merged_model.model.state_dict().items())
     with pytest.raises(UserError, match="has no adapter to merge; omit --merge"):
         convert(tmp_path / "merged", tmp_path / "again", merge=True)
 
@@ -92,7 +96,7 @@ def test_merged_adapter_is_an_ordinary_model(whole: FinishedRun, tmp_path: Path,
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(
-    finished_run: FinishedRun, whole: FinishedRun, tmp_path: Path, family: str
+    finished_run: FinishedRun, adapter_run: FinishedRun, tmp_path: Path, family: str
 ) -> None:
     recipe, out = adapter_recipe(finished_run(family), family), tmp_path / "run"
     rng, n_kills = random.Random(7), 0
@@ -106,16 +110,16 @@ def test_killed_in_the_middle_of_saving(
         n_kills += exit_code(child(work)) != 0
     assert n_kills >= 2
     train(recipe, out, quiet=True)
-    assert_same_run(whole(family), out)
+    assert_same_run(adapter_run(family), out)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", TINY)
-def test_killed_at_any_time(finished_run: FinishedRun, whole: FinishedRun, tmp_path: Path, family: str) -> None:
+def test_killed_at_any_time(finished_run: FinishedRun, adapter_run: FinishedRun, tmp_path: Path, family: str) -> None:
     recipe, out = adapter_recipe(finished_run(family), family), tmp_path / "run"
     assert kill_at_random(recipe, out, timed_run=tmp_path / "timed") >= 3
     train(recipe, out, quiet=True)
-    assert_same_run(whole(family), out)
+    assert_same_run(adapter_run(family), out)
 
 
 @pytest.mark.slow
@@ -150,9 +154,9 @@ def test_a_moving_average_of_an_adapter(finished_run: FinishedRun, tmp_path: Pat
     assert torch.equal(state["average.module.classifier.weight"], last.full_weights["classifier.weight"])
 
 
-def test_checkpoints_contain_only_trainable_weights(finished_run: FinishedRun, whole: FinishedRun) -> None:
+def test_checkpoints_contain_only_trainable_weights(finished_run: FinishedRun, adapter_run: FinishedRun) -> None:
     adapter_checkpoint, full_checkpoint = (
-        newest_checkpoint(run("text")) / "state.ckpt" for run in (whole, finished_run)
+        newest_checkpoint(run("text")) / "state.ckpt" for run in (adapter_run, finished_run)
     )
     weights = load_model(finished_run("text")).n_parameters
     assert (
@@ -166,9 +170,9 @@ def test_checkpoints_contain_only_trainable_weights(finished_run: FinishedRun, w
 def test_frozen_parts_do_not_change(finished_run: FinishedRun, tmp_path: Path, family: str) -> None:
     changes = {"adapter": None, "freeze": ["embedding", "stack.blocks.0.self_attention", "*.up.*"]}
     out = train(adapter_recipe(finished_run(family), family, changes), tmp_path / "run", quiet=True)
-    base, tuned = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
-    unchanged = {name for name, tensor in tuned.items() if torch.equal(tensor, base[name])}
-    frozen = {n for n in tuned if n.startswith(("embedding.", "stack.blocks.0.self_attention.")) or ".up." in n}
+    base, tuned_model = load_model(out / "pretrained").model.state_dict(), load_model(out / "last").model.state_dict()
+    unchanged = {name for name, tensor in tuned_model.items() if torch.equal(tensor, base[name])}
+    frozen = {n for n in tuned_model if n.startswith(("embedding.", "stack.blocks.0.self_attention.")) or ".up." in n}
     assert frozen <= unchanged
     assert "stack.blocks.0.feedforward.down.weight" not in unchanged
 
@@ -194,13 +198,13 @@ def test_incompatible_settings_are_rejected_before_any_file_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_adapter_without_its_model_is_rejected(whole: FinishedRun, tmp_path: Path) -> None:
-    adapter_only = shutil.copytree(whole("text") / "best", tmp_path / "alone")
+def test_adapter_without_its_model_is_rejected(adapter_run: FinishedRun, tmp_path: Path) -> None:
+    adapter_only = shutil.copytree(adapter_run("text") / "best", tmp_path / "alone")
     with pytest.raises(
         UserError, match=r"base model of the adapter in .* not found: '\.\./pretrained'; copy the model to"
     ):
         load_model(adapter_only)
-    shutil.copytree(whole("text") / "pretrained", tmp_path / "pretrained")
+    shutil.copytree(adapter_run("text") / "pretrained", tmp_path / "pretrained")
     assert tercet.load(adapter_only).generate("3 ", max_new_tokens=2, seed=1)
 
 
@@ -214,9 +218,9 @@ def test_adapter_without_its_model_is_rejected(whole: FinishedRun, tmp_path: Pat
     ],
 )
 def test_adapter_with_another_formula_is_rejected(
-    whole: FinishedRun, tmp_path: Path, key: str, value: Any, words: str
+    adapter_run: FinishedRun, tmp_path: Path, key: str, value: Any, words: str
 ) -> None:
-    folder = shutil.copytree(whole("text") / "best", tmp_path / "best")
+    folder = shutil.copytree(adapter_run("text") / "best", tmp_path / "best")
     path = folder / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(UserError, match=words):

@@ -50,13 +50,13 @@ def test_an_epoch_learns_the_answers_and_nothing_else(tmp_path: Path, max_len: i
         all_targets += [targets] if targets else []
     held_out = trained_targets(validation_batches(task))
     steps = len(task.rows) // 5
-    trained = trained_targets([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
-    assert len(trained) == steps * 5
+    epoch_targets = trained_targets([batch for step in range(steps) for batch in task.batches(step, 0, 1)])
+    assert len(epoch_targets) == steps * 5
     assert len(all_targets) == len(task.rows) + len(held_out)
     left = list(all_targets)
-    for targets in [*trained, *held_out]:
+    for targets in [*epoch_targets, *held_out]:
         left.remove(targets)
-    assert len(left) == len(task.rows) - len(trained)
+    assert len(left) == len(task.rows) - len(epoch_targets)
     cut = "truncated to max_len" in task.describe()
     assert cut
     assert ("left out" in task.describe()) == (len(all_targets) < len(read_messages(tmp_path)))

@@ -120,8 +120,8 @@ def test_killed_in_the_middle_it_ends_with_the_same_table(
         compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
     assert exit_code(child(work)) == -signal.SIGKILL
-    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
-    assert losses(repeated) == losses(comparison)
+    second_comparison = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
+    assert losses(second_comparison) == losses(comparison)
     for folder in (path for path in comparison.folder.iterdir() if path.is_dir()):
         assert weights(out / folder.name) == weights(folder)
         assert figures(out / folder.name) == figures(folder)
@@ -132,8 +132,10 @@ def test_finished_variants_are_not_trained_again(
     comparison: ComparedRuns, recipes: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "train", lambda *_, **__: pytest.fail("trained again"))
-    repeated = compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=comparison.folder, quiet=True)
-    assert losses(repeated) == losses(comparison)
+    second_comparison = compare_runs(
+        [recipes("text")], varied_keys=TWO, seeds=[1, 2], out=comparison.folder, quiet=True
+    )
+    assert losses(second_comparison) == losses(comparison)
 
 
 def test_a_signal_stops_it_after_saving(
@@ -370,11 +372,13 @@ def test_model_without_recorded_data_is_rejected(comparison: ComparedRuns, tmp_p
 
 
 def test_unfinished_run_is_rejected(comparison: ComparedRuns, tmp_path: Path) -> None:
-    unfinished = tmp_path / "begun"
-    unfinished.mkdir()
-    (unfinished / "recipe.yaml").write_bytes((comparison.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes())
+    unfinished_run = tmp_path / "begun"
+    unfinished_run.mkdir()
+    (unfinished_run / "recipe.yaml").write_bytes(
+        (comparison.folder / "placement=pre,seed=1" / "recipe.yaml").read_bytes()
+    )
     assert "is not finished, according to its run.json; finish it first" in error_message(
-        lambda: plan([str(unfinished)], tmp_path / "out")
+        lambda: plan([str(unfinished_run)], tmp_path / "out")
     )
 
 

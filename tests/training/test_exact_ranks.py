@@ -50,13 +50,13 @@ def test_each_machine_ends_with_the_same_weights(tmp_path: Path, family: str, ma
 def test_killed_and_moved_run_equals_uninterrupted_run(tmp_path: Path, family: str, attempts: int) -> None:
     start(tmp_path, family, "one rank", tmp_path / "whole", save_every=2).finish()
     rng, out = random.Random(family), tmp_path / "moved"
-    machines, ends = [*MACHINES], list[int]()
+    machines, exit_codes = [*MACHINES], list[int]()
     for _ in range(attempts):
-        dies = dies_at_rename(rng.randint(4, 16), after=rng.random() < 0.5)
-        ends.append(start(tmp_path, family, rng.choice(machines), out, prepare=dies, save_every=2).wait())
+        die = dies_at_rename(rng.randint(4, 16), after=rng.random() < 0.5)
+        exit_codes.append(start(tmp_path, family, rng.choice(machines), out, prepare=die, save_every=2).wait())
     start(tmp_path, family, rng.choice(machines), out, save_every=2).finish()
-    assert set(ends) <= {0, -signal.SIGKILL}
-    assert -signal.SIGKILL in ends
+    assert set(exit_codes) <= {0, -signal.SIGKILL}
+    assert -signal.SIGKILL in exit_codes
     assert_same(tmp_path / "whole", out)
 
 

@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 EXHAUSTIVE = pytest.mark.exhaustive
 
-Whole = Callable[[str], Path]
+FinishedRun = Callable[[str], Path]
 
 
 def make_recipe(case: str, folder: Path) -> Recipe:
@@ -52,7 +52,7 @@ def make_recipe(case: str, folder: Path) -> Recipe:
 
 
 @pytest.fixture(scope="session")
-def whole(finished_run: Whole, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def uninterrupted_run(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Return a function that gives the uninterrupted run, next to its data."""
     folder = tmp_path_factory.mktemp("whole")
 
@@ -83,8 +83,10 @@ def train_and_die(recipe: Recipe, out: Path, n: int, *, after: bool, name: str =
         *(pytest.param(case, 10, marks=EXHAUSTIVE) for case in CASES),
     ],
 )
-def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str, attempts: int) -> None:
-    reference = whole(case)
+def test_killed_in_the_middle_of_saving(
+    uninterrupted_run: FinishedRun, tmp_path: Path, case: str, attempts: int
+) -> None:
+    reference = uninterrupted_run(case)
     recipe = make_recipe(case, reference.parent)
     rng, n_kills, out = random.Random(7), 0, tmp_path / "run"
     for _ in range(attempts):
@@ -102,8 +104,10 @@ def test_killed_in_the_middle_of_saving(whole: Whole, tmp_path: Path, case: str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "after"), [("text", False), pytest.param("pairs", True, marks=EXHAUSTIVE)])
-def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case: str, after: bool) -> None:
-    reference = whole(case)
+def test_killed_while_writing_the_first_files(
+    uninterrupted_run: FinishedRun, tmp_path: Path, case: str, after: bool
+) -> None:
+    reference = uninterrupted_run(case)
     recipe = make_recipe(case, reference.parent)
     out = tmp_path / "run"
     for n in (1, 2, 3):
@@ -114,8 +118,8 @@ def test_killed_while_writing_the_first_files(whole: Whole, tmp_path: Path, case
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "kills"), [("text", 3), *(pytest.param(case, 5, marks=EXHAUSTIVE) for case in CASES)])
-def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int) -> None:
-    reference = whole(case)
+def test_killed_at_any_time(uninterrupted_run: FinishedRun, tmp_path: Path, case: str, kills: int) -> None:
+    reference = uninterrupted_run(case)
     recipe = make_recipe(case, reference.parent)
     start_time = time.perf_counter()
     train(recipe, tmp_path / "timed", quiet=True)
@@ -139,8 +143,8 @@ def test_killed_at_any_time(whole: Whole, tmp_path: Path, case: str, kills: int)
         pytest.param("pairs", signal.SIGTERM, marks=EXHAUSTIVE),
     ],
 )
-def test_stopped_by_signal(whole: Whole, tmp_path: Path, case: str, number: signal.Signals) -> None:
-    reference = whole(case)
+def test_stopped_by_signal(uninterrupted_run: FinishedRun, tmp_path: Path, case: str, number: signal.Signals) -> None:
+    reference = uninterrupted_run(case)
     recipe = make_recipe(case, reference.parent)
     out = tmp_path / "run"
     pid = child(lambda: train(recipe, out, quiet=True))
@@ -178,10 +182,10 @@ def remembers_another_best(state: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed_in_an_epoch(uninterrupted_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a translation run that was killed right after its first save: at step 4, 4 buckets into an epoch of 11."""
     out = tmp_path_factory.mktemp("killed") / "run"
-    recipe = make_recipe("pairs", whole("pairs").parent)
+    recipe = make_recipe("pairs", uninterrupted_run("pairs").parent)
     assert train_and_die(recipe, out, 1, after=True, name=CHECKPOINT) == -signal.SIGKILL
     assert resume_state(out)["global_step"] == 4
     return out
@@ -201,7 +205,10 @@ def killed_in_an_epoch(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -
     ],
 )
 def test_missing_state_is_detected_after_resume(
-    whole: Whole, killed_in_an_epoch: Path, tmp_path: Path, fault: Callable[[dict[str, Any]], None] | None
+    uninterrupted_run: FinishedRun,
+    killed_in_an_epoch: Path,
+    tmp_path: Path,
+    fault: Callable[[dict[str, Any]], None] | None,
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(killed_in_an_epoch, out)
@@ -210,12 +217,12 @@ def test_missing_state_is_detected_after_resume(
         fault(state)
         with write_folder(newest_checkpoint(out), keep=lambda entry: entry.name == "metrics.csv") as new:
             torch.save(state, new / "state.ckpt")
-    train(make_recipe("pairs", whole("pairs").parent), out, quiet=True)
+    train(make_recipe("pairs", uninterrupted_run("pairs").parent), out, quiet=True)
     if fault is None:
-        assert_same_run(whole("pairs"), out)
+        assert_same_run(uninterrupted_run("pairs"), out)
     else:
         with pytest.raises(AssertionError):
-            assert_same_run(whole("pairs"), out)
+            assert_same_run(uninterrupted_run("pairs"), out)
 
 
 @pytest.mark.slow
@@ -257,8 +264,8 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["text-muon", "pairs"])
-def test_nothing_in_the_resume_file_needs_pickle(whole: Whole, case: str) -> None:
-    reference = whole(case)
+def test_nothing_in_the_resume_file_needs_pickle(uninterrupted_run: FinishedRun, case: str) -> None:
+    reference = uninterrupted_run(case)
     state = torch.load(newest_checkpoint(reference) / "state.ckpt", weights_only=True)
     assert state["global_step"] == 12
     assert {"state_dict", "optimizer_states", "callbacks"} <= state.keys()

@@ -39,14 +39,14 @@ def threads() -> Iterator[None]:
 @pytest.mark.slow
 def test_each_number_of_threads_ends_with_the_same_weights(tmp_path: Path) -> None:
     """The gradient of the layer norm's weight is enough to make them differ."""
-    ends: list[tuple[bytes, Any]] = []
+    results: list[tuple[bytes, Any]] = []
     for count in (1, 3):
         torch.set_num_threads(count)
         out = train(tiny_recipe(tmp_path, exact=True, max_steps=2), tmp_path / str(count), quiet=True)
-        ends.append((weights(out), figures(out)))
+        results.append((weights(out), figures(out)))
         assert json.loads((out / "run.json").read_text())["threads"] == count
         assert torch.get_num_threads() == count
-    assert ends[0] == ends[1]
+    assert results[0] == results[1]
 
 
 @pytest.mark.exhaustive
@@ -64,11 +64,11 @@ def test_each_model_ends_with_the_same_weights_on_1_2_and_3_threads(
         tmp_path, {"model": dict.fromkeys(sides, stack)}, exact=True, max_steps=3, precision=precision,
         **optimizer, **(LARGE_PAIRS if family == "pairs" else LARGE),
     )  # fmt: skip
-    ends = list[bytes]()
+    results = list[bytes]()
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        ends.append(weights(train(recipe, tmp_path / str(count), quiet=True)))
-    assert ends == ends[:1] * 3
+        results.append(weights(train(recipe, tmp_path / str(count), quiet=True)))
+    assert results == results[:1] * 3
 
 
 @pytest.mark.slow

@@ -212,8 +212,8 @@ def test_allowed_changes_of_a_stopped_run(tmp_path: Path) -> None:
     train(tiny_recipe(tmp_path, **CONSTANT, **settings), out, quiet=True)
     assert {key: new for _, key, _, new in changes(out)} == {f"training.{k}": value for k, value in settings.items()}
     assert {step for step, *_ in changes(out)} == {8}
-    whole = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "whole", quiet=True)
-    assert weights(out) == weights(whole)
+    expected_run = train(tiny_recipe(tmp_path, **CONSTANT), tmp_path / "whole", quiet=True)
+    assert weights(out) == weights(expected_run)
     assert len(list((out / "checkpoints").iterdir())) == 4
     assert [step for step, _ in figures(out)["val/loss"]] == [3, 6, 10, 12]
     train(tiny_recipe(tmp_path, **CONSTANT), out, quiet=True)  # the original command reverts no change

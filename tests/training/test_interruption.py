@@ -32,7 +32,7 @@ def make_trainer(other_state: int, *, should_stop: bool = False) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("mine", "stopping", "other_state", "stops", "number"),
+    ("own_signal", "stopping", "other_state", "stops", "number"),
     [
         (None, False, 0, False, None),
         (None, True, 0, True, None),  # patience is exhausted
@@ -43,10 +43,10 @@ def make_trainer(other_state: int, *, should_stop: bool = False) -> Any:
     ],
 )
 def test_all_processes_stop_with_the_signal(
-    mine: int | None, stopping: bool, other_state: int, stops: bool, number: int | None
+    own_signal: int | None, stopping: bool, other_state: int, stops: bool, number: int | None
 ) -> None:
     interruption, trainer = Interruption(), make_trainer(other_state, should_stop=stopping)
-    interruption.signal = mine
+    interruption.signal = own_signal
     interruption.after_step(trainer, None)  # type: ignore[arg-type]
     assert (trainer.should_stop, interruption.signal) == (stops, number)
 

@@ -46,20 +46,20 @@ def split_rows(batches: list[MaskedBatch]) -> list[tuple[list[int], dict[int, in
 def test_masks_depend_only_on_the_row_of_the_step(tmp_path: Path, rows: Any) -> None:
     changes = {"data": {"rows": rows}}
     size = 2 * (BLOCK + BLOCK // 2 + 1)  # blocks that are divided between two devices
-    whole = make_task(tmp_path, changes, batch_size=size, micro_batch_size=None)
+    task = make_task(tmp_path, changes, batch_size=size, micro_batch_size=None)
     for micro in (1, 7, size // 2):
         other_task = make_task(tmp_path, changes, batch_size=size, micro_batch_size=micro)
         for step in (0, 3):
-            expected = split_rows(whole.batches(step, 0, 1))
+            expected = split_rows(task.batches(step, 0, 1))
             assert split_rows(other_task.batches(step, 0, 1)) == expected
             assert split_rows([*other_task.batches(step, 0, 2), *other_task.batches(step, 1, 2)]) == expected
-    assert sum(len(hidden) for _, hidden in split_rows(whole.batches(0, 0, 1))) > size
+    assert sum(len(hidden) for _, hidden in split_rows(task.batches(0, 0, 1))) > size
 
 
 def test_every_epoch_hides_other_tokens_and_a_step_always_the_same(tmp_path: Path) -> None:
     text = {"data": {"rows": {"kind": "padded", "side": "right", "stride": 9}}}  # rows at fixed positions
-    task, repeated = make_task(tmp_path, text), make_task(tmp_path, text)
-    assert split_rows(task.batches(5, 0, 1)) == split_rows(repeated.batches(5, 0, 1))
+    task, same_task = make_task(tmp_path, text), make_task(tmp_path, text)
+    assert split_rows(task.batches(5, 0, 1)) == split_rows(same_task.batches(5, 0, 1))
     hidden: dict[int, list[dict[int, int]]] = {}
     for step in range(2 * len(task.rows) // 16):
         numbers, _ = task.plan.rows(step)

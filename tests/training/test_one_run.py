@@ -125,8 +125,8 @@ def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load_model(out / "best").card.step == 3
     monkeypatch.undo()
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    whole = train(tiny_recipe(tmp_path), tmp_path / "whole", quiet=True)
-    assert weights(train(tiny_recipe(tmp_path), out, quiet=True)) == weights(whole)
+    uninterrupted_run = train(tiny_recipe(tmp_path), tmp_path / "whole", quiet=True)
+    assert weights(train(tiny_recipe(tmp_path), out, quiet=True)) == weights(uninterrupted_run)
 
 
 def test_a_bad_gradient_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,19 +152,19 @@ def test_every_precision_learns(
     tmp_path: Path, finished_run: Callable[[str], Path], family: str, precision: str
 ) -> None:
     out = train(TINY[family](tmp_path, precision=precision), tmp_path / "run", quiet=True)
-    whole, half = figures(finished_run(family)), figures(out)
-    losses = [y for _, y in half["train/loss"]]
+    fp32_figures, half_figures = figures(finished_run(family)), figures(out)
+    losses = [y for _, y in half_figures["train/loss"]]
     assert losses[-1] < losses[0] - 0.05
-    assert losses == pytest.approx([y for _, y in whole["train/loss"]], rel=0.03)
+    assert losses == pytest.approx([y for _, y in fp32_figures["train/loss"]], rel=0.03)
     # Clipping follows unscaling, so the norm is as large as in fp32.
-    assert half["grad_norm"][0][1] == pytest.approx(whole["grad_norm"][0][1], rel=0.05)
+    assert half_figures["grad_norm"][0][1] == pytest.approx(fp32_figures["grad_norm"][0][1], rel=0.05)
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
 
 @pytest.mark.slow
 def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
     muon = {"kind": "muon", "lr": 0.05, "adam_lr": 0.01}
-    whole, half = (
+    fp32_losses, bf16_losses = (
         [
             y
             for _, y in figures(train(TINY["pairs"](tmp_path, optimizer=muon, precision=precision), out, quiet=True))[
@@ -173,8 +173,8 @@ def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
         ]
         for precision, out in (("fp32", tmp_path / "whole"), ("bf16", tmp_path / "half"))
     )
-    assert half == pytest.approx(whole, rel=0.01)
-    assert half[-1] < half[0] - 0.3
+    assert bf16_losses == pytest.approx(fp32_losses, rel=0.01)
+    assert bf16_losses[-1] < bf16_losses[0] - 0.3
 
 
 @pytest.mark.slow

@@ -155,12 +155,12 @@ def test_muon_equals_torch_except_for_precision() -> None:
     ours, theirs = nn.Parameter(torch.randn(12, 8)), nn.Parameter(torch.zeros(12, 8))
     theirs.data.copy_(ours.data)
     before = ours.detach().clone()
-    mine = MuonAdamW([{"params": [ours], "muon": True, "lr": 0.1, "momentum": 0.95, "weight_decay": 0.1}])
+    optimizer = MuonAdamW([{"params": [ours], "muon": True, "lr": 0.1, "momentum": 0.95, "weight_decay": 0.1}])
     torch_optimizer = torch.optim.Muon([theirs], lr=0.1, momentum=0.95, weight_decay=0.1)
     for _ in range(3):
         ours.grad = torch.randn(12, 8)
         theirs.grad = ours.grad.clone()
-        mine.step()
+        optimizer.step()
         torch_optimizer.step()
     update, torch_update = ((p.detach() - before).flatten() for p in (ours, theirs))
     assert torch.cosine_similarity(update, torch_update, dim=0) > 0.999
@@ -172,12 +172,15 @@ def test_vectors_use_adamw_of_torch() -> None:
     start = [torch.randn(shape) for shape in shapes]
     ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
     settings = {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}
-    mine, torch_optimizer = MuonAdamW([{"params": ours, **settings}]), torch.optim.AdamW(theirs, **settings, fused=True)
+    optimizer, torch_optimizer = (
+        MuonAdamW([{"params": ours, **settings}]),
+        torch.optim.AdamW(theirs, **settings, fused=True),
+    )
     for _ in range(5):
         for a, b in zip(ours, theirs, strict=True):
             a.grad = torch.randn_like(a)
             b.grad = a.grad.clone()
-        mine.step()
+        optimizer.step()
         torch_optimizer.step()
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)

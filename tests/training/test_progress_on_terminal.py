@@ -18,28 +18,28 @@ pytestmark = pytest.mark.slow
 
 def terminal_output(folder: Path, *, lines: int = 40, term: str = "xterm-256color") -> str:
     """Return all output of a training on a terminal with this number of lines."""
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 90, 0, 0))
+    our_end, program_end = os.openpty()
+    fcntl.ioctl(program_end, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 90, 0, 0))
 
     def work() -> None:
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             os.environ.pop(name, None)
         os.environ["TERM"] = term
         for number in (0, 2):
-            os.dup2(theirs, number)
+            os.dup2(program_end, number)
         sys.stderr = os.fdopen(2, "w", closefd=False)
         train(tiny_recipe(folder, max_steps=6, validate_every=2, log_every=1), folder / "run")
         sys.stderr.flush()
 
     training, output_bytes = child(work), b""
-    os.close(theirs)
+    os.close(program_end)
     while True:
         try:
-            part = os.read(ours, 65536)
+            part = os.read(our_end, 65536)
         except OSError:  # the other end is closed
             break
         output_bytes += part
-    os.close(ours)
+    os.close(our_end)
     assert exit_code(training) == 0, output_bytes.decode()
     return output_bytes.decode()
 

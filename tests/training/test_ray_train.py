@@ -38,5 +38,5 @@ def test_workers_are_ranks(tmp_path: Path) -> None:
             env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False,
         )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
-    whole = train(recipe, tmp_path / "whole", quiet=True)
-    assert weights(tmp_path / "run") == weights(whole)
+    single_run = train(recipe, tmp_path / "whole", quiet=True)
+    assert weights(tmp_path / "run") == weights(single_run)

@@ -106,9 +106,9 @@ def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None
     run("later", max_steps=8)
     run("later", reshard_after_forward=False)
     for folder in ("best", "last"):
-        whole, *other_states = (
+        expected, *other_states = (
             load_model(tmp_path / out / folder).model.state_dict() for out in ("whole", "kept", "later")
         )
         for state in other_states:
-            for name in whole:
-                torch.testing.assert_close(state[name], whole[name], atol=1e-3, rtol=0)
+            for name in expected:
+                torch.testing.assert_close(state[name], expected[name], atol=1e-3, rtol=0)

@@ -200,13 +200,13 @@ def test_an_adapter_learns_little_and_keeps_little(tmp_path: Path) -> None:
     run = train(tiny_recipe(tmp_path, max_steps=3), tmp_path / "run", quiet=True)
     recipe_file = tmp_path / "own.yaml"
     recipe_file.write_text(write_yaml(tiny_recipe(tmp_path)))
-    whole = tercet.plan(recipe_file, pretrained=run)
-    lora = tercet.plan(recipe_file, pretrained=run, changes={"adapter": {"kind": "lora", "rank": 2}})
-    assert lora.trainable == 2 * 2 * 2 * 16  # two layers of one block, two matrices each
-    assert lora.parameters == whole.parameters + lora.trainable
-    assert lora.memory[0].gradients == 4 * lora.trainable
-    assert lora.memory[0].optimizer < whole.memory[0].optimizer
-    assert whole.flops_per_token > lora.flops_per_token > whole.flops_per_token * 2 // 3
+    full_plan = tercet.plan(recipe_file, pretrained=run)
+    lora_plan = tercet.plan(recipe_file, pretrained=run, changes={"adapter": {"kind": "lora", "rank": 2}})
+    assert lora_plan.trainable == 2 * 2 * 2 * 16  # two layers of one block, two matrices each
+    assert lora_plan.parameters == full_plan.parameters + lora_plan.trainable
+    assert lora_plan.memory[0].gradients == 4 * lora_plan.trainable
+    assert lora_plan.memory[0].optimizer < full_plan.memory[0].optimizer
+    assert full_plan.flops_per_token > lora_plan.flops_per_token > full_plan.flops_per_token * 2 // 3
 
 
 @pytest.mark.slow

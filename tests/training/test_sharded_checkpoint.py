@@ -60,9 +60,9 @@ def test_every_machine_resumes_from_shards(machines: tuple[str, ...], tmp_path: 
     """A checkpoint of two ranks gives the same weights on one rank and as shards on two or four ranks."""
     settings: dict[str, Any] = {"max_steps": 6, "schedule": "constant", "validate_every": 6}
     partial_run = tmp_path / "begun"
-    dies = dies_at_rename(1, after=True, name=CHECKPOINT)
+    die = dies_at_rename(1, after=True, name=CHECKPOINT)
     assert (
-        start(tmp_path, "text", "fsdp on 2", partial_run, save_every=2, prepare=dies, **settings).wait()
+        start(tmp_path, "text", "fsdp on 2", partial_run, save_every=2, prepare=die, **settings).wait()
         == -signal.SIGKILL
     )
     assert not json.loads((partial_run / "run.json").read_text())["finished"]

@@ -80,10 +80,12 @@ def test_a_plan_counts_what_a_device_has(family: str, tmp_path: Path) -> None:
     plan = plan_run("tiny", recipe)
     assert plan.vocabulary_at_most is not None
     sized_recipe = replace(recipe, model=replace(recipe.model, vocab_size=max(plan.vocabulary_at_most.values())))
-    whole, part = (sum(p.numel() for p in build(r.model).parameters()) for r in (sized_recipe, rank_part(sized_recipe)))
+    n_parameters, n_part = (
+        sum(p.numel() for p in build(r.model).parameters()) for r in (sized_recipe, rank_part(sized_recipe))
+    )
     assert plan.strategy == "tp"
-    assert plan.parameters == whole
-    assert plan.memory[0].weights == 4 * part
+    assert plan.parameters == n_parameters
+    assert plan.memory[0].weights == 4 * n_part
     assert plan.batch == plan.micro_batch * plan.micro_batches
 
 

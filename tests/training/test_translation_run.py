@@ -35,7 +35,7 @@ def make_task(folder: Path, changes: dict[str, Any] | None = None, /, **training
 
 
 @pytest.fixture(scope="module")
-def by_hand(finished_run: FinishedRun) -> list[Step]:
+def expected_steps(finished_run: FinishedRun) -> list[Step]:
     return list(steps_by_hand(make_task(finished_run("pairs").parent)))
 
 
@@ -50,11 +50,15 @@ def load_run_model(run: Path, folder: str) -> tuple[EncoderDecoder, TrainedModel
     return trained_model.model.eval(), trained_model
 
 
-def test_training_figures_are_those_of_the_steps(finished_run: FinishedRun, by_hand: list[Step]) -> None:
+def test_training_figures_are_those_of_the_steps(finished_run: FinishedRun, expected_steps: list[Step]) -> None:
     out = finished_run("pairs")
     columns = figures(out)
-    assert [y for _, y in columns["train/loss"]] == pytest.approx([float(s.loss.mean) for s in by_hand], rel=1e-7)
-    assert [y for _, y in columns["train/nll"]] == pytest.approx([float(s.loss.plain_mean) for s in by_hand], rel=1e-7)
+    assert [y for _, y in columns["train/loss"]] == pytest.approx(
+        [float(s.loss.mean) for s in expected_steps], rel=1e-7
+    )
+    assert [y for _, y in columns["train/nll"]] == pytest.approx(
+        [float(s.loss.plain_mean) for s in expected_steps], rel=1e-7
+    )
     assert all(abs(x - y) > 1e-4 for (_, x), (_, y) in zip(columns["train/loss"], columns["train/nll"], strict=True))
     assert columns["epoch"] == [(step, pytest.approx((step - 1) * 3 / 11)) for step in range(1, 13)]
     rates = [0.06 * min(step / 2, (2 / step) ** 0.5) for step in range(1, 13)]

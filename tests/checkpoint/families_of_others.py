@@ -171,6 +171,15 @@ FAMILIES = {
             }
         ),
     ),
+    "Arcee": Family(
+        name="Arcee", written_as="Arcee",
+        settings=llama_like(
+            lambda drawn: {
+                "attention_bias": drawn.random() < 0.3, "mlp_bias": drawn.random() < 0.3,
+                "hidden_act": drawn.choice(["relu2", "silu"]),
+            }
+        ),
+    ),
     "BERT": Family(
         name="Bert", written_as="Bert", heads=HEADS,
         settings=bert_like(lambda rng: {"hidden_act": rng.choice(["gelu", "relu", "gelu_new"])}),

@@ -37,7 +37,8 @@ def gpt2(seed: int = 0, stack: dict[str, Any] | None = None, **changes: Any) -> 
     return shaken(DecoderOnly(spec(replace(GPT2, **(stack or {})), **changes), seed=seed), seed)
 
 
-def random_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
+def random_llama(seed: int, *, biased: bool = False, **features: Any) -> DecoderOnly:
+    """Return a random Llama, with other features of its stack."""
     draw = random.Random(seed)
     heads, tied = draw.choice([1, 2, 3, 4, 6]), draw.random() < 0.5
     stack: dict[str, Any] = {
@@ -45,6 +46,7 @@ def random_llama(seed: int, *, biased: bool = False) -> DecoderOnly:
         "d_model": heads * 6, "d_head": draw.choice([None, 4, 10]), "n_layers": draw.choice([1, 2, 3]),
         "d_ff": draw.choice([None, 31]), "position": Rotary(base=draw.choice([10_000.0, 37.0, 500_000.0])),
         "norm_eps": draw.choice([1e-6, 1e-5, 1e-3]), "bias": biased,
+        **features,
     }  # fmt: skip
     return llama(
         seed, stack, max_len=draw.choice([37, 64]), pad_vocab_to=draw.choice([1, 64]), tie_embeddings=tied,

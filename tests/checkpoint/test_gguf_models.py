@@ -60,6 +60,31 @@ def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch
     assert furthest(model, theirs) < 1e-4
 
 
+@pytest.mark.parametrize("seed", seeds(20, fast=2))
+def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drawn_llama(seed, qk_norm=True)
+    file = taken_out(tmp_path, model)
+    theirs = opened_by_theirs(file, monkeypatch, head_dim=model.spec.stack.head_width)
+    assert type(theirs).__name__ == "Qwen3ForCausalLM"
+    assert furthest(model, theirs) < 1e-4
+    twice(tmp_path / "again", model)
+
+
+@pytest.mark.parametrize("seed", seeds(12, fast=2))
+def test_arcee_is_read_back(seed: int, tmp_path: Path) -> None:
+    """`transformers` does not read these files; the log has the comparison with llama.cpp."""
+    model = drawn_llama(seed, gated=False, activation="relu_squared")
+    file = taken_out(tmp_path, model)
+    assert GgufFile(file).settings["general.architecture"] == "arcee"
+    assert furthest(model, load_model(file).model) < 1e-5
+    twice(tmp_path / "again", model)
+
+
+def test_embedding_norm_is_in_the_table(tmp_path: Path) -> None:
+    model = llama(embedding_norm=True, tie_embeddings=True)
+    assert furthest(model, load_model(taken_out(tmp_path, model)).model) < 1e-5
+
+
 @pytest.mark.parametrize("seed", seeds(12, fast=3))
 def test_round_trip_is_bitwise_identical(seed: int, tmp_path: Path) -> None:
     check_round_trip(tmp_path, (random_llama(seed, biased=seed % 3 == 0), random_gpt2(seed))[seed % 2])
@@ -119,7 +144,7 @@ def edit_file(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"general.architecture": "mamba"}, r"architecture is 'mamba'; supported: 'llama', 'gpt2'"),
+        ({"general.architecture": "mamba"}, r"architecture is 'mamba'; supported: 'llama', 'qwen3', 'arcee', 'gpt2'"),
         ({"general.architecture": None}, r"architecture is None"),
         ({"llama.block_count": 3}, r"llama\.block_count is 3, but there are 2 blocks"),
         ({"llama.block_count": 4_000_000_000}, r"block_count is 4000000000, but there are 2 blocks"),
@@ -208,7 +233,15 @@ def test_frequency_factors_of_one_are_ignored(plain: Path, tmp_path: Path) -> No
     [
         (llama(0, {"activation": "gelu_tanh"}), r"gelu_tanh, which Llama of llama\.cpp does not support; .*silu"),
         (gpt2(0, {"activation": "gelu"}), r"gelu, which GPT-2 of llama\.cpp does not support; .*gelu_tanh can"),
-        (llama(0, {"qk_norm": True}), r"stack\.qk_norm is true"),
+        (
+            llama(0, {"qk_norm": True, "gated": False, "activation": "relu_squared"}),
+            r"stack\.activation is relu_squared and stack\.gated is false, which Qwen3 of llama\.cpp",
+        ),
+        (llama(0, {"qk_norm": True, "bias": True}), r"stack\.bias\.feedforward is true, which Qwen3"),
+        (
+            llama(0, {"gated": False, "activation": "relu_squared", "bias": True}),
+            r"stack\.bias\.qkv is true, stack\.bias\.out is true and stack\.bias\.feedforward is true, which Arcee",
+        ),
         (llama(0, {"position": Rotary(share=0.67)}), r"stack\.position\.share is 0\.67"),
         (gpt2(0, {"position": ALiBi()}), r"stack\.position is alibi"),
         (gpt2(0, {"placement": "branch"}), r"stack\.placement is branch"),

@@ -55,6 +55,7 @@ T5 = (
 )  # fmt: skip
 USED = {
     "llama": (*LLAMA, "attention_bias", "mlp_bias"),
+    "arcee": (*LLAMA, "attention_bias", "mlp_bias"),
     "mistral": (*LLAMA, "sliding_window"),
     "qwen2": (*LLAMA, *WINDOW_KEYS),
     "qwen3": (*LLAMA, *WINDOW_KEYS, "attention_bias"),

@@ -1,17 +1,21 @@
 """Checks of whether a format supports a model, and conversions of models for export.
 
 Some variants equal another variant with special weights, and are exported as that one: a missing bias becomes a bias of
-zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. Rows
-without an id are dropped. Other unsupported features are rejected; the message contains their keys and the supported
+zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. A norm of
+the embeddings becomes a table of normalized embeddings, since without added positions it only depends on the token; the
+logits then need a separate matrix. ReLU(x)^2 without a gate becomes ReLU(x) with the gate x. Rows without an id are
+dropped. Other unsupported features are rejected; the message contains their keys and the supported
 values. Dropout only matters in training. If a format has fewer dropout rates than the model, one of the model's rates
 is written for several.
 """
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.weights import own_tensors
@@ -136,17 +140,42 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
         equivalent = build(spec)
     tensors = model.state_dict()
     for name, tensor in own_tensors(equivalent).items():
-        if name in tensors:
+        if name == "embedding.weight" and model.spec.embedding_norm and not spec.embedding_norm:
+            tensor.copy_(_normalized_embeddings(model)[: len(tensor)] / _scale(equivalent, name))
+        elif name in tensors:
             tensor.copy_(
                 tensors[name][: len(tensor)]
             )  # without rows that pad the vocabulary, and without positions that are never used
             tensor.mul_(_scale(model, name) / _scale(equivalent, name))
+        elif ".feedforward.gate." in name:
+            tensor.copy_(tensors[name.replace(".gate.", ".up.")])
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             position_table = model.stack.position.embed(torch.arange(len(tensor))[None])
             tensor.copy_(torch.zeros_like(tensor) if position_table is None else position_table[0])
         else:
             tensor.zero_()
     return cast("Model", equivalent.eval())
+
+
+def gate_squared_relu(stack: StackSpec) -> StackSpec:
+    """Return the spec of an equivalent stack with a gate, if the activation is ReLU squared without one."""
+    is_squared = stack.activation == "relu_squared" and not stack.gated
+    return replace(stack, activation="relu", gated=True) if is_squared else stack
+
+
+def fold_embedding_norm(spec: DecoderOnlySpec) -> DecoderOnlySpec:
+    """Return the spec of an equivalent model without a norm of the embeddings; the logits get a separate matrix.
+
+    No position may be added to the embeddings.
+    """
+    return replace(spec, embedding_norm=False, tie_embeddings=False) if spec.embedding_norm else spec
+
+
+def _normalized_embeddings(model: AnyModel) -> Tensor:
+    """Return the embedding of each id (V, D) after the norm of the embeddings."""
+    assert not isinstance(model, EncoderDecoder)
+    weight = model.embedding.weight
+    return model.stack.embedding_norm(model.embedding(torch.arange(len(weight), device=weight.device)))
 
 
 def _scale(model: AnyModel, name: str) -> float:

@@ -1,9 +1,9 @@
-"""Import and export of Llama and GPT-2 in llama.cpp's format, which is converted to or from that of `transformers`.
+"""Import and export of GPT-2, Llama, Qwen3 and Arcee in the format of llama.cpp, by way of that of `transformers`.
 
-The names and two layouts differ. Queries and keys of a Llama rotate in pairs (i, i + K/2) in Tercet and `transformers`,
-and in pairs (2i, 2i + 1) in llama.cpp, so the rows of their matrices are reordered. Matrices of a GPT-2 are stored as
-(out, in), and in `transformers` as (in, out). The activation is not stored: it is SiLU for Llama, and the tanh
-approximation of GELU for GPT-2. The sizes in the settings must agree with the shapes of the tensors.
+The names and two layouts differ. Queries and keys of a Llama or Arcee rotate in pairs (i, i + K/2) in Tercet and
+`transformers`, and in pairs (2i, 2i + 1) in llama.cpp, so the rows of their matrices are reordered. Matrices of a GPT-2
+are stored as (out, in), and in `transformers` as (in, out). The activation is not stored: `ACTIVATION` lists that of
+each architecture. The sizes in the settings must agree with the shapes of the tensors.
 """
 
 import math
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tercet.checkpoint.foreign.config_keys import ACTIVATION_NAMES
 from tercet.checkpoint.foreign.features import check_features
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_settings import check_settings
@@ -26,24 +27,32 @@ from tercet.checkpoint.weights import first_names
 from tercet.config import Plain, UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
 from tercet.nn import Rotary
+from tercet.nn.specs import Activation
 
-Architecture = Literal["llama", "gpt2"]
+Architecture = Literal["llama", "qwen3", "arcee", "gpt2"]
 
+LLAMA_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.N.input_layernorm": "blk.N.attn_norm",
+    "model.layers.N.self_attn.q_proj": "blk.N.attn_q",
+    "model.layers.N.self_attn.k_proj": "blk.N.attn_k",
+    "model.layers.N.self_attn.v_proj": "blk.N.attn_v",
+    "model.layers.N.self_attn.o_proj": "blk.N.attn_output",
+    "model.layers.N.post_attention_layernorm": "blk.N.ffn_norm",
+    "model.layers.N.mlp.up_proj": "blk.N.ffn_up",
+    "model.layers.N.mlp.down_proj": "blk.N.ffn_down",
+}
+GATE = {"model.layers.N.mlp.gate_proj": "blk.N.ffn_gate"}
+QK_NORMS = {
+    "model.layers.N.self_attn.q_norm": "blk.N.attn_q_norm",
+    "model.layers.N.self_attn.k_norm": "blk.N.attn_k_norm",
+}
 NAMES: dict[Architecture, dict[str, str]] = {
-    "llama": {
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "model.layers.N.input_layernorm": "blk.N.attn_norm",
-        "model.layers.N.self_attn.q_proj": "blk.N.attn_q",
-        "model.layers.N.self_attn.k_proj": "blk.N.attn_k",
-        "model.layers.N.self_attn.v_proj": "blk.N.attn_v",
-        "model.layers.N.self_attn.o_proj": "blk.N.attn_output",
-        "model.layers.N.post_attention_layernorm": "blk.N.ffn_norm",
-        "model.layers.N.mlp.gate_proj": "blk.N.ffn_gate",
-        "model.layers.N.mlp.up_proj": "blk.N.ffn_up",
-        "model.layers.N.mlp.down_proj": "blk.N.ffn_down",
-    },
+    "llama": LLAMA_NAMES | GATE,
+    "qwen3": LLAMA_NAMES | GATE | QK_NORMS,
+    "arcee": LLAMA_NAMES,
     "gpt2": {
         "transformer.wte": "token_embd",
         "transformer.wpe": "position_embd",
@@ -59,8 +68,15 @@ NAMES: dict[Architecture, dict[str, str]] = {
 }
 TRANSPOSED_WEIGHTS = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
 BIAS_LAYERS = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
-ACTIVATION = {"llama": "silu", "gpt2": "gelu_tanh"}
-TITLES = {"llama": "Llama", "gpt2": "GPT-2"}
+ACTIVATION: dict[Architecture, Activation] = {
+    "llama": "silu",
+    "qwen3": "silu",
+    "arcee": "relu_squared",
+    "gpt2": "gelu_tanh",
+}
+TITLES = {"llama": "Llama", "qwen3": "Qwen3", "arcee": "Arcee", "gpt2": "GPT-2"}
+INTERLEAVED = ("llama", "arcee")  # architectures whose queries and keys rotate in pairs (2i, 2i + 1)
+WITHOUT_BIASES = ("qwen3", "arcee")  # llama.cpp reads no biases of their linear layers
 FREQUENCIES = "rope_freqs.weight"
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
@@ -76,10 +92,10 @@ def from_gguf(file: GgufFile, *, n_ids: int) -> DecoderOnly:
         UserError: If the architecture or a feature is not supported, or the file is incomplete.
     """
     description = _describe(file)
-    if description.kind == "llama":
-        config = _config_of_llama(description)
-        return from_llama(config, _state_of_llama(description, config), n_ids=n_ids)
-    return from_gpt2(_config_of_gpt2(description), _state_of_gpt2(description), n_ids=n_ids)
+    if description.kind == "gpt2":
+        return from_gpt2(_config_of_gpt2(description), _state_of_gpt2(description), n_ids=n_ids)
+    config = _config_of_llama(description)
+    return from_llama(config, _state_of_llama(description, config), n_ids=n_ids)
 
 
 def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
@@ -91,35 +107,51 @@ def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
         UserError: If the architecture or a feature is not supported, or the file is incomplete.
     """
     description = _describe(file)
-    if description.kind == "llama":
-        return llama_spec(_config_of_llama(description), {}, n_ids=n_ids)
-    return gpt2_spec(_config_of_gpt2(description), {}, n_ids=n_ids)
+    if description.kind == "gpt2":
+        return gpt2_spec(_config_of_gpt2(description), {}, n_ids=n_ids)
+    return llama_spec(_config_of_llama(description), {}, n_ids=n_ids)
 
 
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return settings and tensors of a GGUF file for a model; the inverse of `from_gguf`.
 
-    A model with rotary positions is written as a Llama, any other one as a GPT-2.
+    A model with rotary positions is written as a Qwen3 if queries and keys are normalized, as an Arcee if the
+    feed-forward network has no gate, otherwise as a Llama; any other model is written as a GPT-2.
 
     Raises:
         UserError: If this architecture does not support a feature of the model; the feature is named.
     """
-    kind: Architecture = "llama" if isinstance(model.spec.stack.position, Rotary) else "gpt2"
-    config, state = to_llama(model, "llama") if kind == "llama" else to_gpt2(model)
-    activation = ("stack.activation", model.spec.stack.activation, [ACTIVATION[kind]])
-    check_features(f"{TITLES[kind]} of llama.cpp", [activation])
+    kind, stack = _nearest(model.spec), model.spec.stack
+    config, state = to_gpt2(model) if kind == "gpt2" else to_llama(model, kind)
+    biases = ("qkv", "out", "feedforward") if kind in WITHOUT_BIASES else ()
+    features = [
+        ("stack.activation", stack.activation, [ACTIVATION[kind]]),
+        ("stack.gated", stack.gated, [kind in ("llama", "qwen3")]),
+        *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in biases),
+    ]
+    check_features(f"{TITLES[kind]} of llama.cpp", features)
     tensors = {foreign_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
-    if kind == "llama":
+    if kind == "gpt2":
+        tensors = {name: tensor.T if name.endswith(TRANSPOSED_WEIGHTS) else tensor for name, tensor in tensors.items()}
+        settings = _settings_of_gpt2(config)
+    else:
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
         tensors = {
-            name: _interleave_rows(tensor, heads[part]) if (part := _part(name)) in heads else tensor
+            name: _interleave_rows(tensor, heads[part])
+            if kind in INTERLEAVED and (part := _part(name)) in heads
+            else tensor
             for name, tensor in tensors.items()
         }
         settings = _settings_of_llama(config)
-    else:
-        tensors = {name: tensor.T if name.endswith(TRANSPOSED_WEIGHTS) else tensor for name, tensor in tensors.items()}
-        settings = _settings_of_gpt2(config)
     return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
+
+
+def _nearest(spec: DecoderOnlySpec) -> Architecture:
+    if not isinstance(spec.stack.position, Rotary):
+        return "gpt2"
+    if spec.stack.qk_norm:
+        return "qwen3"
+    return "llama" if spec.stack.gated else "arcee"
 
 
 @dataclass(frozen=True)
@@ -233,7 +265,7 @@ def _config_of_llama(description: _Description) -> Plain:
         for part, names in BIAS_LAYERS.items()
     }
     return {
-        "model_type": "llama",
+        "model_type": description.kind,
         "vocab_size": n_rows,
         "max_position_embeddings": description.read_int("context_length"),
         "hidden_size": width,
@@ -242,7 +274,7 @@ def _config_of_llama(description: _Description) -> Plain:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "hidden_act": ACTIVATION["llama"],
+        "hidden_act": ACTIVATION_NAMES[ACTIVATION[description.kind]],
         "rms_norm_eps": description.read_float("attention.layer_norm_rms_epsilon"),
         "rope_theta": description.read_float("rope.freq_base", 10_000.0),
         "tie_word_embeddings": "output.weight" not in description.file.locations,
@@ -252,7 +284,8 @@ def _config_of_llama(description: _Description) -> Plain:
 
 def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tensor]:
     state, transformers_names, head_dim = description.state(), description.transformers_names(), config["head_dim"]
-    for part, n in (("q_proj", config["num_attention_heads"]), ("k_proj", config["num_key_value_heads"])):
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for part, n in heads.items() if description.kind in INTERLEAVED else ():
         for name in [name for name in state if f".{part}." in name]:
             if len(state[name]) != n * head_dim or head_dim % 2:
                 raise UserError(
@@ -261,6 +294,8 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
             state[name] = _deinterleave_rows(state[name], n)
     for part, names in BIAS_LAYERS.items():  # some files lack one of the four biases of attention, which is then zero
         for name in names if config[f"{part}_bias"] else ():
+            if f"blk.N.{name}" not in transformers_names:
+                continue
             for number in range(config["num_hidden_layers"]):
                 bias_name = foreign_name(f"blk.{number}.{name}.bias", transformers_names)
                 state.setdefault(bias_name, torch.zeros(len(state[bias_name.removesuffix("bias") + "weight"])))
@@ -268,12 +303,13 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
 
 
 def _check_rotation(description: _Description) -> None:
-    scaling_type = description.file.settings.get("llama.rope.scaling.type", "none")
-    if scaling_type != "none" or "llama.rope.scale_linear" in description.file.settings:
+    kind = description.kind
+    scaling_type = description.file.settings.get(f"{kind}.rope.scaling.type", "none")
+    if scaling_type != "none" or f"{kind}.rope.scale_linear" in description.file.settings:
         raise UserError(f"its rotation is scaled ({scaling_type}), which Tercet does not support")
     if FREQUENCIES in description.file.locations and not bool((description.file.tensor(FREQUENCIES) == 1).all()):
         raise UserError("its rotation is scaled (rope_freqs), which Tercet does not support")
-    if description.file.settings.get("llama.expert_count", 0):
+    if description.file.settings.get(f"{kind}.expert_count", 0):
         raise UserError("it is a mixture of experts, which Tercet does not support")
 
 

@@ -13,12 +13,13 @@ from tercet.config import UserError
 from tercet.messages import print_note, show
 
 SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
+LLAMA = (
+    *SIZES, "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
+    "rope.scale_linear", "expert_count",
+)  # fmt: skip
 USED = {
-    "llama": (
-        *SIZES, "attention.head_count_kv", "attention.key_length", "attention.value_length",
-        "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
-        "rope.scale_linear", "expert_count",
-    ),
+    **dict.fromkeys(("llama", "qwen3", "arcee"), LLAMA),
     "gpt2": (*SIZES, "attention.layer_norm_epsilon"),
 }  # fmt: skip
 IRRELEVANT = {
@@ -60,7 +61,7 @@ def check_settings(settings: Mapping[str, Any], kind: str) -> None:
 
     Args:
         settings: Values by key.
-        kind: Architecture, which is the prefix of its keys: "llama" or "gpt2".
+        kind: Architecture, which is the prefix of its keys, such as "llama".
 
     Raises:
         UserError: If the file is not a model, or an unlisted key of the architecture is set (not false, 0 or empty);

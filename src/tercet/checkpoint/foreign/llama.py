@@ -7,6 +7,7 @@ Their architecture is that of the preset "llama", with these additions:
     Qwen2     Yang et al. (2024); biases on queries, keys and values
     Qwen3     Yang et al. (2025); norms on the queries and keys of each head
     Gemma     Mesnard et al. (2024); scaled embeddings, GELU by tanh, and norms that multiply by 1 + weight
+    Arcee     Arcee AI (2025); ReLU squared without a gate
 
 `FAMILIES` contains their differences, by model_type. If the window is shorter than the maximum length, the maximum
 length is reduced to the window, since up to this length each token attends to all previous ones. Scaled rotations
@@ -37,6 +38,8 @@ from tercet.checkpoint.foreign.features import (
     feature_of_width,
     features_of_stack,
     features_of_vocabulary,
+    fold_embedding_norm,
+    gate_squared_relu,
     rewrite_model,
 )
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
@@ -80,6 +83,7 @@ class Family:
         qkv_bias, out_bias, feedforward_bias: True if these linear layers have biases; or the config key that enables
             them.
         qk_norm: If True, the queries and keys of each head are normalized.
+        gated: If True, the feed-forward network has a gate.
         divisible_width: If True, d_model must be a multiple of n_heads, whatever the width of a head.
         head_dim: Default width of a head; None for d_model / n_heads.
         window: True if attention has a sliding window; or the config key that enables it.
@@ -94,6 +98,7 @@ class Family:
     out_bias: Switch = False
     feedforward_bias: Switch = False
     qk_norm: bool = False
+    gated: bool = True
     divisible_width: bool = False
     head_dim: int | None = None
     window: Switch = False
@@ -122,6 +127,10 @@ FAMILIES = {
     "gemma": Family(
         kind="Gemma", qkv_bias="attention_bias", out_bias="attention_bias", head_dim=256, norm_offset=1.0,
         scale_embedding=True, tie_embeddings=True, renamed_activations={"gelu": "gelu_pytorch_tanh"},
+    ),
+    "arcee": Family(
+        kind="Arcee", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias", gated=False,
+        divisible_width=True,
     ),
 }  # fmt: skip
 
@@ -175,13 +184,20 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     Raises:
         UserError: If the type does not support a feature of the model; the feature is named.
     """
-    spec, stack = model.spec, model.spec.stack
+    spec = fold_embedding_norm(model.spec)
     model_type = _nearest(spec) if model_type is None else model_type
     family = FAMILIES[model_type]
+    stack = gate_squared_relu(spec.stack) if family.gated else spec.stack
     position = stack.position if isinstance(stack.position, Rotary) else Rotary()
     features = [
         *features_of_stack(
-            "stack", stack, placement="pre", positions=["rotary"], norm="rms", gated=True, qk_norm=family.qk_norm
+            "stack",
+            stack,
+            placement="pre",
+            positions=["rotary"],
+            norm="rms",
+            gated=family.gated,
+            qk_norm=family.qk_norm,
         ),
         ("stack.position.share", position.share, [1.0]),
         *_features_of_family(stack, family),
@@ -203,6 +219,8 @@ def _nearest(spec: DecoderOnlySpec) -> str:
     stack, biases = spec.stack, spec.stack.biases
     if stack.qk_norm:
         return "qwen3"
+    if not stack.gated:
+        return "arcee"
     if spec.scale_embedding and spec.tie_embeddings:
         return "gemma"
     only_qkv = biases.qkv and not biases.out and not biases.feedforward
@@ -281,7 +299,7 @@ def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
             activation=read_activation(
                 {"hidden_act": family.renamed_activations.get(activation, activation)}, "hidden_act"
             ),
-            gated=True,
+            gated=family.gated,
             bias=_read_biases(config, family),
             qk_norm=family.qk_norm,
             dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),

@@ -85,7 +85,7 @@ def test_equivalent_forms_have_the_same_outputs(
 ) -> None:
     """A norm of the embeddings is in the table, and ReLU squared without a gate is a gated ReLU."""
     model = ours(3, stack, **spec)
-    theirs = opened_by_theirs(taken_out(tmp_path, model), transformers.AutoModelForCausalLM)
+    theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)
     assert type(theirs).__name__ == f"{kind}ForCausalLM"
     assert furthest(model, theirs) < 1e-5
     assert model.spec.embedding_norm == spec.get("embedding_norm", False)  # the original has not changed

@@ -62,27 +62,27 @@ def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = drawn_llama(seed, qk_norm=True)
-    file = taken_out(tmp_path, model)
-    theirs = opened_by_theirs(file, monkeypatch, head_dim=model.spec.stack.head_width)
+    model = random_llama(seed, qk_norm=True)
+    file = export_model(tmp_path, model)
+    theirs = load_in_transformers(file, monkeypatch, head_dim=model.spec.stack.head_width)
     assert type(theirs).__name__ == "Qwen3ForCausalLM"
     assert furthest(model, theirs) < 1e-4
-    twice(tmp_path / "again", model)
+    check_round_trip(tmp_path / "again", model)
 
 
 @pytest.mark.parametrize("seed", seeds(12, fast=2))
 def test_arcee_is_read_back(seed: int, tmp_path: Path) -> None:
     """`transformers` does not read these files; the log has the comparison with llama.cpp."""
-    model = drawn_llama(seed, gated=False, activation="relu_squared")
-    file = taken_out(tmp_path, model)
+    model = random_llama(seed, gated=False, activation="relu_squared")
+    file = export_model(tmp_path, model)
     assert GgufFile(file).settings["general.architecture"] == "arcee"
     assert furthest(model, load_model(file).model) < 1e-5
-    twice(tmp_path / "again", model)
+    check_round_trip(tmp_path / "again", model)
 
 
 def test_embedding_norm_is_in_the_table(tmp_path: Path) -> None:
     model = llama(embedding_norm=True, tie_embeddings=True)
-    assert furthest(model, load_model(taken_out(tmp_path, model)).model) < 1e-5
+    assert furthest(model, load_model(export_model(tmp_path, model)).model) < 1e-5
 
 
 @pytest.mark.parametrize("seed", seeds(12, fast=3))

@@ -11,7 +11,7 @@ import pytest
 
 import tercet
 from tercet.cli.streams import _Notes
-from tercet.messages import print_note
+from tercet.messages import counted, describe_error, print_note
 from tercet.serve.http.log import ServerLog
 
 FULL = Path("/dev/full")
@@ -69,3 +69,23 @@ def test_notes_have_one_writer() -> None:
     assert len(SOURCES) > 400
     writes = re.compile(r"file=sys\.stderr|sys\.stderr\.write")
     assert not [path for path in SOURCES if writes.search(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError(), "ValueError"),
+        (OSError("\n"), "OSError"),
+        (ValueError("\n a\nb"), "a"),
+        (ValueError("x" * 300), "x" * 200 + "..."),
+    ],
+)
+def test_error_without_a_message_is_described_by_its_class(error: Exception, text: str) -> None:
+    assert describe_error(error) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 rows are"), (1, "1 row is"), (2, "2 rows are"), (1001, "1,001 rows are")]
+)
+def test_words_agree_with_their_number(number: int, text: str) -> None:
+    assert counted(number, "row is", "rows are") == text

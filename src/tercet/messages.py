@@ -65,6 +65,16 @@ def show(value: Any) -> str:
         return f"a {type(value).__name__} too large to display"
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number and the words for its count, such as "1 text is" or "1,024 texts are"."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def describe_error(error: BaseException, max_length: int = MAX_QUOTE) -> str:
+    """Return the first line of an error's message, shortened, or the name of its class if the message is blank."""
+    return shorten(str(error).strip(), max_length) or type(error).__name__
+
+
 def shorten(text: object, max_length: int = MAX_QUOTE) -> str:
     """Return the first line of a text for a message: at most `max_length` characters, and "..." if it was cut."""
     line = str(text).partition("\n")[0]

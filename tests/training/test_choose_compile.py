@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -72,6 +73,19 @@ def test_slow_compilation_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(choosing, "clock", lambda: next(clock))
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "never"  # which saves 17.0 s
     assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=1700))[0] == "always"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [("", "RuntimeError"), (" \n", "RuntimeError"), ("\nno C compiler\nTraceback", "RuntimeError: no C compiler")],
+)
+def test_any_error_of_the_compiler_leaves_a_run_that_is_not_compiled(
+    message: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "compiled_loss", mock.Mock(side_effect=RuntimeError(message)))
+    assert choice(tiny_recipe(tmp_path, compile="auto", max_steps=5000)) == (
+        "never", f"the compiler failed: {reason}"
+    )  # fmt: skip
 
 
 def test_optimizer_time_counts_in_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

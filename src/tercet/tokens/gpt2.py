@@ -23,6 +23,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from tercet.config import UserError
 from tercet.limits import MAX_VOCABULARY_BYTES
+from tercet.messages import describe_error
 from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_text_file
 from tercet.tokens.decoding import byte_characters
@@ -62,9 +63,7 @@ def load_gpt2() -> tokenizers.Tokenizer:
     try:
         encoding = tiktoken.get_encoding(ENCODING)
     except (OSError, ValueError) as error:  # errors of requests are OSErrors; a damaged download is a ValueError
-        raise UserError(
-            f"cannot get GPT-2's vocabulary (merge ranks): {str(error).splitlines()[0]}; try again"
-        ) from None
+        raise UserError(f"cannot get GPT-2's vocabulary (merge ranks): {describe_error(error)}; try again") from None
     return from_ranks(encoding._mergeable_ranks, PATTERN, SPECIAL)  # pyright: ignore[reportPrivateUsage]
 
 

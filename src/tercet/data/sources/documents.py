@@ -44,6 +44,7 @@ from tercet.data.sources.formats import (
 from tercet.data.sources.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
 from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
 from tercet.data.sources.text_source import TextSource
+from tercet.messages import describe_error
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 PIECE = 1 << 16  # minimum characters before a cut; longer pieces encode more slowly
@@ -295,7 +296,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
         except UnicodeDecodeError:
             raise UserError(f"{path}: the column {field!r} is not UTF-8 text; write the file again") from None
         except (ArrowException, OSError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            reason = describe_error(error)
             raise UserError(f"{path} is not a complete Parquet file: {reason}; copy it again") from None
 
 

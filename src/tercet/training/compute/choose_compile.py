@@ -10,6 +10,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 
 from tercet.config import UserError
+from tercet.messages import shorten
 from tercet.models import AnyModel, stacks_of
 from tercet.training.compute.compiling import CompileMode, LossFunction, compiled_loss, is_one_graph
 from tercet.training.compute.timing import autocast, clock, median_seconds
@@ -79,13 +80,17 @@ def choose_compile(task: Task, model: AnyModel, precision: str) -> tuple[Compile
             mode = "cuda_graphs" if replayed_seconds < MAX_TIME_RATIO * compiled_seconds else mode
             why = f"{1e3 * replayed_seconds:.0f} ms per step with CUDA graphs, {why}"
     except Exception as error:  # for any error of the compiler, train without it
-        return "never", f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+        return "never", _describe_failure(error)
     finally:
         torch.compiler.reset()
         del trial
         if device.type == "cuda":
             free_unused_memory()
     return mode, why
+
+
+def _describe_failure(error: Exception) -> str:
+    return ": ".join(filter(None, ("the compiler failed", type(error).__name__, shorten(str(error).strip(), 100))))
 
 
 class _TrialSteps:

@@ -64,10 +64,24 @@ def test_invalid_lines_are_skipped_and_counted(tail: MetricsFile) -> None:
         file.write("4,what,is,this\r\n" + line(2) + line(5))
     tail.refresh()
     assert tail.column("step").tolist() == [1, 2, 3, 5]
-    assert tail.unreadable == 2
+    assert (tail.unreadable, tail.first_unreadable) == (2, 5)
+    tail.path.unlink()
+    write_metrics(tail.path, range(1, 4))  # as after a resumed run, which rewrites the file
+    tail.refresh()
+    assert (tail.unreadable, tail.first_unreadable) == (0, None)
+    with tail.path.open("a") as file:
+        file.write(line(4) + "5,what,is,this\r\n")
+    tail.refresh()
+    assert (tail.unreadable, tail.first_unreadable) == (1, 6)
+    tail.path.unlink()
+    tail.refresh()
+    assert (tail.unreadable, tail.first_unreadable) == (0, None)
     tail.path.write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="line 1: invalid line of metrics"):
-        tail.refresh()
+    for _ in range(2):
+        with pytest.raises(UserError, match="line 1: invalid line of metrics"):
+            tail.refresh()
+        with tail.path.open("a") as file:
+            file.write("3,4\n")
 
 
 @settings(max_examples=30, deadline=None)

@@ -45,11 +45,12 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.generation = self.unreadable = 0
-        self.first_unreadable: int | None = None
+        self.generation = 0
         self._forget()
 
     def _forget(self) -> None:
+        self.unreadable = 0
+        self.first_unreadable: int | None = None
         self._names: list[str] = []
         self._table = np.empty((0, 0))
         self._rows = self._read = 0
@@ -140,6 +141,7 @@ class MetricsFile:
             head, _, text = text.partition(b"\n")
             self._names = head.rstrip(b"\r").decode(errors="replace").split(",")[:METRICS_COLUMNS]
             if "step" not in self._names:
+                self._forget()  # so that the next refresh reads the file from its beginning
                 raise _not_written_by_a_run(self.path, 1)
             self._table = np.empty((0, len(self._names)))
         if text:

@@ -6,6 +6,7 @@ secondary text is paler.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_REPR = 160  # approximate maximum characters of a repr
 MAX_TEXT = 40  # maximum characters of a string within a repr
+# Name of a unit, then of its smaller unit: name, seconds, number per unit, and number per next larger unit.
+DURATION_UNITS = (("min", "s", 1, 60, 3600), ("h", "min", 60, 60, 24 * 60), ("d", "h", 3600, 24, math.inf))
 PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
 PALE = "opacity:.6"
 RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -210,24 +213,38 @@ def format_value(value: Any) -> str:
 
 def format_count(number: int) -> str:
     """Return a count with three significant digits and a decimal prefix, such as "85.1 M"."""
-    power = min((len(str(number)) - 1) // 3, len(PREFIXES) - 1)
-    return f"{number / 1000**power:.3g} {PREFIXES[power]}".strip()
+    power, value = _scale(number, base=1000, digits=3)
+    return f"{value} {PREFIXES[power]}".strip()
 
 
 def format_bytes(number: int) -> str:
     """Return a number of bytes with four significant digits and a binary prefix, such as "475.2 MiB"."""
-    power = min((max(number, 1).bit_length() - 1) // 10, len(PREFIXES) - 1)
-    return f"{number / 1024**power:.4g} {PREFIXES[power].upper()}{'iB' if power else 'B'}"
+    power, value = _scale(number, base=1024, digits=4)
+    return f"{value} {PREFIXES[power].upper()}{'iB' if power else 'B'}"
+
+
+def _scale(number: int, *, base: int, digits: int) -> tuple[int, str]:
+    """Return the power of a prefix and the number in its unit, which is below `base` after rounding if possible.
+
+    Args:
+        number: Number to scale, at least 0.
+        base: Ratio of two consecutive prefixes.
+        digits: Significant digits of the scaled number.
+    """
+    for power in range(len(PREFIXES)):
+        value = f"{number / base**power:.{digits}g}"
+        if float(value) < base:
+            return power, value
+    return len(PREFIXES) - 1, f"{number / base ** (len(PREFIXES) - 1):,.0f}"
 
 
 def format_duration(seconds: float) -> str:
     """Return a duration: below a minute in seconds, such as "0.0123 s", else in one or two units, such as "3 d 4 h"."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    first = next(i for i, (_, size) in enumerate(units) if seconds >= size)
-    (name, size), (smaller, part) = units[first], units[first + 1]
-    whole, rest = divmod(round(seconds / part), size // part)
+    short = f"{seconds:.3g}"
+    if float(short) < 60:
+        return f"{short} s"
+    name, smaller, part, ratio, _ = next(unit for unit in DURATION_UNITS if round(seconds / unit[2]) < unit[4])
+    whole, rest = divmod(round(seconds / part), ratio)
     return f"{whole:,} {name} {rest} {smaller}" if rest else f"{whole:,} {name}"
 
 

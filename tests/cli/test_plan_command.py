@@ -80,7 +80,7 @@ def test_epochs_need_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("seconds", "words"),
     [
         (0.0123, "0.0123 s"), (41, "41 s"), (60, "1 min"), (135, "2 min 15 s"), (3600, "1 h"), (8100, "2 h 15 min"),
-        (86_399.9, "24 h"), (270_000, "3 d 3 h"),
+        (86_399.9, "1 d"), (270_000, "3 d 3 h"), (59.96, "1 min"), (3599.6, "1 h"), (3661, "1 h 1 min"),
     ],
 )  # fmt: skip
 def test_durations_have_two_units(seconds: float, words: str) -> None:

@@ -2,10 +2,14 @@
 
 import io
 import json
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,7 +31,7 @@ from tercet.models import (
     model_spec,
 )
 from tercet.nn import Rotary
-from tercet.notebook import format_bytes, format_count
+from tercet.notebook import PREFIXES, format_bytes, format_count, format_duration
 
 SMALL = DecoderOnlySpec(
     vocab_size=13,
@@ -247,11 +251,53 @@ def test_a_spec_without_a_vocabulary() -> None:
         model_table(replace(SMALL, vocab_size=0))
 
 
-@pytest.mark.parametrize(("number", "words"), [(0, "0"), (999, "999"), (1000, "1 k"), (85_056_000, "85.1 M")])
+@pytest.mark.parametrize(("number", "words"), [
+    (0, "0"), (999, "999"), (1000, "1 k"), (85_056_000, "85.1 M"), (999_499, "999 k"), (999_500, "1 M"),
+    (999_999, "1 M"), (10**27 - 1, "1,000 Y"), (123 * 10**27, "123,000 Y"),
+])  # fmt: skip
 def test_short_forms_of_numbers(number: int, words: str) -> None:
     assert format_count(number) == words
 
 
-@pytest.mark.parametrize(("number", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 << 29, "1.5 GiB")])
+@pytest.mark.parametrize(("number", "words"), [
+    (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 << 29, "1.5 GiB"), ((1 << 20) - 1, "1 MiB"),
+    (1 << 93, "8,192 YiB"),
+])  # fmt: skip
 def test_short_forms_of_bytes(number: int, words: str) -> None:
     assert format_bytes(number) == words
+
+
+@pytest.mark.parametrize(
+    ("form", "base", "digits", "units"),
+    [
+        (format_count, 1000, 3, PREFIXES),
+        (format_bytes, 1024, 4, ["B", *(f"{prefix.upper()}iB" for prefix in PREFIXES[1:])]),
+    ],
+    ids=["count", "bytes"],
+)
+@given(
+    power=st.integers(0, 7), near=st.integers(-2000, 2000), factor=st.integers(1, 999) | st.sampled_from([1000, 1024])
+)
+def test_short_forms_are_below_the_next_unit_and_precise(
+    form: Callable[[int], str], base: int, digits: int, units: list[str], power: int, near: int, factor: int
+) -> None:
+    number = max(0, factor * base**power + near * max(1, base**power // 100_000))
+    value, _, unit = form(number).partition(" ")
+    assert "e" not in value
+    assert float(value) < base
+    assert float(value) * base ** units.index(unit) == pytest.approx(number, rel=0.5 * 10 ** (1 - digits) + 1e-12)
+
+
+@given(st.floats(0, 1e9))
+@example(59.96)
+@example(3599.6)
+@example(86_370.0)
+@example(86_369.9)
+@example(84_700.0)
+def test_parts_of_durations_are_below_the_next_unit(seconds: float) -> None:
+    words = format_duration(seconds).replace(",", "").split()
+    sizes, limits = {"s": 1, "min": 60, "h": 3600, "d": 86_400}, {"s": 60, "min": 60, "h": 24, "d": math.inf}
+    parts = list(zip(map(float, words[::2]), words[1::2], strict=True))
+    assert all(value < limits[unit] for value, unit in parts)
+    step = {"s": 0.05, "min": 0.5, "h": 30, "d": 1800}[parts[0][1]]
+    assert sum(value * sizes[unit] for value, unit in parts) == pytest.approx(seconds, abs=step + 1e-6)

@@ -203,4 +203,4 @@ def _describe_use(use: "RecipeUse") -> Iterator[tuple[str, str]]:
 
 
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
+    return f"{count / 1e9:,.1f} GB" if count >= 999.5e6 else f"{count / 1e6:,.0f} MB"

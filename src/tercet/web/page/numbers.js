@@ -25,11 +25,12 @@ export const counted = (value) => Math.round(value).toLocaleString("en");
 
 /** A duration. @param {number} seconds */
 export function duration(seconds) {
-  if (seconds < 60) return `${Number(seconds.toFixed(seconds < 10 ? 1 : 0))} s`;
-  const minutes = Math.floor(seconds / 60);
+  if (seconds < 59.5) return `${Number(seconds.toFixed(seconds < 10 ? 1 : 0))} s`;
+  const whole = Math.max(60, Math.floor(seconds));
+  const minutes = Math.floor(whole / 60);
   const two = (/** @type {number} */ value, /** @type {string} */ unit) =>
     value === 0 ? "" : ` ${String(value).padStart(2, "0")} ${unit}`;
-  if (minutes < 60) return `${minutes} min${two(Math.floor(seconds % 60), "s")}`;
+  if (minutes < 60) return `${minutes} min${two(whole % 60, "s")}`;
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return `${hours} h${two(minutes % 60, "min")}`;
   return `${Math.floor(hours / 24)} d${two(hours % 24, "h")}`;
@@ -45,7 +46,7 @@ export function figure(value) {
 
 /** A number for an axis label. @param {number} value */
 export function short(value) {
-  const size = Math.abs(value);
+  const size = Math.abs(Number(value.toPrecision(4))); // rounded first: 999,960 is 1M, not 1000k
   for (const [unit, name] of /** @type {[number, string][]} */ ([[1e9, "G"], [1e6, "M"], [1e3, "k"]]))
     if (size >= unit) return `${Number((value / unit).toPrecision(4))}${name}`;
   if (size !== 0 && size < 1e-3) return value.toExponential(0);

@@ -27,8 +27,9 @@ const TASKS = [
 /** @param {number} count */
 function shortCount(count) {
   if (count < 1000) return String(count);
-  const [size, unit] = count < 1e6 ? [1e3, "k"] : count < 1e9 ? [1e6, "M"] : [1e9, "B"];
-  return `${(count / size).toFixed(count < 10 * size ? 1 : 0)} ${unit}`;
+  // The next unit is used if the number would be rounded to 1,000.
+  const [size, unit] = count < 999.5e3 ? [1e3, "k"] : count < 999.5e6 ? [1e6, "M"] : [1e9, "B"];
+  return `${(count / size).toFixed(count < 9.95 * size ? 1 : 0)} ${unit}`;
 }
 
 function start() {

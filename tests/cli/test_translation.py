@@ -215,6 +215,7 @@ def test_search_settings_and_truncation_are_reported_once(run: Path) -> None:
         err,
     )
     assert run_translate([str(run), "--quiet"], stdin)[1] == ""
+    assert [run_translate([str(run), "eins", *flags], "")[1].count("\n") for flags in ([], ["--quiet"])] == [2, 0]
     rows = [json.loads(line) for line in run_translate([str(run), "--json"], stdin)[0].splitlines()]
     assert [row["truncated"] for row in rows] == [False, True]
     assert "greedy" in run_translate([str(run), "--beam", "1"], "eins")[1]

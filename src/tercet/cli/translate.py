@@ -77,7 +77,7 @@ def register(verbs: Verbs, summary: str) -> None:
     output.add_argument(
         "--json", action="store_true", help="print one JSON object per translation: source, text, score, ..."
     )
-    output.add_argument("--quiet", action="store_true", help="print no summary to stderr")
+    output.add_argument("--quiet", action="store_true", help="print no notes and no summary to stderr")
     add_batches(parser.add_argument)
     parser.add_argument(
         "--pool",
@@ -126,7 +126,7 @@ def _runs_and_text(args: argparse.Namespace) -> tuple[list[str], str | None]:
     has_space = any(character.isspace() for character in last)
     if not args.more or os.path.exists(last) or ("/" in last and not has_space):
         return words, None
-    if last != "-" and not has_space:
+    if last != "-" and not has_space and not args.quiet:
         print_note(f"tercet: no folder is named {one_line(last)}; translating it as text")
     return words[:-1], last
 

@@ -131,11 +131,26 @@ def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
         ("data look a.txt --recipe demo --tokenizer .", "pass one of"),
         ("data look a.txt --recipe dmo", "dmo"),
         ("data look a.txt b.txt c.txt", "unknown argument 'c.txt'; see `tercet data look --help`"),
-        ("data look a.txt --tokenizer a.csv", "tokenizer.json"),
+        ("data look a.txt --tokenizer a.csv", "a.csv is not a tokenizer.json: "),
+        ("data look a.txt --tokenizer a.csv", "; pass the tokenizer.json of a model"),
+        ("data look a.txt --tokenizer a.gguf", "a.gguf is not a supported GGUF file: "),
+        (
+            "data look a.txt --tokenizer a.bin",
+            "cannot read a.bin: not UTF-8 text; copy it again, or pass the path",
+        ),
+        (
+            "data look a.txt --tokenizer empty",
+            "empty has no tokenizer.json and no complete model; pass the",
+        ),
+        ("data look a.txt --tokenizer emtpy", "no such folder: emtpy; did you mean 'empty'?"),
+        ("data look a.txt --tokenizer none/x.json", "no such folder: none/x.json"),
         ("data look a.txt --encoding nonsense", "--encoding: unknown encoding 'nonsense'"),
     ],
 )
 def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    Path("a.bin").write_bytes(b"\xff\xfe\x00")
+    Path("a.gguf").write_bytes(b"nothing of this kind")
     out, err = run_command(arguments, capsys, code=2)
     assert out == ""
     assert err.count("\n") == 1

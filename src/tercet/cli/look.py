@@ -200,23 +200,33 @@ def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]
     For conversations, every model is loaded, since several files define its start and end tokens.
 
     Args:
-        name: Folder of a run, a model or prepared tokens, or path of a `tokenizer.json`.
+        name: Folder of a run, a model or prepared tokens, or path of a `tokenizer.json` or GGUF file.
         is_chat: If True, the data consists of conversations.
 
     Returns:
         The tokenizer, and for conversations the chat template of the same model, if it has one; otherwise None.
+
+    Raises:
+        UserError: If the path does not exist, is not a tokenizer and contains none, or a file is damaged.
     """
     from tercet.checkpoint.chat_template import read_chat_template
+    from tercet.checkpoint.find_model import GGUF
+    from tercet.config import UserError
     from tercet.tokens import Tokenizer
 
     folder = Path(name).expanduser()
     candidates = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
     path = next((path for path in candidates if path.is_file()), folder)
-    if (is_chat or not path.is_file()) and _is_model(folder):
+    is_gguf = folder.suffix.lower() == GGUF and folder.is_file()
+    if is_gguf or not path.exists() or ((is_chat or path.is_dir()) and _is_model(folder)):
         from tercet.checkpoint import load_model
 
         trained_model = load_model(folder)
         return trained_model.tokenizer, trained_model.chat_template if is_chat else None
+    if path.is_dir():
+        raise UserError(
+            f"{name} has no tokenizer.json and no complete model; pass the folder of a run, a model or prepared tokens"
+        )
     return Tokenizer.load(path), read_chat_template(path.parent) if is_chat else None
 
 

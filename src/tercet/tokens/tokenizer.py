@@ -163,7 +163,7 @@ class Tokenizer:
         try:
             return cls.from_json(text)
         except ValueError as error:
-            raise UserError(f"{path} is not a tokenizer.json of the tokenizers library: {error}") from None
+            raise UserError(f"{path} is not a tokenizer.json: {error}; pass the tokenizer.json of a model") from None
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":

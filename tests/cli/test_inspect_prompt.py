@@ -157,7 +157,7 @@ def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], cap
         ("GPT --top 3", '--top requires --prompt "TEXT"; add it'),
         ("GPT --prompt a --top 0", "argument --top: 0 must be at least 1"),
         ("GPT --prompt a --at 0", "--at requires --attribution; add it"),
-        ("GPT --prompt a --attribution --at 1", "row 1 is out of range; the 1 tokens are rows 0 to 0"),
+        ("GPT --prompt a --attribution --at 1", "row 1 is out of range; the tokens are rows 0 to 0"),
         ("GPT --prompt a --attribution ab", "'ab' is 2 tokens: 'a', 'b'; pass one token"),
         ("GPT --prompt a --ablate 3.0", "--ablate 3.0: block 3 is out of range; blocks are 0 to 2"),
         ("GPT --prompt a --ablate 1.4", "stack.blocks.1.self_attention.heads has no head 4; it has 4, 0 to 3"),

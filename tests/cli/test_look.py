@@ -75,7 +75,7 @@ def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["fit"]["tokens"]["max"] == max(map(len, LINES)) + 1
     assert report["fit"]["longer"] == sum(len(line) >= 40 for line in LINES)
     out, _ = run_command("data look a.csv --tokenizer tokenizer.json --max-len 40", capsys)
-    assert "are longer and are cut to this length" in out
+    assert "longer, cut to this length" in out
     out, _ = run_command("data look a.txt --documents line --recipe demo", capsys)
     assert "max_len 64" in out
     assert "bpe" in out
@@ -88,9 +88,9 @@ def test_conversations_and_their_template(capsys: pytest.CaptureFixture[str]) ->
     command = "data look chat.csv --prompt-field question --response-field answer"
     out, err = run_command(f"{command} --tokenizer . --max-len 70", capsys)
     assert err == ""
-    assert "conversations         40; 1 more have no answer" in out
+    assert "conversations         40; 1 more without an answer" in out
     assert "40 of user, 40 of assistant" in out
-    assert "are longer and are cut to this length" in out
+    assert "longer, cut to this length" in out
     Path("chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     template, _ = run_command(f"{command} --tokenizer . --max-len 70 --json", capsys)
     assert json.loads(template)["fit"]["longer"] < int(out.splitlines()[-1].split()[2])  # without the names of roles
@@ -113,7 +113,7 @@ def test_conversations_by_a_models_own_template(capsys: pytest.CaptureFixture[st
 def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.tsv").write_bytes(b"a\tb\nc\xff\td\n")
     out, err = run_command("data look a.tsv --tokenizer .", capsys)
-    assert "invalid UTF-8      1 bytes: line 2 (byte 5)" in out
+    assert "invalid UTF-8      1 byte: line 2 (byte 5)" in out
     assert "tokens are not counted" in err
     assert err.count("\n") == 1
 

@@ -288,7 +288,7 @@ def test_sequences_of_one_unknown_word_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "dna.csv"
     rows = [(f"{'ACGT' * (20 + n)}{'ACGT'[n % 4]}", ("promoter", "other")[n % 2]) for n in range(40)]
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
-    with pytest.raises(UserError, match=r"31 of 36 texts are one unknown token each.*\(wordpiece\)"):
+    with pytest.raises(UserError, match=r"tokenizer \(wordpiece\) turns 31 of 36 texts into one unknown token each"):
         prepare_labels(LabelsSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
     corpus = prepare_labels(LabelsSpec(source=str(path), tokenizer=KMers(k=3)))
     assert len(corpus.train) + len(corpus.validation) == 40

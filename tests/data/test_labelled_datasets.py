@@ -83,7 +83,7 @@ def test_the_command_line_shows_labels(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["data", str(tmp_path / "a.csv"), str(tmp_path / "b.tsv")]) == 0
     output = capsys.readouterr().out
     assert (
-        "train texts       3; half have at most 5 characters, the longest 5; 1 are duplicates; "
+        "train texts       3; half have at most 5 characters, the longest 5; 1 duplicate; "
         "1 with other labels than their first occurrence; 1 more without text\n" in output
     )
     assert "in both parts     1\nlabels            2\n" in output

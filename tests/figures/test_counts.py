@@ -57,7 +57,7 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
     printed = facts([str(path), "--label-field", "label"], capsys)
     assert printed.startswith(
-        "texts 5; half have at most 1 characters, the longest 5; 2 are duplicates; 1 with other labels than their "
+        "texts 5; half have at most 1 characters, the longest 5; 2 duplicates; 1 with other labels than their "
         "first occurrence; 1 more without text labels 2 b 3 60.0% a 2 40.0%"
     )
 

@@ -207,7 +207,7 @@ def test_rotary_angles_and_wavelengths() -> None:
     wavelengths = figure.axes[1].lines[0].get_ydata()
     assert np.allclose(wavelengths, [2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rtol=1e-5)
     assert "1 of 4 pairs make a full turn" in words(figure)  # 6.3, 16.7, 44.4 and 118 tokens, with a context of 13
-    assert "4 of 8 numbers are not rotated" in words(plot_positions(gpt(Rotary(share=0.5))))
+    assert "4 of 8 numbers rotated" in words(plot_positions(gpt(Rotary(share=0.5))))
 
 
 def test_alibi_and_no_position() -> None:

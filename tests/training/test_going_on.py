@@ -173,7 +173,7 @@ def test_epochs_become_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"resuming at step {first + 2} of {2 * first - 1}\n" in capsys.readouterr().err
     expected_run = train(tiny_recipe(tmp_path, max_epochs=2, **epochs), tmp_path / "planned", quiet=True)
     assert weights(expected_run) == weights(out)
-    with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} were requested"):
+    with pytest.raises(UserError, match=rf"already has {2 * first - 1} steps, but {first} requested"):
         train_resolved(resolve_current(read_changed_recipe(out, max_epochs=1, max_steps=None), out), quiet=True)
 
 

@@ -10,6 +10,7 @@ from tercet.cli.look import add_labels, add_look, add_sources, print_summary, ru
 from tercet.cli.parser import Verbs
 from tercet.cli.prepare import add_prepare, describe_folder, run_prepare
 from tercet.cli.texts import READING_FLAGS, add_reading
+from tercet.messages import counted
 
 if TYPE_CHECKING:
     from tercet.data import LabelsSpec, PairsSpec, TextSpec
@@ -187,7 +188,7 @@ def _labels(spec: "LabelsSpec", held_out: str | None) -> int:
         facts = [
             f"{len(examples):,}",
             f"half have at most {lengths[len(lengths) // 2]:,} characters, the longest {lengths[-1]:,}",
-            *([f"{n_duplicates:,} are duplicates"] if n_duplicates else []),
+            *([counted(n_duplicates, "duplicate", "duplicates")] if n_duplicates else []),
             *([f"{n_conflicting:,} with other labels than their first occurrence"] if n_conflicting else []),
             *([f"{empty:,} more without text"] if empty else []),
         ]

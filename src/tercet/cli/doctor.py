@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tercet.cli.parser import Verbs, parse_number
-from tercet.messages import one_line, print_note
+from tercet.messages import counted, one_line, print_note
 from tercet.spec import Interval
 
 LARGE_PAGES = {
@@ -89,7 +89,7 @@ def _verify(args: argparse.Namespace) -> int:
     else:
         for damage in result.damaged:
             print(damage)
-        whole = f"{result.files:,} files, {result.bytes / 1e6:,.1f} MB"
+        whole = f"{counted(result.files, 'file', 'files')}, {result.bytes / 1e6:,.1f} MB"
         print(f"{whole}: {len(result.damaged)} damaged" if result.damaged else f"{whole}: no damage")
     return 1 if result.damaged else 0
 

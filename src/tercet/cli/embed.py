@@ -13,7 +13,7 @@ from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
 from tercet.cli.parser import Verbs, passed_flags
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
-from tercet.messages import print_note, show
+from tercet.messages import counted, print_note, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             case _:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
     report_truncated(cut, trained_model.text_len)
-    print_note(f"tercet: {count:,} vectors of {width} numbers in {args.output}")
+    print_note(f"tercet: {counted(count, 'vector', 'vectors')} of {width} numbers in {args.output}")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tercet.cli.parser import Parser, parse_number
 from tercet.cli.texts import add_reading
-from tercet.messages import print_note
+from tercet.messages import counted, print_note
 from tercet.spec import Context, ProblemType
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
 LABELS = 30  # maximum number of labels to show, the most frequent ones
 SCRIPTS = 6  # maximum number of scripts to show
 FATES = {
-    "split": "continue in another row",
-    "left out": "are left out of training",
-    "cut": "are cut to this length",
+    "split": "continued in another row",
+    "left out": "left out of training",
+    "cut": "cut to this length",
 }
 
 
@@ -221,7 +221,7 @@ def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]
     if is_gguf or not path.exists() or ((is_chat or path.is_dir()) and _is_model(folder)):
         from tercet.checkpoint import load_model
 
-        trained_model = load_model(folder)
+        trained_model = load_model(folder)  # a missing path is rejected with the nearest name
         return trained_model.tokenizer, trained_model.chat_template if is_chat else None
     if path.is_dir():
         raise UserError(
@@ -243,14 +243,15 @@ def _is_model(folder: Path) -> bool:
 
 def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[str, str]]":
     qualifiers = [
-        *([f"{summary.empty:,} more {'have no answer' if summary.turns else 'are empty'}"] if summary.empty else []),
-        *([f"{summary.duplicates:,} are duplicates"] if summary.duplicates else []),
+        *([f"{summary.empty:,} more without {'an answer' if summary.turns else 'text'}"] if summary.empty else []),
+        *([counted(summary.duplicates, "duplicate", "duplicates")] if summary.duplicates else []),
     ]
     facts = [("format", summary.format), (summary.unit, "; ".join([f"{summary.count:,}", *qualifiers]))]
     if summary.left_out:
         from tercet.data.sources.formats import describe_left_out
 
-        facts.append(("left out", f"{sum(summary.left_out.values()):,} files: {describe_left_out(summary.left_out)}"))
+        n_files = counted(sum(summary.left_out.values()), "file", "files")
+        facts.append(("left out", f"{n_files}: {describe_left_out(summary.left_out)}"))
     if summary.turns is not None:
         roles = ", ".join(f"{count:,} of {role}" for role, count in summary.roles.items())
         facts += [("messages", _lengths(summary.turns)), ("roles", roles)]
@@ -288,14 +289,16 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
             f"{f'{place.path} ' if several else ''}line {place.line} (byte {place.byte})"
             for place in summary.invalid_places
         )
-        facts.append(("invalid UTF-8", f"{summary.invalid:,} bytes: {places}{', ...' if summary.invalid > 5 else ''}"))
+        n_bytes = counted(summary.invalid, "byte", "bytes")
+        facts.append(("invalid UTF-8", f"{n_bytes}: {places}{', ...' if summary.invalid > 5 else ''}"))
     if token_fit is not None:
         facts.append(("tokens", f"{_lengths(token_fit.tokens)} ({token_fit.tokenizer}, {token_fit.vocab_size:,} ids)"))
     if token_fit is not None and token_fit.max_len is not None:
-        share = f": {token_fit.beyond:,} tokens ({token_fit.beyond / max(1, token_fit.tokens.total):.1%}) are beyond it"
-        fate = f" and {FATES[token_fit.fate]}{share if token_fit.fate == 'cut' else ''}" if token_fit.longer else ""
-        note = f"; {token_fit.unanswered:,} have no answer within it and are left out" if token_fit.unanswered else ""
-        facts.append((f"max_len {token_fit.max_len}", f"{token_fit.longer:,} are longer{fate}{note}"))
+        beyond = counted(token_fit.beyond, "token", "tokens")
+        share = f": {beyond} ({token_fit.beyond / max(1, token_fit.tokens.total):.1%}) beyond it"
+        fate = f", {FATES[token_fit.fate]}{share if token_fit.fate == 'cut' else ''}" if token_fit.longer else ""
+        note = f"; {token_fit.unanswered:,} without an answer within it, left out" if token_fit.unanswered else ""
+        facts.append((f"max_len {token_fit.max_len}", f"{token_fit.longer:,} longer{fate}{note}"))
     return facts
 
 

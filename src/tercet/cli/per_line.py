@@ -11,7 +11,6 @@ from tercet.cli.device import place_model, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import passed_flags
 from tercet.cli.texts import POOL, read_texts, report_truncated
-from tercet.messages import print_note
 
 if TYPE_CHECKING:
     from tercet.data import PairsSpec
@@ -87,8 +86,7 @@ def _pairs(args: argparse.Namespace) -> int:
             cut += score.truncated
             print(_line(score, {"source": source, "target": target}, as_json=args.json))
         sys.stdout.flush()
-    if cut:
-        print_note(f"tercet: {cut:,} pairs are longer than the context, and were cut to {model.max_len} tokens")
+    report_truncated(cut, model.max_len, noun="pair")
     return 0
 
 

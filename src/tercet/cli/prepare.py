@@ -8,7 +8,7 @@ from tercet.cli.look import add_tokenizer, find_tokenizer
 from tercet.cli.next_steps import next_steps_of_data
 from tercet.cli.parser import Parser, out_path, parse_number
 from tercet.cli.texts import READING_FLAGS, add_reading
-from tercet.messages import print_note
+from tercet.messages import counted, print_note
 from tercet.spec import ShardTokens, Workers
 
 if TYPE_CHECKING:
@@ -110,11 +110,10 @@ def run_prepare(args: argparse.Namespace) -> int:
         print(json.dumps(facts, ensure_ascii=False))
         return 0
     print(f"shards      {len(contents.shards):,} of {contents.dtype.name}")
-    print(f"training    {tokens:,} tokens of {documents:,} documents, {n_bytes:,} bytes of text")
+    print(f"training    {tokens:,} tokens of {counted(documents, 'document', 'documents')}, {n_bytes:,} bytes of text")
     held_out = contents.validation
-    print(
-        f"validation  {held_out.tokens:,} tokens of {held_out.documents:,} documents, {held_out.bytes:,} bytes of text"
-    )
+    n_documents = counted(held_out.documents, "document", "documents")
+    print(f"validation  {held_out.tokens:,} tokens of {n_documents}, {held_out.bytes:,} bytes of text")
     lines = next_steps_of_data(args.out, recipe=args.recipe, tokenizer=args.tokenizer)
     print("\n".join(["Next:", *(f"  {line}" for line in lines)]))
     return 0
@@ -160,7 +159,8 @@ def describe_folder(source: str) -> int:
     folder = open_folder(source)
     folder.check()
     contents, tokenizer = folder.contents, folder.tokenizer()
-    print(f"tokens      {sum(part.tokens for part in contents.shards):,} in {len(contents.shards):,} shards")
+    n_shards = counted(len(contents.shards), "shard", "shards")
+    print(f"tokens      {sum(part.tokens for part in contents.shards):,} in {n_shards}")
     print(f"documents   {sum(part.documents for part in contents.shards):,}")
     print(f"bytes       {sum(part.bytes for part in contents.shards):,} (UTF-8)")
     print(f"validation  {contents.validation.tokens:,} tokens")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tercet.cli.lines import open_lines, read_lines
 from tercet.cli.parser import parse_number
-from tercet.messages import print_note
+from tercet.messages import counted, print_note
 from tercet.spec import BatchTokens
 
 READING_FLAGS = (
@@ -207,6 +207,5 @@ def report_truncated(cut: int, max_len: int, *, noun: str = "text") -> None:
         noun: Name of a text in the message, in the singular.
     """
     if cut:
-        subject = f"{cut:,} {noun}s are" if cut > 1 else f"1 {noun} is"
-        were = "were" if cut > 1 else "was"
-        print_note(f"tercet: {subject} longer than the context, and {were} cut to {max_len:,} tokens")
+        subject, verb = counted(cut, f"{noun} is", f"{noun}s are"), "was" if cut == 1 else "were"
+        print_note(f"tercet: {subject} longer than the context, and {verb} cut to {max_len:,} tokens")

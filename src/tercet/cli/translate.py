@@ -17,7 +17,7 @@ from tercet.cli.device import add_device, add_quantize, place_model, select_devi
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
-from tercet.messages import one_line, print_note
+from tercet.messages import counted, one_line, print_note
 from tercet.spec import PoolLines
 
 if TYPE_CHECKING:
@@ -315,15 +315,11 @@ class _Writer:
     def summary(self) -> str:
         """Return a summary for stderr: search, number of lines and seconds, and truncated lines and translations."""
         max_len = min(model.max_len for model in self.models)
-        facts = [describe_search(self.search), f"{_count(self.lines, 'line')} in {self.seconds:.1f} s"]
+        facts = [describe_search(self.search), f"{counted(self.lines, 'line', 'lines')} in {self.seconds:.1f} s"]
         if len(self.models) > 1:
             facts.insert(0, f"{self.args.combine or 'linear'} ensemble of {len(self.models)}")
         if self.cut:
-            facts.append(f"{_count(self.cut, 'source')} cut to the context of {max_len} tokens")
+            facts.append(f"{counted(self.cut, 'source', 'sources')} cut to the context of {max_len} tokens")
         if self.unfinished:
-            facts.append(f"{_count(self.unfinished, 'translation')} stopped by the length limit")
+            facts.append(f"{counted(self.unfinished, 'translation', 'translations')} stopped by the length limit")
         return "; ".join(facts)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'s' * (number != 1)}"

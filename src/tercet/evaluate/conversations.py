@@ -17,6 +17,7 @@ from tercet.data.rows.batching import BATCH_TOKENS, batch_by_length
 from tercet.evaluate.language import read_logprobs
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
+from tercet.messages import counted
 from tercet.models import DecoderOnly
 from tercet.notebook import Table, View
 from tercet.objectives import collate_windows
@@ -46,9 +47,9 @@ class AnswerScores(ScoreSummary):
 
     def view(self) -> View:
         facts = [
-            f"{self.tokens:,} tokens of answers in {self.conversations:,} conversations",
+            f"{self.tokens:,} tokens of answers in {counted(self.conversations, 'conversation', 'conversations')}",
             f"context {self.context:,}",
-            *([f"{self.truncated:,} conversations cut"] if self.truncated else []),
+            *([f"{counted(self.truncated, 'conversation', 'conversations')} cut"] if self.truncated else []),
             *([f"{self.left_out:,} left out as too long"] if self.left_out else []),
         ]
         header = "", "nats per answer token", "perplexity"

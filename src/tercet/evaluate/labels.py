@@ -17,6 +17,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.evaluate.score_summary import ScoreSummary
+from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import View
 from tercet.objectives import IGNORE_INDEX
@@ -55,8 +56,8 @@ class LabelScores(ScoreSummary):
             f"accuracy {self.accuracy:.1%}",
             f"macro F1 {self.f1:.1%}",
             f"most frequent label {self.majority:.1%}",
-            f"{self.count:,} labels",
-            *([f"{self.truncated:,} texts cut"] if self.truncated else []),
+            counted(self.count, "label", "labels"),
+            *([f"{counted(self.truncated, 'text', 'texts')} cut"] if self.truncated else []),
         ]
         mistakes = [
             (count, f"{self.labels[row]} for {self.labels[column]}")

@@ -18,6 +18,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.evaluate.score_summary import ScoreSummary
+from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import View
 from tercet.objectives import THRESHOLD
@@ -61,7 +62,7 @@ class MultiLabelScores(ScoreSummary):
             f"micro F1 {self.micro_f1:.1%} (constant prediction {self.constant_micro_f1:.1%})",
             f"macro F1 {self.f1:.1%} ({self.constant_f1:.1%})",
             f"exact match {self.exact_match:.1%} ({self.constant_exact_match:.1%})",
-            f"{self.count:,} texts",
+            counted(self.count, "text", "texts"),
             *([f"{self.truncated:,} cut"] if self.truncated else []),
         ]
         return View((per_label_table(self.per_label), "", "; ".join(facts)))

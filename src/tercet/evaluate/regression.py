@@ -19,6 +19,7 @@ from tercet.data import LabeledExamples
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.label_logits import check_head, read_logits
 from tercet.evaluate.score_summary import ScoreSummary
+from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
@@ -57,7 +58,10 @@ class RegressionScores(ScoreSummary):
             ("Pearson", f"{self.pearson:.3f}", ""),
             ("Spearman", f"{self.spearman:.3f}", ""),
         ]
-        facts = [f"{self.count:,} numbers", *([f"{self.truncated:,} texts cut"] if self.truncated else [])]
+        facts = [
+            counted(self.count, "number", "numbers"),
+            *([f"{counted(self.truncated, 'text', 'texts')} cut"] if self.truncated else []),
+        ]
         return View((Table(header=("", "model", "the mean"), rows=rows), "", "; ".join(facts)))
 
 

@@ -33,7 +33,7 @@ def attribution_to_dict(
     if row is None:
         row = len(side.ids) - 1 if recording.masked_row is None else recording.masked_row
     if not 0 <= row < len(side.ids):
-        raise UserError(f"row {row} is out of range; the {len(side.ids)} tokens are rows 0 to {len(side.ids) - 1}")
+        raise UserError(f"row {row} is out of range; the tokens are rows 0 to {len(side.ids) - 1}")
     token = int(recording.logits[row].argmax()) if text is None else _find_token(side.tokenizer, text)
     attribution = attribute_logit(trained_model.model, recording, row=row, token=token)
     return {

@@ -148,7 +148,7 @@ def _draw_angles(figure: SubFigure, name: str, scheme: DrawnScheme, cos: Tensor,
         extent=(-0.5, cos.shape[1] - 0.5, len(cos) - 0.5, -0.5),
     )  # fmt: skip
     n_unturned = scheme.d_head - 2 * len(wavelengths)
-    unturned_note = f"; {n_unturned} of {scheme.d_head} numbers are not rotated" if n_unturned else ""
+    unturned_note = f"; {2 * len(wavelengths)} of {scheme.d_head} numbers rotated" if n_unturned else ""
     _label_axes(
         left,
         f"pair of a head's numbers{unturned_note}",

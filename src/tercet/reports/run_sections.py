@@ -9,7 +9,7 @@ from tercet.checkpoint import read_spec
 from tercet.checkpoint.metrics import training_time
 from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.config import UserError
-from tercet.messages import one_line
+from tercet.messages import counted, one_line
 from tercet.notebook import format_count, format_duration
 from tercet.plots.loss_curve import loss_lines
 from tercet.plots.svg_chart import BLUE, RED, ChartLine, chart_lines, svg_chart
@@ -101,7 +101,9 @@ def samples_section(subject: ReportSubject) -> Section:
         body = missing("The run has no samples: its recipe disables them, or it was not validated yet.")
     else:
         left_out = len(steps) - len(blocks)
-        body = join(*blocks, missing(f"{left_out:,} others are in the run folder.") if left_out else "")
+        body = join(
+            *blocks, missing(f"{counted(left_out, 'other is', 'others are')} in the run folder.") if left_out else ""
+        )
     return Section(id="samples", title="Samples", body=body)
 
 

@@ -14,7 +14,7 @@ from tercet.checkpoint.metrics import Columns
 from tercet.checkpoint.run_folder import RunFolder, RunStatus
 from tercet.checkpoint.run_record import METRICS, RunRecord
 from tercet.config import UserError
-from tercet.messages import one_line
+from tercet.messages import counted, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     recipe = {} if trained_model is None else trained_model.card.recipe
     recipe = recipe or read(run.recipe) or {}
     if run.metrics.unreadable:
-        warnings.append(f"{run.metrics.unreadable:,} lines of {METRICS} are invalid and were skipped")
+        warnings.append(f"{METRICS} has {counted(run.metrics.unreadable, 'invalid line', 'invalid lines')}, not shown")
     return ReportSubject(
         folder=folder,
         run=run,

@@ -55,7 +55,7 @@ def check_unknown_share(name: str, tokenizer: Tokenizer, unknown: int, total: in
     """
     if unknown > MAX_UNKNOWN_SHARE * total:
         raise UserError(
-            f"{name}: {unknown:,} of {total:,} texts are one unknown token each, so the tokenizer ({tokenizer.kind}) "
-            "does not suit them; set data.tokenizer.kind to kmers or characters for DNA and other text without "
-            "spaces, or to bpe; use a pretrained model only with the kind of text that it learned"
+            f"{name}: the tokenizer ({tokenizer.kind}) turns {unknown:,} of {total:,} texts into one unknown token "
+            "each and does not suit them; set data.tokenizer.kind to kmers or characters for DNA and other text "
+            "without spaces, or to bpe; use a pretrained model only with the kind of text that it learned"
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tercet.config import UserError
-from tercet.messages import one_line
+from tercet.messages import counted, one_line
 from tercet.reading.text_files import open_regular_file
 
 GZIP = ".gz"
@@ -102,7 +102,7 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
     most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_ENDINGS_SHOWN]
     descriptions = [f"{count:,} {one_line(ending) or 'without an ending'}" for ending, count in most_frequent]
     n_others = sum(counts.values()) - sum(count for _, count in most_frequent)
-    return ", ".join([*descriptions, *([f"{n_others:,} others"] if n_others else [])])
+    return ", ".join([*descriptions, *([counted(n_others, "other", "others")] if n_others else [])])
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -17,6 +17,7 @@ from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
+from tercet.messages import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
         scores = score_translations(translations, references, protocol=protocol, language=language)
         cut = sum(pair.truncated for pair in pair_scores)
-        note = f"{cut:,} pairs exceed the maximum length of the model and were truncated to {model.max_len} tokens"
+        exceed = counted(cut, "pair exceeds", "pairs exceed")
+        note = f"{exceed} the maximum length of the model; cut to {model.max_len} tokens"
         return TranslationResult(
             scores=replace(
                 scores,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Literal
 
+from tercet.messages import counted
 from tercet.training.planning.ranks import estimate_rank
 from tercet.training.planning.step_memory import StepMemory
 from tercet.training.recipe.recipe import Recipe, TranslationRecipe
@@ -32,7 +33,7 @@ def unit_of(recipe: Recipe) -> Literal["rows", "tokens per side"]:
 
 def format_with_unit(number: int, unit: str) -> str:
     """Format a size with its unit, such as `1 row`, `64 rows`, `4,096 tokens per side`."""
-    return f"{number:,} {SINGULAR[unit] if number == 1 else unit}"
+    return counted(number, SINGULAR[unit], unit)
 
 
 def device_share(recipe: Recipe) -> int:

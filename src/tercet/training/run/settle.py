@@ -75,7 +75,7 @@ def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, qui
     parameters, trainable = (
         sum(p.numel() for p in weights) for weights in (model.parameters(), trainable_parameters(model))
     )
-    trainable_note = "" if trainable == parameters else f" of which {trainable:,} are trainable"
+    trainable_note = "" if trainable == parameters else f" ({trainable:,} trainable)"
     arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
     log(f"{parameters:,} parameters{trainable_note}, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
         f"{'not compiled' if compile_mode == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip

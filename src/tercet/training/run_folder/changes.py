@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, Change, RunRecord, read_record
 from tercet.config import UserError, to_plain
-from tercet.messages import show
+from tercet.messages import counted, show
 from tercet.settings_yaml import read_yaml
 from tercet.spec import Steps, check_range
 from tercet.training.optim.schedules import rate_factor
@@ -165,9 +165,8 @@ def check_length(out: Path, old: Recipe, new: Recipe, record: RunRecord | None, 
     if new.training.max_hours is not None:
         raise UserError(f"cannot change max_hours of a started run: {out}; pass --more STEPS or --until STEPS")
     if steps is not None and steps <= record.saved:
-        raise UserError(
-            f"{out} already has {record.saved:,} steps, but {steps:,} were requested; choose a larger number"
-        )
+        saved = counted(record.saved, "step", "steps")
+        raise UserError(f"{out} already has {saved}, but {steps:,} requested; choose a larger number")
 
 
 def check_devices(out: Path, old: Recipe, new: Recipe) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
-from tercet.messages import print_note
+from tercet.messages import counted, print_note
 from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
 from tercet.training.recipe.files import LENGTHS
 from tercet.training.recipe.pretrained import PRETRAINED_COPY
@@ -228,7 +228,9 @@ def find_start(out: Path, checkpoints: Checkpoints, *, from_weights: bool, is_ex
         return StartPoint(checkpoint.step, checkpoint)
     if record is not None and record.saved:
         reason = "; ".join(checkpoints.damaged.values()) or f"{out / FOLDER} contains no checkpoint"
-        raise UserError(f"cannot resume {out}: {record.saved:,} steps were trained, but {reason}; {CHOICES}")
+        raise UserError(
+            f"cannot resume {out}: {counted(record.saved, 'step was', 'steps were')} trained, but {reason}; {CHOICES}"
+        )
     return StartPoint()
 
 

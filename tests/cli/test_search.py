@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tercet
+from tercet import checkpoint
 from tercet.checkpoint import Card, save_model
+from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec
@@ -158,6 +161,16 @@ def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> Non
     _, err = run_command(["embed", "bert", "--input", "-", *query_flags("cat " * 50)], capsys, "dog " * 50 + "\na\n")
     assert f"1 query text is longer than the context, and was cut to {MAX_LEN} tokens" in err
     assert f"1 text is longer than the context, and was cut to {MAX_LEN} tokens" in err
+
+
+def test_truncated_texts_are_reported_with_the_length_of_the_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of sentence-transformers may cut texts to fewer tokens than the model's context."""
+    trained_model = replace(checkpoint.load_model("bert"), sentence=SentenceSettings(max_len=6))
+    monkeypatch.setattr(checkpoint, "load_model", lambda path: trained_model)
+    _, err = run_command(["embed", "bert", "--input", "-", *query_flags("cat")], capsys, "dog " * 12 + "\na\n")
+    assert err == "tercet: 1 text is longer than the context, and was cut to 6 tokens\n"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _search(
     else:
         assert texts is not None
         rows, cut = _push_texts(search, texts, embed_texts)
-        report_truncated(cut, model.max_len)
+        report_truncated(cut, trained_model.text_len)
     result = search.result()
     if not result.numbers.shape[1]:
         raise UserError(f"{args.input if vectors is None else args.vectors} has no text to search; choose another file")

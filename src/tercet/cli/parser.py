@@ -1,11 +1,11 @@
 """An argparse parser with errors of one line, which suggest the nearest valid name."""
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tercet.config import suggest
 from tercet.messages import show
 from tercet.spec import Name, describe, find_bounds, is_within
 
@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, Verbs) and value not in action.choices:
-            raise Mistake(f"unknown {str(action.metavar).lower()} {value!r}{did_you_mean(value, action.choices)}")
+            raise Mistake(f"unknown {str(action.metavar).lower()} {value!r}{suggest(value, action.choices)}")
         super()._check_value(action, value)
 
     def flags(self) -> list[str]:
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         if not argument.startswith("-"):
             return f"; see `{self.prog} --help`"
         homes = [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]
-        return f"; it is a flag of {' and '.join(homes)}" if homes else did_you_mean(argument, self.flags())
+        return f"; it is a flag of {' and '.join(homes)}" if homes else suggest(argument, self.flags())
 
 
 def parse_number(annotation: Any) -> Callable[[str], Any]:
@@ -132,13 +132,6 @@ def _check_bounds(value: Any, annotation: Any) -> None:
     for bounds in find_bounds(annotation):
         if not is_within(value, bounds):
             raise argparse.ArgumentTypeError(f"{show(value)} must {describe(bounds)}")
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown word: the nearest choice, or all choices if none is near."""
-    names = sorted(choices)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
 def normalize_flags(arguments: list[str]) -> list[str]:

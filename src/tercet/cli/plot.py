@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.cli.draw import DRAWINGS, add_drawings, draw
-from tercet.cli.parser import Verbs, did_you_mean, out_path, parse_number
+from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.messages import print_note
 from tercet.spec import Index
 
@@ -119,13 +119,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from tercet.config import UserError
+    from tercet.config import UserError, suggest
 
     if not Path(args.run).exists() and (close := difflib.get_close_matches(args.run, DRAWINGS, n=1)):
         raise UserError(f"no such folder: {args.run}; did you mean `tercet plot {close[0]}`?")
     names = [*PICTURES, "all"]
     if args.picture not in names:
-        raise UserError(f"unknown picture {args.picture!r}{did_you_mean(args.picture, names)}")
+        raise UserError(f"unknown picture {args.picture!r}{suggest(args.picture, names)}")
     all_flags = list(dict.fromkeys(flag for flags in PICTURES.values() for flag in flags))
     supported = all_flags if args.picture == "all" else PICTURES[args.picture]
     for flag in all_flags:

@@ -49,6 +49,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(error: BaseException, tm
     [
         (errno.ENOSPC, r"^disk full while writing .*file; free some space"),
         (errno.EDQUOT, r"^disk full while writing .*file; free some space"),
+        (errno.EFBIG, r"^file size limit exceeded by .*file; raise it \(ulimit -f\), or choose another folder$"),
         (errno.EROFS, r"^cannot write .*file: Read-only file system; choose another folder"),
     ],
 )

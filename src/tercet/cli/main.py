@@ -28,8 +28,8 @@ OUT_OF_MEMORY = (
 )
 # Errors of the operating system that other code has not turned into a message. The path may be the value of any flag.
 SYSTEM_ERRORS = {
-    errno.EACCES, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENOENT,
-    errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
+    errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 SPINS = "10000"  # iterations that a waiting thread spins before it sleeps; benchmarks/log/training-speed.md
 # Verbs and their summaries. Each verb is a module of this package; only that of the requested verb is imported.

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, cast
 
 from tercet.config import UserError
 
-DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 RENAME_EXCHANGE = 2  # flag of Linux's renameat2; RENAME_SWAP of macOS has the same value
 AT_FDCWD = -100  # relative paths start at the current folder
 
@@ -195,6 +195,8 @@ def write_failure(path: Path, error: OSError) -> UserError:
     """Return a UserError which reports that `path` cannot be written because of `error`."""
     if error.errno in DISK_FULL_ERRORS:
         return UserError(f"disk full while writing {path}; free some space, or choose another folder")
+    if error.errno == errno.EFBIG:  # the limit of a shell, a job or a file system such as FAT
+        return UserError(f"file size limit exceeded by {path}; raise it (ulimit -f), or choose another folder")
     return UserError(f"cannot write {path}: {error.strerror or error}; choose another folder")
 
 

@@ -1,8 +1,10 @@
 """Untrusted files are read within their limits: each limit is tested at its value and one beyond it."""
 
+import errno
 import io
 import os
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -130,3 +132,28 @@ def test_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     for read in (lambda path: files.check_regular_file(path), lambda path: read_regular_file(path, 9)):
         with pytest.raises(UserError, match=r"cannot read .*missing: No such file"):
             read(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file"), "No such file; check the path or copy the file there"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied; check its permissions"),
+        (
+            OSError(errno.EMFILE, "Too many files"),
+            "Too many files; raise the limit of open files (ulimit -n)",
+        ),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error; copy it again"),
+        (ValueError("embedded null byte"), "embedded null byte; check the path"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_remedy_fits_the_read_error(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("a")
+    monkeypatch.setattr(files, "open_without_waiting", mock.Mock(side_effect=error))
+    with pytest.raises(UserError) as caught:
+        read_text_file(path, 9)
+    assert str(caught.value) == f"cannot read {path}: {told}"

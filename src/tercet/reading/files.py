@@ -1,5 +1,6 @@
 """Read whole files of a model or run folder: regular files of bounded size, and no links out of the folder."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,19 @@ from tercet.config import UserError
 from tercet.limits import FOLDER_ENTRIES
 from tercet.messages import shorten
 
+# Remedies for errors that another copy of the file does not correct.
+REMEDIES = {
+    errno.ENOENT: "check the path or copy the file there",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "pass a file",
+    errno.ELOOP: "check the path",
+    errno.ENAMETOOLONG: "check the path",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs",
+    errno.ENOMEM: "close other programs",
+}
 WANDB = "wandb"  # folder of Weights & Biases, which contains links to log files elsewhere
 
 
@@ -27,7 +41,7 @@ def check_regular_file(path: Path, max_bytes: int | None = None) -> None:
     try:
         _check_status(path, os.stat(path), max_bytes)
     except (OSError, ValueError) as error:
-        raise _read_error(path, error) from None
+        raise read_error(path, error) from None
 
 
 def read_regular_file(path: Path, max_bytes: int) -> bytes:
@@ -40,7 +54,7 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
-            raise _read_error(path, error) from None
+            raise read_error(path, error) from None
 
 
 def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
@@ -52,7 +66,7 @@ def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
     try:
         file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  # the caller closes it
     except (OSError, ValueError) as error:
-        raise _read_error(path, error) from None
+        raise read_error(path, error) from None
     try:
         _check_status(path, os.fstat(file.fileno()), max_bytes)
     except BaseException:
@@ -121,7 +135,7 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
                 elif not entry.is_file() and os.path.lexists(entry.path):  # otherwise it has been removed
                     raise UserError(f"{entry.path} is not a regular file; remove it")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise _read_error(folder, error) from None
+        raise read_error(folder, error) from None
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -142,6 +156,9 @@ def _check_status(path: Path, status: os.stat_result, max_bytes: int | None) -> 
         )
 
 
-def _read_error(path: Path, error: OSError | ValueError | RuntimeError) -> UserError:
+def read_error(path: Path, error: OSError | ValueError | RuntimeError) -> UserError:
+    """Return a UserError which reports that `path` cannot be read because of `error`, with a remedy that fits it."""
     reason = getattr(error, "strerror", None) or shorten(error)
-    return UserError(f"cannot read {path}: {reason}; copy it again")
+    # An error without a number is about the path itself: it contains a NUL, or a loop of links.
+    remedy = REMEDIES.get(error.errno or 0, "copy it again") if isinstance(error, OSError) else "check the path"
+    return UserError(f"cannot read {path}: {reason}; {remedy}")

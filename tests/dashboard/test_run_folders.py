@@ -158,7 +158,7 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
     [
         ("curve", {}, "no such query: 'curve'"),
         ("runs", [], "a query must be a JSON object"),
-        ("curves", {"bucket": 3}, "did you mean 'buckets'?"),
+        ("curves", {"bucket": 3}, "^query: .*did you mean 'buckets'?"),
         ("curves", {"buckets": 10**9}, "buckets=1000000000 must be"),
         ("curves", {"x": "../x"}, "x"),
         ("sample", {"run": 0, "step": 3}, "cannot read"),

@@ -66,4 +66,4 @@ def parse_query(kind: type[T], body: Any) -> T:
     """
     if not isinstance(body, Mapping):
         raise UserError("a query must be a JSON object")
-    return parse(kind, body, name="question")
+    return parse(kind, body, name="query")

@@ -11,7 +11,7 @@ from converted import auto_tokenizer, load_in_transformers, save_folder
 from folders_of_others import shaken, words
 
 import tercet
-from tercet.checkpoint import Card, convert, load_model, save_model
+from tercet.checkpoint import Card, convert, load_model, read_card, save_model
 from tercet.checkpoint.foreign import transformers_folder
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
@@ -39,6 +39,14 @@ def theirs(folder: Path) -> Path:
 
 def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_card_is_the_same_with_and_without_loading_the_model(tmp_path: Path) -> None:
+    folder = ours(tmp_path / "ours")
+    assert read_card(folder) == load_model(folder).card
+    foreign = convert(folder, tmp_path / "theirs", "hf")
+    (foreign / "card.json").write_text('{"name": "another"}')  # not a file of this format
+    assert read_card(foreign) == load_model(foreign).card == Card(name="theirs")
 
 
 def test_conversion_from_python(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from converted import save_folder as save_with_words
 from folders_of_others import seeds
 from gguf_models import GPT2, export_model, gpt2, llama, load_in_transformers, random_gpt2, random_llama, save_folder
 
-from tercet.checkpoint import convert, load_model
+from tercet.checkpoint import Card, convert, load_model, read_card
 from tercet.checkpoint.foreign import gguf_model
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.config import UserError
@@ -299,3 +299,12 @@ def test_conversion_never_overwrites_its_source(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "ours").iterdir()} == {"README.md", "manifest.json", "model.gguf"}
     readme = (tmp_path / "ours" / "README.md").read_text()
     assert readme.count("## Open it with llama.cpp") == 1
+
+
+def test_card_is_the_same_with_and_without_loading_the_model(tmp_path: Path) -> None:
+    file = export_model(tmp_path, llama())
+    assert read_card(file) == read_card(file.parent) == load_model(file).card == Card(name="small")
+    read = GgufFile(file)
+    tensors = {name: read.tensor(name) for name in read.locations}
+    write_gguf(tmp_path / "other.gguf", {**read.settings, "general.name": ""}, tensors)
+    assert read_card(tmp_path / "other.gguf") == load_model(tmp_path / "other.gguf").card == Card(name="other")

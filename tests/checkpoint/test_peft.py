@@ -10,7 +10,7 @@ import torch
 from adapted_models import BERT, MODELS, randomize
 from torch import Tensor
 
-from tercet.checkpoint import Card, convert, load_model, read_spec, save_model
+from tercet.checkpoint import Card, convert, load_model, read_card, read_spec, save_model
 from tercet.checkpoint.adapter import read_adapter
 from tercet.config import UserError, parse
 from tercet.models import EncoderDecoder, EncoderOnly, build
@@ -152,6 +152,8 @@ def test_imported_adapter_is_the_same_as_in_peft(name: str, use_rslora: bool, tm
     torch.testing.assert_close(logits(trained_model.model), expected, rtol=1e-4, atol=1e-4)
     assert trained_model.adapter is not None
     assert read_spec(tmp_path / "adapter") == trained_model.model.spec
+    assert read_card(tmp_path / "adapter") == trained_model.card
+    assert trained_model.card.name == "adapter"
     exported = convert(tmp_path / "adapter", tmp_path / "again", "peft")  # and back
     reloaded = peft.PeftModel.from_pretrained(theirs(base), exported).eval()
     torch.testing.assert_close(logits(reloaded.get_base_model()), expected, rtol=1e-4, atol=1e-4)

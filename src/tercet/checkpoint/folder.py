@@ -42,8 +42,8 @@ from tercet.checkpoint.chat_template import read_chat_template, write_chat_templ
 from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.config_settings import check_folder, rename_keys
-from tercet.checkpoint.foreign.export_files import end_setting
-from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_spec
+from tercet.checkpoint.foreign.export_files import generation_settings
+from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_card, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
@@ -79,7 +79,6 @@ MODEL_FILES = {
     "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
 }  # fmt: skip
 EDITABLE_FILES = {"README.md"}  # may be changed after the model was written
-MAX_NEW_TOKENS = 200  # default in generation_config.json for other programs
 
 
 def save_model(
@@ -118,13 +117,12 @@ def save_model(
     card = replace(
         card.remove_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
     )
+    generates = not isinstance(model.spec, EncoderOnlySpec)
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
         "config.json": _json(config),
         **{name: item.to_json() for name, item in _tokenizers(tokenizer, source_tokenizer).items()},
-        **(
-            {} if isinstance(model.spec, EncoderOnlySpec) else {"generation_config.json": _json(_generation(tokenizer))}
-        ),
+        **({"generation_config.json": _json(generation_settings(tokenizer))} if generates else {}),
         "card.json": _json(to_plain(card)),
         "README.md": card.to_markdown(model.spec, n_parameters=n_parameters) if readme is None else readme,
     }
@@ -233,7 +231,12 @@ def _load_foreign_adapter(folder: Path) -> TrainedModel:
     base = load_model(_find_base(folder, adapter))
     native_adapter = import_adapter(adapter, base.model, folder)
     merge_adapter(base.model, native_adapter, folder)
-    return replace(base, adapter=native_adapter, folder=folder, card=replace(base.card, name=folder.name))
+    return replace(base, adapter=native_adapter, folder=folder, card=_adapter_card(folder, base.card))
+
+
+def _adapter_card(folder: Path, base: Card) -> Card:
+    """Return the card of a model with an adapter that `peft` wrote into `folder`."""
+    return replace(base, name=folder.name)
 
 
 def _find_base(folder: Path, adapter: Adapter) -> Path:
@@ -262,7 +265,9 @@ def read_spec(path: Path | str) -> AnySpec:
 
 
 def read_card(path: Path | str) -> Card:
-    """Read the card.json of the model at `path`, as found by `find_model`; without it, the card only has a name.
+    """Read the card of the model that `load_model` would load, without loading the model.
+
+    That of a third-party model only has a name, unless it is an adapter, which has the card of its base model.
 
     Raises:
         UserError: If there is no model, or one of the files in its folder does not match the manifest.
@@ -270,10 +275,12 @@ def read_card(path: Path | str) -> Card:
 
     def read(manifest: Manifest | None) -> Card:
         _check(folder, manifest)
-        return _read_card(folder)
+        if is_foreign_adapter(folder):
+            return _adapter_card(folder, read_card(_find_base(folder, read_adapter(folder))))
+        return Card(name=folder.name) if _is_foreign(read_json_file(folder / "config.json")) else _read_card(folder)
 
     folder = find_model(Path(path))
-    return Card(name=folder.stem) if folder.is_file() else read_whole(folder, read)
+    return read_gguf_card(folder) if folder.is_file() else read_whole(folder, read)
 
 
 def _read_card(folder: Path) -> Card:
@@ -387,13 +394,6 @@ def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
 def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
     source = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
     return {"tokenizer.json": tokenizer, **source}
-
-
-def _generation(tokenizer: Tokenizer) -> Plain:
-    """Return generation_config.json for other programs. Special tokens that do not exist are left out."""
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
-    known_ids = {name: number for name, number in ids.items() if number is not None}
-    return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
 
 
 def _json(data: Any) -> str:

@@ -10,6 +10,7 @@ from tercet.config import UserError
 from tercet.tokens import Tokenizer
 
 HEADING = "## Open it with"
+MAX_NEW_TOKENS = 200  # default in generation_config.json for other programs
 
 
 def import_library(module: str, package: str) -> Any:
@@ -81,3 +82,10 @@ def sample_text(tokenizer: Tokenizer) -> str:
             return "The"
     texts = (tokenizer.decode([number]) for number in range(tokenizer.vocab_size) if number != tokenizer.unk_id)
     return next((text for text in texts if text.strip() and "\ufffd" not in text), "")
+
+
+def generation_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return generation_config.json for other programs. Special tokens that do not exist are left out."""
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
+    known_ids = {name: number for name, number in ids.items() if number is not None}
+    return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}

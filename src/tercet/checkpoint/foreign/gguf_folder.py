@@ -73,6 +73,17 @@ def read_gguf_spec(path: Path) -> DecoderOnlySpec:
         return gguf_spec(file, n_ids=from_settings(file.settings).vocab_size)
 
 
+def read_gguf_card(path: Path) -> Card:
+    """Return the card of the model that `load_gguf` loads. Raises UserError if the file is damaged."""
+    return _card(GgufFile(path), path)
+
+
+def _card(file: GgufFile, path: Path) -> Card:
+    """Return a card with the name in a GGUF file, or the file's name without its suffix."""
+    name = file.settings.get("general.name")
+    return Card(name=name if isinstance(name, str) and name else path.stem)
+
+
 def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
     """Load the model in a GGUF file.
 
@@ -84,7 +95,7 @@ def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
         UserError: If the file is damaged, or has features that Tercet does not support.
     """
     file = GgufFile(path)
-    template, name = file.settings.get(TEMPLATE), file.settings.get("general.name")
+    template = file.settings.get(TEMPLATE)
     with name_in_errors(path):
         tokenizer = from_settings(file.settings)
         model = from_gguf(file, n_ids=tokenizer.vocab_size)
@@ -95,7 +106,7 @@ def load_gguf(path: Path, requested_path: Path) -> TrainedModel:
     return TrainedModel.wrap(
         model,
         tokenizer,
-        card=Card(name=name if isinstance(name, str) and name else path.stem),
+        card=_card(file, path),
         chat_template=template if isinstance(template, str) else None,
         folder=requested_path,
     )

@@ -325,6 +325,10 @@ def test_evaluate_reports_accuracy_of_a_classifier(
         ("evaluate bare", "without masked tokens or labels to predict"),
         ("evaluate bert", "does not contain its training data settings; to use other data: tercet evaluate "),
         ("evaluate texts", "does not contain its training data settings; to use other data: tercet evaluate "),
+        ("evaluate bert --data x --within-word", "--within-word requires --pseudo-perplexity N or --per-line; add one"),
+        ("evaluate gpt --within-word", "which is a language model; available: --data, --stride"),
+        ("evaluate words --within-word", "which is a classifier; available: --data, --text-field"),
+        ("evaluate none --within-word", "no such folder: none"),
         ("evaluate bert --beam 3", "which is a masked language model; available: --data, --mask-rate"),
         ("evaluate gpt --mask-rate 0.3", "which is a language model; available: --data, --stride"),
         ("evaluate bert --data x --mask-rate 2", "argument --mask-rate: 2.0 must be above 0 and at most 1"),
@@ -375,3 +379,11 @@ def test_sequences_are_read_as_records(
     assert [(record["id"], record["text"]) for record in records] == [("r1", "thecat"), ("r2", "mat")]
     lines, _ = run_command(["classify", runs["texts"], "--input", str(path), "--json"], capsys)
     assert [json.loads(line)["text"] for line in lines] == ["thecat", "mat"]
+
+
+def test_a_flag_without_its_condition_is_rejected_before_the_model_is_loaded(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tercet.api.load", mock.Mock(side_effect=AssertionError("the model was loaded")))
+    _, err = run_command(["evaluate", runs["bert"], "--within-word"], capsys, code=2)
+    assert "--within-word requires" in err

@@ -142,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{flags[0]} requires --data; add it")
     previous = None if args.compare is None else _read_result(args.compare)
     parse_search(args)  # reject invalid flags before anything is loaded
+    if args.within_word and args.pseudo_perplexity is None:
+        _check_other_task(args.run)
     device = select_device(args.device, models=[args.run])
 
     from tercet.api import load
@@ -183,6 +185,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_other_task(path: str) -> None:
+    """Reject --within-word without --pseudo-perplexity for a masked language model, before the model is loaded.
+
+    For other models, the flag is rejected by its task, after the model was loaded.
+    """
+    from tercet.checkpoint import read_spec
+    from tercet.config import UserError
+    from tercet.models import EncoderOnlySpec
+
+    spec = read_spec(path)
+    if isinstance(spec, EncoderOnlySpec) and spec.masked_head is not None and spec.classifier is None:
+        raise UserError("--within-word requires --pseudo-perplexity N or --per-line; add one of them")
+
+
 def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
     from tercet.config import UserError
 
@@ -201,12 +217,8 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
 
 
 def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> None:
-    from tercet.config import UserError
-
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     texts = args.pseudo_perplexity
-    if args.within_word and texts is None:
-        raise UserError("--within-word requires --pseudo-perplexity N or --per-line; add one of them")
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
     scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
     pseudo = None

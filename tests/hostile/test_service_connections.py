@@ -168,8 +168,9 @@ def test_the_longest_idle_connection_is_replaced(models: ModelRegistry, expected
     with on_a_socket(models, connections=20) as address:
         idle = [RawConnection(address) for _ in range(40)]
         assert [text(ask(address, GOOD)) for _ in range(8)] == [expected] * 8
-        told = error(idle[0].answer(), 503)
-        assert told["code"] == "too_many_connections"
+        answer = idle[0].answer()
+        assert error(answer, 503)["code"] == "too_many_connections"
+        assert answer.headers["retry-after"] == "1"
         for connection in idle:
             connection.socket.close()
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tercet.limits import HEAD_SECONDS, MAX_HEAD_BYTES, MIN_READ_BYTES, READING_SECONDS
 
+RETRY_SECONDS = 1  # sent as Retry-After if there are too many connections
 MAY_RESPOND = (h11.IDLE, h11.SEND_RESPONSE)
 
 
@@ -73,7 +74,9 @@ class BoundedProtocol(H11Protocol):
             longest = next(
                 (connection for connection in self._limits.idle if not connection.transport.is_closing()), self
             )
-            longest.reject(503, "too many connections; try again in a second", "too_many_connections")
+            longest.reject(
+                503, "too many connections; try again in a second", "too_many_connections", retry_after=RETRY_SECONDS
+            )
         if not transport.is_closing():
             self._wait_for_request()
 
@@ -114,13 +117,14 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self.reject(400, f"invalid HTTP/1.1 request, or its head is too large ({msg})", "invalid_http")
 
-    def reject(self, status: int, message: str, code: str) -> None:
+    def reject(self, status: int, message: str, code: str, *, retry_after: int | None = None) -> None:
         """Close the connection, after an error response if one can still be sent.
 
         Args:
             status: HTTP status.
             message: Reason for the client.
             code: Machine-readable reason.
+            retry_after: Seconds after which the client may try again; None if that would not help.
         """
         if self.transport.is_closing():
             return
@@ -133,6 +137,7 @@ class BoundedProtocol(H11Protocol):
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),
                 ("connection", "close"),
+                *([("retry-after", str(retry_after))] if retry_after is not None else []),
             ]
             response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):

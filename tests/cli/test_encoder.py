@@ -387,3 +387,15 @@ def test_a_flag_without_its_condition_is_rejected_before_the_model_is_loaded(
     monkeypatch.setattr("tercet.api.load", mock.Mock(side_effect=AssertionError("the model was loaded")))
     _, err = run_command(["evaluate", runs["bert"], "--within-word"], capsys, code=2)
     assert "--within-word requires" in err
+
+
+@pytest.mark.parametrize(("n_pairs", "subject", "verb"), [(1, "1 pair is", "was"), (2, "2 pairs are", "were")])
+def test_truncated_pairs_are_reported(
+    n_pairs: int, subject: str, verb: str, runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(("cat " * 50 + "\n") * n_pairs)
+    files = ["--source", str(path), "--target", str(path)]
+    lines, err = run_command(["evaluate", runs["translator"], "--per-line", *files], capsys)
+    assert len(lines) == n_pairs
+    assert err == f"tercet: {subject} longer than the context, and {verb} cut to {ROOM} tokens\n"

@@ -260,11 +260,10 @@ class Failing:
     """Opens that fail, or give other bytes, according to the list `faults`."""
 
     def __init__(self, faults: list[Any]) -> None:
-        self.faults, self.opened = faults, list[str]()
+        self.faults = faults
         self._open = MemoryFileSystem.open
 
     def __call__(self, files: Any, path: str, mode: str = "rb", **settings: Any) -> Any:
-        self.opened.append(path)
         if path.endswith(".bin") and self.faults:
             fault = self.faults.pop(0)
             if isinstance(fault, Exception):

@@ -22,9 +22,9 @@ def options(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
 
 @pytest.mark.slow
 def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
-    found = theirs_to_loss(options(tmp_path, f"{SHAKESPEARE}time.sleep(60)\n"))
-    assert (found["step"], found["loss"]) == (500, 1.46)
-    assert 0 < found["seconds"] < 30
+    result = theirs_to_loss(options(tmp_path, f"{SHAKESPEARE}time.sleep(60)\n"))
+    assert (result["step"], result["loss"]) == (500, 1.46)
+    assert 0 < result["seconds"] < 30
 
 
 @pytest.mark.slow
@@ -62,10 +62,10 @@ def test_existing_runs_are_not_repeated(
         "third": lambda options: {"seconds": 3.0},
     }
     monkeypatch.setattr(whole_runs, "RUNS", runs)
-    kept = tmp_path / "runs.json"
-    kept.write_text(json.dumps({"first": {"seconds": 1.0}, "second": {"missed": "the time was used up"}}))
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"first": {"seconds": 1.0}, "second": {"missed": "the time was used up"}}))
     assert whole_runs.main(["--out", str(tmp_path)]) == 0
-    assert json.loads(kept.read_text()) == {
+    assert json.loads(path.read_text()) == {
         "first": {"seconds": 1.0}, "second": {"missed": "no luck"}, "third": {"seconds": 3.0}
     }  # fmt: skip
     assert "first" not in capsys.readouterr().out
@@ -78,8 +78,8 @@ def test_all_runs_work_at_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TERCET_GPU_BUNDLE", str(tmp_path / "none"))
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
-    done = subprocess.run(["bash", str(ROOT / "benchmarks" / "gpu.sh"), "280"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["bash", str(ROOT / "benchmarks" / "gpu.sh"), "280"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     rows = json.loads((tmp_path / "out" / "speed.json").read_text())["rows"]
     assert all(row["figures"] for row in rows)
     assert len(rows) == 8

@@ -40,25 +40,25 @@ class GPT(nn.Module):
 '''
 
 
-@given(count=st.integers(2, 700), at_once=st.integers(1, 5))
-def test_every_target_counts_once(count: int, at_once: int) -> None:
+@given(count=st.integers(2, 700), batch_size=st.integers(1, 5))
+def test_every_target_counts_once(count: int, batch_size: int) -> None:
     ids = np.arange(count, dtype=np.uint16)
-    seen: list[int] = []
+    seen_targets: list[int] = []
 
     def loss(inputs: Any, targets: Any) -> Any:
         assert inputs.shape == targets.shape
         assert inputs.shape[1] <= bench.BLOCK
         assert (targets == inputs + 1).all()
-        seen.extend(targets.flatten().tolist())
+        seen_targets.extend(targets.flatten().tolist())
         return targets.double().mean()
 
-    mean, targets = bench.whole_set(loss, ids, at_once)
-    assert seen == list(range(1, count))
+    mean, targets = bench.whole_set(loss, ids, batch_size)
+    assert seen_targets == list(range(1, count))
     assert targets == count - 1
-    assert mean == pytest.approx(sum(seen) / len(seen))
+    assert mean == pytest.approx(sum(seen_targets) / len(seen_targets))
 
 
-def found(loss: float, seconds: float, steps: int = 100) -> dict[str, Any]:
+def result(loss: float, seconds: float, steps: int = 100) -> dict[str, Any]:
     return {"loss": loss, "to_number": seconds, "seconds": seconds + 1, "steps": steps, "curve": [(1.0, 3.0)]}
 
 
@@ -67,12 +67,12 @@ def found(loss: float, seconds: float, steps: int = 100) -> dict[str, Any]:
     ("loss", "seconds", "word"), [(1.89, 19.0, "reached"), (1.91, 19.0, "missed"), (1.89, 21.0, "missed")]
 )
 def test_the_verdict_needs_both(loss: float, seconds: float, word: str, tmp_path: Path) -> None:
-    figures = {f"nanogpt {seed}": found(1.9, 120.0) for seed in (1, 2)}
-    figures |= {f"ours {seed} 1": found(loss, seconds) for seed in (1, 2)}
-    figures["ours 1 4"] = found(1.6, 500.0, steps=400)  # runs of another length do not count for the verdict
-    told = bench.table(figures)
-    assert told.endswith(word)
-    assert f"in 1 / {120 / seconds:.2f} of" in told
+    figures = {f"nanogpt {seed}": result(1.9, 120.0) for seed in (1, 2)}
+    figures |= {f"ours {seed} 1": result(loss, seconds) for seed in (1, 2)}
+    figures["ours 1 4"] = result(1.6, 500.0, steps=400)  # runs of another length do not count for the verdict
+    table = bench.table(figures)
+    assert table.endswith(word)
+    assert f"in 1 / {120 / seconds:.2f} of" in table
     bench.draw(figures, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000
 

@@ -7,7 +7,7 @@ from tercet.nn import Rotary
 from tercet.tokens import Characters, Tokenizer
 
 TOKENIZER = Tokenizer.train(Characters(alphabet="abcdefghij .", pad=True, bos=True, eos=True), [])
-OTHER = Tokenizer.train(Characters(alphabet="uvwxyz .", pad=True, bos=True, eos=True), [])
+SOURCE_TOKENIZER = Tokenizer.train(Characters(alphabet="uvwxyz .", pad=True, bos=True, eos=True), [])
 
 
 def small(*, joint: bool = True, max_len: int = 13, seed: int = 0) -> EncoderDecoder:
@@ -16,7 +16,7 @@ def small(*, joint: bool = True, max_len: int = 13, seed: int = 0) -> EncoderDec
         encoder=stack,
         decoder=stack,
         vocab_size=TOKENIZER.vocab_size,
-        source_vocab_size=None if joint else OTHER.vocab_size,
+        source_vocab_size=None if joint else SOURCE_TOKENIZER.vocab_size,
         share_embeddings=joint,
         max_len=max_len,
     )

@@ -68,9 +68,13 @@ def test_bigram_beats_unigram_if_pairs_matter() -> None:
     for _ in range(6000):
         text.append(int(random.choice(9, p=transition[text[-1]])))
     train, validation = np.array(text[:5000]), np.array(text[5000:])
-    one, two = (model(train, validation, vocab_size=9, n_bytes=1000) for model in (unigram, bigram))
+    unigram_scores, bigram_scores = (
+        model(train, validation, vocab_size=9, n_bytes=1000) for model in (unigram, bigram)
+    )
     entropy = np.mean([-math.log(transition[v, w]) for v, w in pairwise(validation)])
-    assert entropy < two.loss_nats_per_token < entropy + 0.05 < one.loss_nats_per_token < math.log(9)
+    assert (
+        entropy < bigram_scores.loss_nats_per_token < entropy + 0.05 < unigram_scores.loss_nats_per_token < math.log(9)
+    )
 
 
 def test_compressors_match_the_command_line() -> None:

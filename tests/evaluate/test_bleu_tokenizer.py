@@ -44,9 +44,9 @@ def test_languages_without_spaces_by_character(language: str | None) -> None:
 )
 def test_japanese_and_korean_by_mecab(language: str | None, package: str, references: list[str], tokenize: str) -> None:
     pytest.importorskip(package, reason="MeCab is not installed")
-    written = [references[0], references[0]]
-    expected = sacrebleu.corpus_bleu(written, [references], tokenize=tokenize).score
-    assert bleu(written, references, language=language) == expected
+    translations = [references[0], references[0]]
+    expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+    assert bleu(translations, references, language=language) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_languages_with_spaces_by_13a(language: str | None, references: list[str
 
 
 def test_comparison_uses_the_same_tokenizer() -> None:
-    others = [CHINESE[1], CHINESE[2], CHINESE[0]] * 10
-    p_value = paired_bootstrap(CHINESE * 10, others, CHINESE * 10, language="zh")
+    rotated = [CHINESE[1], CHINESE[2], CHINESE[0]] * 10
+    p_value = paired_bootstrap(CHINESE * 10, rotated, CHINESE * 10, language="zh")
     assert p_value < 0.01  # with 13a, both scores would depend on whole sentences
-    one = score_translations(CHINESE, CHINESE, language="zh").to_dict()
+    scores = score_translations(CHINESE, CHINESE, language="zh").to_dict()
     with pytest.raises(UserError, match="different signature"):
-        compare(one, replace(score_translations(["a b"], ["a b"]), references=one["references"]).to_dict())
+        compare(scores, replace(score_translations(["a b"], ["a b"]), references=scores["references"]).to_dict())
 
 
 def test_language_of_a_spec_is_used(tmp_path: Path) -> None:

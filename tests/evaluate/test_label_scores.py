@@ -36,44 +36,44 @@ def test_scores_match_counting_by_hand() -> None:
 
 def test_labels_that_never_occur_have_no_weight() -> None:
     assert label_scores([0, 1], [0, 1], NAMES).f1 == 1
-    only_said = label_scores([0, 2], [0, 1], NAMES)
-    assert only_said.f1 == pytest.approx((1 + 0 + 0) / 3)
-    assert only_said.majority == 0.5
+    scores_with_unused_label = label_scores([0, 2], [0, 1], NAMES)
+    assert scores_with_unused_label.f1 == pytest.approx((1 + 0 + 0) / 3)
+    assert scores_with_unused_label.majority == 0.5
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40))
-def test_scores_match_counting_one_by_one(pairs: list[tuple[int, int]]) -> None:
-    scores = label_scores([said for said, _ in pairs], [expected for _, expected in pairs], NAMES)
+def test_scores_equal_manual_counts(pairs: list[tuple[int, int]]) -> None:
+    scores = label_scores([prediction for prediction, _ in pairs], [expected for _, expected in pairs], NAMES)
     f1 = list[float]()
     for number, name in enumerate(NAMES):
-        hits = sum(said == expected == number for said, expected in pairs)
-        false = sum(said == number != expected for said, expected in pairs)
-        missed = sum(expected == number != said for said, expected in pairs)
-        assert scores.per_label[name]["count"] == hits + missed
-        if hits + false + missed:
-            f1.append(2 * hits / (2 * hits + false + missed))
+        hits = sum(prediction == expected == number for prediction, expected in pairs)
+        false_positives = sum(prediction == number != expected for prediction, expected in pairs)
+        false_negatives = sum(expected == number != prediction for prediction, expected in pairs)
+        assert scores.per_label[name]["count"] == hits + false_negatives
+        if hits + false_positives + false_negatives:
+            f1.append(2 * hits / (2 * hits + false_positives + false_negatives))
             assert scores.per_label[name]["f1"] == pytest.approx(f1[-1])
         precision, recall = scores.per_label[name]["precision"], scores.per_label[name]["recall"]
-        assert precision * (hits + false) == pytest.approx(hits)
-        assert recall * (hits + missed) == pytest.approx(hits)
-        assert [scores.confusion[number][other] for other in range(3)] == [
-            pairs.count((other, number)) for other in range(3)
+        assert precision * (hits + false_positives) == pytest.approx(hits)
+        assert recall * (hits + false_negatives) == pytest.approx(hits)
+        assert [scores.confusion[number][predicted_label] for predicted_label in range(3)] == [
+            pairs.count((predicted_label, number)) for predicted_label in range(3)
         ]
     assert scores.f1 == pytest.approx(np.mean(f1))
-    assert scores.accuracy == pytest.approx(np.mean([said == expected for said, expected in pairs]))
+    assert scores.accuracy == pytest.approx(np.mean([prediction == expected for prediction, expected in pairs]))
 
 
 def test_scores_match_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     draws = np.random.default_rng(5)
-    said, expected = draws.integers(0, 3, (2, 97))
-    scores = label_scores(said, expected, NAMES)
-    assert scores.f1 == pytest.approx(metrics.f1_score(expected, said, average="macro"))
-    assert np.array_equal(scores.confusion, metrics.confusion_matrix(expected, said))
+    predictions, expected = draws.integers(0, 3, (2, 97))
+    scores = label_scores(predictions, expected, NAMES)
+    assert scores.f1 == pytest.approx(metrics.f1_score(expected, predictions, average="macro"))
+    assert np.array_equal(scores.confusion, metrics.confusion_matrix(expected, predictions))
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted", "words"),
+    ("predictions", "expected", "words"),
     [
         ([], [], "nothing to score"),
         ([0], [0, 1], r"one prediction per label, got shapes \(1,\) and \(2,\)"),
@@ -81,15 +81,15 @@ def test_scores_match_scikit_learn() -> None:
         ([0], [-100], "are -100 to 0"),
     ],
 )
-def test_invalid_labels_are_rejected(said: list[int], wanted: list[int], words: str) -> None:
+def test_invalid_labels_are_rejected(predictions: list[int], expected: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        label_scores(said, wanted, NAMES)
+        label_scores(predictions, expected, NAMES)
 
 
 def test_text_and_json_output() -> None:
     scores = replace(label_scores([0, 0, 0, 1, 1], [0, 0, 1, 1, 2], ("[red]", "dog", "owl")), truncated=4)
-    told = scores.to_dict()
-    assert (told["accuracy"], told["f1"], told["truncated"]) == (scores.accuracy, scores.f1, 4)
+    json_scores = scores.to_dict()
+    assert (json_scores["accuracy"], json_scores["f1"], json_scores["truncated"]) == (scores.accuracy, scores.f1, 4)
     console = Console(file=io.StringIO(), width=100)
     console.print(scores.view())
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
@@ -109,8 +109,8 @@ def classifier(over: Any = "texts", labels: tuple[str, ...] = NAMES, max_len: in
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.5)
-        drawn = torch.randint(3, TOKENIZER.vocab_size, (200, 9), generator=torch.Generator().manual_seed(4))
-        scores = model.eval().classify(model.hidden(drawn))  # so that no label is always the likeliest
+        random_ids = torch.randint(3, TOKENIZER.vocab_size, (200, 9), generator=torch.Generator().manual_seed(4))
+        scores = model.eval().classify(model.hidden(random_ids))  # so that no label is always the likeliest
         model.classifier.bias -= scores.flatten(0, -2).mean(0)
     return model
 
@@ -126,8 +126,8 @@ def examples(over: Any = "texts", names: tuple[str, ...] = NAMES, seed: int = 2)
     return LabeledExamples(ids=ids, starts=starts, labels=labels.astype(np.int64), names=names, over=over)
 
 
-def said_alone(model: EncoderOnly, labelled: LabeledExamples, number: int) -> torch.Tensor:
-    ids = labelled.ids[labelled.starts[number] : labelled.starts[number + 1]][: model.max_len - 2].tolist()
+def predict_alone(model: EncoderOnly, labeled: LabeledExamples, number: int) -> torch.Tensor:
+    ids = labeled.ids[labeled.starts[number] : labeled.starts[number + 1]][: model.max_len - 2].tolist()
     with torch.no_grad():
         tokens = torch.tensor([[TOKENIZER.bos_id, *ids, TOKENIZER.eos_id]])
         return model.eval().classify(model.hidden(tokens)).argmax(-1)[0]
@@ -135,33 +135,35 @@ def said_alone(model: EncoderOnly, labelled: LabeledExamples, number: int) -> to
 
 @pytest.mark.slow
 @pytest.mark.parametrize("over", ["texts", "tokens"])
-def test_prediction_matches_that_of_the_text_alone(over: Any) -> None:
+def test_predictions_do_not_depend_on_batches(over: Any) -> None:
     model, labeled = classifier(over).train(), examples(over)
-    found = [score_labels(model, TOKENIZER, labeled, batch_tokens=most) for most in (1, 50, 10_000)]
+    scores = [score_labels(model, TOKENIZER, labeled, batch_tokens=batch_tokens) for batch_tokens in (1, 50, 10_000)]
     assert model.training
-    assert found[0] == found[1] == found[2]
-    said, expected = list[int](), list[int]()
+    assert scores[0] == scores[1] == scores[2]
+    predictions, expected = list[int](), list[int]()
     for number in range(len(labeled)):
-        separate = said_alone(model, labeled, number)
+        separate = predict_alone(model, labeled, number)
         if over == "texts":
-            said.append(int(separate))
+            predictions.append(int(separate))
             expected.append(int(labeled.labels[number]))
             continue
-        own = labeled.labels[labeled.starts[number] : labeled.starts[number + 1]][: model.max_len - 2]
-        said += separate[1 : 1 + len(own)][torch.from_numpy(own >= 0)].tolist()
-        expected += own[own >= 0].tolist()
-    assert len(set(said)) == 3
-    assert replace(found[0], truncated=0) == label_scores(said, expected, NAMES)
-    assert found[0].truncated == int((labeled.lengths > 17).sum()) > 0
+        text_labels = labeled.labels[labeled.starts[number] : labeled.starts[number + 1]][: model.max_len - 2]
+        predictions += separate[1 : 1 + len(text_labels)][torch.from_numpy(text_labels >= 0)].tolist()
+        expected += text_labels[text_labels >= 0].tolist()
+    assert len(set(predictions)) == 3
+    assert replace(scores[0], truncated=0) == label_scores(predictions, expected, NAMES)
+    assert scores[0].truncated == int((labeled.lengths > 17).sum()) > 0
 
 
 def test_labels_are_matched_by_name_not_by_number() -> None:
     model, labeled = classifier(), examples()
-    turned = tuple(reversed(NAMES))
-    other = replace(labeled, names=turned, labels=2 - labeled.labels)
-    assert score_labels(model, TOKENIZER, other) == score_labels(model, TOKENIZER, labeled)
-    more = replace(labeled, names=(*NAMES, "emu"))
-    assert score_labels(model, TOKENIZER, more) == score_labels(model, TOKENIZER, labeled), "no example is an emu"
+    reversed_names = tuple(reversed(NAMES))
+    renumbered = replace(labeled, names=reversed_names, labels=2 - labeled.labels)
+    assert score_labels(model, TOKENIZER, renumbered) == score_labels(model, TOKENIZER, labeled)
+    with_extra_label = replace(labeled, names=(*NAMES, "emu"))
+    assert score_labels(model, TOKENIZER, with_extra_label) == score_labels(model, TOKENIZER, labeled), (
+        "no example is an emu"
+    )
     with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'; correct"):
         score_labels(model, TOKENIZER, replace(labeled, names=("cat", "dog", "emu")))
 

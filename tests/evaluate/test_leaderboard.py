@@ -16,18 +16,18 @@ from tercet.evaluate.leaderboard_files import leaderboard_csv, leaderboard_dict
 from tercet.evaluate.tasks.evaluation import digest
 
 
-def result(name: str, nats: float | None, seed: int = 1, trained_model: int = 640, **given: Any) -> RunResult:
+def result(name: str, nats: float | None, seed: int = 1, trained_model: int = 640, **fields: Any) -> RunResult:
     """Return a language model's run; nats=None means that it diverged."""
     held_out: dict[str, Any] = {
         "kind": "language model", "scores": {"nats_per_token": nats, "bits_per_byte": 1.5 * (nats or 0)},
         "parameters": 1000, "text": "t", "tokenizer": "k", "tokens": 7,
     }  # fmt: skip
-    mine = {key: given.pop(key) for key in list(given) if key in held_out}
+    mine = {key: fields.pop(key) for key in list(fields) if key in held_out}
     scores = None if nats is None else HeldOutScores(**{**held_out, **mine})
-    return RunResult(name=name, seed=seed, scores=scores, tokens=trained_model, **{"seconds": 2.0, **given})
+    return RunResult(name=name, seed=seed, scores=scores, tokens=trained_model, **{"seconds": 2.0, **fields})
 
 
-def printed(board: Leaderboard) -> str:
+def print_board(board: Leaderboard) -> str:
     console = Console(file=io.StringIO(), width=120)
     console.print(board.view())
     assert isinstance(console.file, io.StringIO)
@@ -58,12 +58,12 @@ def test_mean_over_seeds_determines_the_rank() -> None:
 
 
 def test_single_seed_is_reported() -> None:
-    one = leaderboard([result("a", 1.0), result("b", 2.0)])
-    assert any(note.startswith("no variance estimate") for note in one.notes)
-    assert ".." not in printed(one)
+    board = leaderboard([result("a", 1.0), result("b", 2.0)])
+    assert any(note.startswith("no variance estimate") for note in board.notes)
+    assert ".." not in print_board(board)
     two = leaderboard([result("a", 1.0, 1), result("a", 1.5, 2), result("b", 2.0)])
     assert any("the smallest to the largest" in note for note in two.notes)
-    assert "1.2500  1.0000 .. 1.5000" in printed(two)
+    assert "1.2500  1.0000 .. 1.5000" in print_board(two)
 
 
 def test_one_text_with_several_tokenizers_is_ranked_by_bits_per_byte() -> None:
@@ -79,37 +79,37 @@ def test_different_texts_are_not_ranked() -> None:
     assert [(row.name, row.rank) for row in board.rows] == [("b", None), ("a", None)]
     assert board.ranked_by == {"language model": None}
     assert board.notes[0] == ("language models not ranked: their validation data differs")
-    assert "*" not in printed(board)
+    assert "*" not in print_board(board)
 
 
-def masked(name: str, nats: float, **given: Any) -> RunResult:
+def masked_result(name: str, nats: float, **fields: Any) -> RunResult:
     scores = {"nats_per_masked_token": nats, "accuracy": 0.25, "pseudo_bits_per_byte": nats / 2}
-    return result(name, nats, kind="masked language model", scores=scores, **given)
+    return result(name, nats, kind="masked language model", scores=scores, **fields)
 
 
 def test_likelihood_and_pseudo_likelihood_have_separate_columns() -> None:
-    board = leaderboard([result("gpt", 1.0), masked("bert", 2.0), result("gpt-2", 0.5)])
+    board = leaderboard([result("gpt", 1.0), masked_result("bert", 2.0), result("gpt-2", 0.5)])
     assert [(row.name, row.rank) for row in board.rows] == [("gpt-2", 1), ("gpt", 2), ("bert", None)]
     assert sum("are not comparable" in note for note in board.notes) == 1
-    lines = printed(board).splitlines()
+    lines = print_board(board).splitlines()
     (bert,) = (line for line in lines if "bert" in line)
     assert "1.0000" in bert  # pseudo-likelihood in bits
     assert "0.7500" in next(line for line in lines if "gpt-2" in line)
 
 
 def test_masked_models_with_several_tokenizers_are_not_ranked() -> None:
-    board = leaderboard([masked("a", 2.0, tokenizer="x"), masked("b", 1.0)])
+    board = leaderboard([masked_result("a", 2.0, tokenizer="x"), masked_result("b", 1.0)])
     assert [row.rank for row in board.rows] == [None, None]
     assert any("is not comparable between tokenizers" in note for note in board.notes)
-    contexts = leaderboard([masked("a", 2.0, tokens=9), masked("b", 1.0)])
+    contexts = leaderboard([masked_result("a", 2.0, tokens=9), masked_result("b", 1.0)])
     assert [row.name for row in contexts.rows] == ["b", "a"]
     assert any("masked tokens differ" in note for note in contexts.notes)
 
 
 def test_translators_with_several_tokenizers_are_ranked_by_bleu() -> None:
-    def translator(name: str, bleu: float, **given: Any) -> RunResult:
+    def translator(name: str, bleu: float, **fields: Any) -> RunResult:
         scores = {"nats_per_target_token": 1.0, "bleu": bleu, "chrf": 40.0}
-        return result(name, 1.0, kind="translator", scores=scores, **given)
+        return result(name, 1.0, kind="translator", scores=scores, **fields)
 
     board = leaderboard([translator("a", 20.0), translator("b", 30.0, tokenizer="x")])
     assert [row.name for row in board.rows] == ["b", "a"]
@@ -120,7 +120,7 @@ def test_diverged_variants_rank_last() -> None:
     board = leaderboard([result("a", 0.1, 1), result("a", None, 2), result("b", 5.0), result("c", None)])
     assert [(row.name, row.rank, row.diverged) for row in board.rows] == [("b", 1, 0), ("a", None, 1), ("c", None, 1)]
     assert "a is ranked last: 1 of 2 runs diverged" in board.notes
-    assert printed(board).count("diverged") >= 3
+    assert print_board(board).count("diverged") >= 3
     nan = leaderboard([result("a", math.nan), result("b", 5.0)])
     assert [(row.name, row.rank) for row in nan.rows] == [("b", 1), ("a", None)]
     assert json.loads(json.dumps(leaderboard_dict(nan), allow_nan=False))["rows"][1]["nats_per_token"]["mean"] is None
@@ -152,11 +152,11 @@ def test_csv_has_one_line_per_variant() -> None:
 
 
 @given(st.text(max_size=400), st.integers(1, 8), st.integers(1, 64))
-def test_pieces_are_whole_words_that_fit(text: str, count: int, most: int) -> None:
-    pieces = text_pieces(text, count, max_bytes=most)
+def test_pieces_are_whole_words_that_fit(text: str, count: int, max_bytes: int) -> None:
+    pieces = text_pieces(text, count, max_bytes=max_bytes)
     assert len(pieces) <= count
     for piece in pieces:
-        assert 0 < len(piece.encode()) <= most
+        assert 0 < len(piece.encode()) <= max_bytes
         assert set(piece.split()) <= set(text.split())
 
 

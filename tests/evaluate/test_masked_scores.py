@@ -53,12 +53,12 @@ def model(tokenizer: Tokenizer) -> EncoderOnly:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("document_mask", [False, True])
 def test_scores_are_sums_over_the_masked_tokens(
-    model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, apart: bool
+    model: EncoderOnly, tokenizer: Tokenizer, corpus: Corpus, document_mask: bool
 ) -> None:
-    found = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, document_mask=apart)
-    blocks = Blocks(corpus.validation, T, document_starts=corpus.validation_documents if apart else None)
+    scores = score_masked(model, tokenizer, corpus, rate=0.2, seed=3, document_mask=document_mask)
+    blocks = Blocks(corpus.validation, T, document_starts=corpus.validation_documents if document_mask else None)
     counts = np.bincount(corpus.train, minlength=tokenizer.vocab_size) + 1.0
     counts[[0, 2, 3, 4]] = 0  # [PAD] [CLS] [SEP] [MASK] are never masked; [UNK] is a word
     losses, entropy, right, frequent, candidates = [], [], 0, 0, 0
@@ -83,13 +83,13 @@ def test_scores_are_sums_over_the_masked_tokens(
         text[0] = False
         text[(T if rows.mask is None else int(rows.mask.sum())) - 1 :] = False
         candidates += int(text.sum())
-    assert found.tokens == len(losses)
-    assert found.masked_loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
-    assert found.unigram_entropy == pytest.approx(sum(entropy) / len(entropy), rel=1e-9)
-    assert found.masked_accuracy == right / len(losses)
-    assert found.most_frequent_accuracy == frequent / len(losses) > 0
-    assert found.mask_rate == len(losses) / candidates
-    assert (found.context, found.seed) == (T, 3)
+    assert scores.tokens == len(losses)
+    assert scores.masked_loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+    assert scores.unigram_entropy == pytest.approx(sum(entropy) / len(entropy), rel=1e-9)
+    assert scores.masked_accuracy == right / len(losses)
+    assert scores.most_frequent_accuracy == frequent / len(losses) > 0
+    assert scores.mask_rate == len(losses) / candidates
+    assert (scores.context, scores.seed) == (T, 3)
 
 
 @pytest.mark.slow
@@ -98,18 +98,18 @@ def test_scores_are_reproducible_in_any_batch_without_side_effects(
 ) -> None:
     model.train()
     state = torch.get_rng_state()
-    one, again = (score_masked(model, tokenizer, corpus) for _ in range(2))
-    assert one == again
+    scores, second_scores = (score_masked(model, tokenizer, corpus) for _ in range(2))
+    assert scores == second_scores
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     for batch_tokens in (1, 2 * T, 5 * T):
-        other = score_masked(model, tokenizer, corpus, batch_tokens=batch_tokens)
-        assert other.masked_loss == pytest.approx(one.masked_loss, rel=1e-6)
-        assert replace(other, masked_loss=0.0, unigram_entropy=0.0) == replace(
-            one, masked_loss=0.0, unigram_entropy=0.0
+        batched_scores = score_masked(model, tokenizer, corpus, batch_tokens=batch_tokens)
+        assert batched_scores.masked_loss == pytest.approx(scores.masked_loss, rel=1e-6)
+        assert replace(batched_scores, masked_loss=0.0, unigram_entropy=0.0) == replace(
+            scores, masked_loss=0.0, unigram_entropy=0.0
         )
-    assert score_masked(model, tokenizer, corpus, seed=1).masked_loss != one.masked_loss
-    assert abs(one.mask_rate - 0.15) < 0.05
+    assert score_masked(model, tokenizer, corpus, seed=1).masked_loss != scores.masked_loss
+    assert abs(scores.mask_rate - 0.15) < 0.05
 
 
 def test_part_of_the_text_is_spread_over_all_of_it(
@@ -122,12 +122,12 @@ def test_part_of_the_text_is_spread_over_all_of_it(
         return masked_windows(blocks, numbers, *args, **settings)
 
     monkeypatch.setattr(masked, "masked_windows", record_windows)
-    some = score_masked(model, tokenizer, corpus, rate=1.0, tokens=5 * T)
+    partial_scores = score_masked(model, tokenizer, corpus, rate=1.0, tokens=5 * T)
     last = -(-len(corpus.validation) // T) - 1
     assert read == [last * window // 4 for window in range(5)]
-    assert some.tokens < 5 * T
-    assert some.mask_rate == 1
-    assert score_masked(model, tokenizer, corpus, rate=1.0, tokens=10**9).tokens > 4 * some.tokens
+    assert partial_scores.tokens < 5 * T
+    assert partial_scores.mask_rate == 1
+    assert score_masked(model, tokenizer, corpus, rate=1.0, tokens=10**9).tokens > 4 * partial_scores.tokens
 
 
 def test_plateau_is_reported() -> None:
@@ -158,9 +158,9 @@ def test_pseudo_perplexity_masks_each_token_once(model: EncoderOnly, tokenizer: 
     for text in texts:
         ids = torch.tensor([[tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]])
         for place in range(1, ids.shape[1] - 1):
-            hidden = ids.clone()
-            hidden[0, place] = tokenizer.mask_id or 0
-            nats.append(-float(model(hidden)[0, place].log_softmax(-1)[ids[0, place]].detach()))
+            masked_ids = ids.clone()
+            masked_ids[0, place] = tokenizer.mask_id or 0
+            nats.append(-float(model(masked_ids)[0, place].log_softmax(-1)[ids[0, place]].detach()))
     expected = math.exp(sum(nats) / len(nats))
     assert pseudo_perplexity(model, tokenizer, texts) == pytest.approx(expected, rel=1e-5)
     assert pseudo_perplexity(model, tokenizer, texts, batch_tokens=7) == pytest.approx(expected, rel=1e-5)

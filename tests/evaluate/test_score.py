@@ -25,7 +25,7 @@ SPEC = DecoderOnlySpec(
 IDS = np.random.default_rng(0).integers(0, 13, 38).astype(np.uint16)  # 37 targets: seven windows and two more targets
 
 
-def model_of(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
+def random_model(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
     model = DecoderOnly(spec)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -33,7 +33,7 @@ def model_of(spec: DecoderOnlySpec = SPEC) -> DecoderOnly:
     return model
 
 
-def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray | None = None) -> list[float]:
+def losses_by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray | None = None) -> list[float]:
     """Return -ln p of each target, window by window and token by token."""
     model = model.eval()
     losses: dict[int, float] = {}
@@ -53,8 +53,8 @@ def by_loop(model: DecoderOnly, ids: np.ndarray, stride: int, starts: np.ndarray
 
 @pytest.mark.parametrize(("n_ids", "stride"), [(2, None), (4, 3), (6, 1), (7, 5), (38, None), (38, 3)])
 def test_score_matches_a_plain_loop(n_ids: int, stride: int | None) -> None:
-    model, ids = model_of(), IDS[:n_ids]
-    losses = by_loop(model, ids, stride or 5)
+    model, ids = random_model(), IDS[:n_ids]
+    losses = losses_by_loop(model, ids, stride or 5)
     scores = score(model, ids, n_bytes=19, special_ids=frozenset({2, 7}), stride=stride)
     text = sum(loss for loss, target in zip(losses, ids[1:], strict=True) if target not in (2, 7))
     assert scores.loss_nats_per_token == pytest.approx(np.mean(losses), abs=1e-5)  # logits of 50 in float32
@@ -66,36 +66,40 @@ def test_score_matches_a_plain_loop(n_ids: int, stride: int | None) -> None:
 @pytest.mark.slow
 def test_separate_documents_have_no_shared_context() -> None:
     starts = np.array([0, 7, 8, 20])
-    losses = by_loop(model_of(), IDS, 5, starts)
-    within = [loss for target, loss in enumerate(losses, 1) if target not in starts]  # no context from another document
-    scores = score(model_of(), IDS, n_bytes=1, document_starts=starts)
-    assert scores.tokens == len(within)
-    assert scores.loss_nats_per_token == pytest.approx(np.mean(within), abs=2e-6)
-    assert scores.loss_nats_per_token != pytest.approx(score(model_of(), IDS, n_bytes=1).loss_nats_per_token, abs=1e-3)
+    losses = losses_by_loop(random_model(), IDS, 5, starts)
+    counted_losses = [
+        loss for target, loss in enumerate(losses, 1) if target not in starts
+    ]  # no context from another document
+    scores = score(random_model(), IDS, n_bytes=1, document_starts=starts)
+    assert scores.tokens == len(counted_losses)
+    assert scores.loss_nats_per_token == pytest.approx(np.mean(counted_losses), abs=2e-6)
+    assert scores.loss_nats_per_token != pytest.approx(
+        score(random_model(), IDS, n_bytes=1).loss_nats_per_token, abs=1e-3
+    )
 
 
 def test_two_scores_are_bitwise_identical() -> None:
-    model = model_of()
+    model = random_model()
     assert score(model, IDS, n_bytes=40) == score(model, IDS, n_bytes=40)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 5, 11, 35])
 def test_batch_size_changes_nothing(batch_tokens: int) -> None:
-    model = model_of()
-    one, other = score(model, IDS, n_bytes=40), score(model, IDS, n_bytes=40, batch_tokens=batch_tokens)
-    assert one.loss_nats_per_token == pytest.approx(other.loss_nats_per_token, abs=1e-6)
-    assert one.bits_per_byte == pytest.approx(other.bits_per_byte, abs=1e-6)
+    model = random_model()
+    scores, scores_in_batches = score(model, IDS, n_bytes=40), score(model, IDS, n_bytes=40, batch_tokens=batch_tokens)
+    assert scores.loss_nats_per_token == pytest.approx(scores_in_batches.loss_nats_per_token, abs=1e-6)
+    assert scores.bits_per_byte == pytest.approx(scores_in_batches.bits_per_byte, abs=1e-6)
 
 
 def test_chunk_size_of_logits_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of()
+    model = random_model()
     whole = score(model, IDS, n_bytes=40)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 30)
     assert score(model, IDS, n_bytes=40).loss_nats_per_token == pytest.approx(whole.loss_nats_per_token, abs=1e-6)
 
 
 def test_ids_that_pad_the_vocabulary_have_no_probability() -> None:
-    model = model_of(replace(SPEC, pad_vocab_to=16))
+    model = random_model(replace(SPEC, pad_vocab_to=16))
     before = score(model, IDS, n_bytes=40)
     with torch.no_grad():
         model.unembedding.weight[13:] = 1000.0
@@ -103,7 +107,7 @@ def test_ids_that_pad_the_vocabulary_have_no_probability() -> None:
 
 
 def test_uniform_model_scores_ln_v() -> None:
-    model = model_of()
+    model = random_model()
     with torch.no_grad():
         model.unembedding.weight.zero_()
     scores = score(model, IDS, n_bytes=37)
@@ -114,7 +118,7 @@ def test_uniform_model_scores_ln_v() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_scoring_has_no_side_effects(training: bool) -> None:
-    model = model_of().train(training)
+    model = random_model().train(training)
     model.stack.blocks[0].eval()  # this part has another mode than the rest
     modes = [module.training for module in model.modules()]
     random, numpy_random = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002 - the one not to touch
@@ -128,11 +132,11 @@ def test_scoring_has_no_side_effects(training: bool) -> None:
 
 def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"id 13 exceeds the model's vocab_size=13; use the model's tokenizer"):
-        score(model_of(), np.array([0, 13]), n_bytes=1)
+        score(random_model(), np.array([0, 13]), n_bytes=1)
     with pytest.raises(ValueError, match=r"stride=6 must be from 1 to length=5"):
-        score(model_of(), IDS, n_bytes=1, stride=6)
+        score(random_model(), IDS, n_bytes=1, stride=6)
     with pytest.raises(UserError, match=r"the data has 1 tokens"):
-        score(model_of(), IDS[:1], n_bytes=1)
+        score(random_model(), IDS[:1], n_bytes=1)
 
 
 class TestNumbers:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_translator import OTHER, TOKENIZER, small
+from small_translator import SOURCE_TOKENIZER, TOKENIZER, small
 
 from tercet.config import UserError
 from tercet.evaluate import score_pairs
@@ -25,9 +25,9 @@ def text(letters: str, longest: int = 11) -> str:
 PAIRS = [(text("abcdefghij ."), text("abcdefghij .")) for _ in range(23)]
 
 
-def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Tokenizer = TOKENIZER) -> float:
+def expected_logprob(model: EncoderDecoder, source: str, target: str, source_tokenizer: Tokenizer = TOKENIZER) -> float:
     """Return the sum of ln p(token), with a separate forward pass per token."""
-    read = torch.tensor([[*of_source.encode(source), of_source.eos_id]])
+    read = torch.tensor([[*source_tokenizer.encode(source), source_tokenizer.eos_id]])
     total, prefix = 0.0, [TOKENIZER.bos_id]
     for token in [*TOKENIZER.encode(target), TOKENIZER.eos_id]:
         with torch.no_grad():
@@ -40,7 +40,7 @@ def by_formula(model: EncoderDecoder, source: str, target: str, of_source: Token
 def test_scores_match_the_formula() -> None:
     model = small()
     for (source, target), score in zip(PAIRS[:7], score_pairs(model, TOKENIZER, PAIRS[:7]), strict=True):
-        assert score.logprob == pytest.approx(by_formula(model, source, target), abs=1e-4)
+        assert score.logprob == pytest.approx(expected_logprob(model, source, target), abs=1e-4)
         assert score.tokens == len(target) + 1
         assert score.nats_per_token == -score.logprob / score.tokens
         assert not score.truncated
@@ -50,9 +50,9 @@ def test_scores_match_the_formula() -> None:
 def test_source_and_target_may_have_two_vocabularies() -> None:
     model, pairs = small(joint=False), [("uvw xyz", "abc"), ("z", "jih gfe")]
     for (source, target), score in zip(
-        pairs, score_pairs(model, TOKENIZER, pairs, source_tokenizer=OTHER), strict=True
+        pairs, score_pairs(model, TOKENIZER, pairs, source_tokenizer=SOURCE_TOKENIZER), strict=True
     ):
-        assert score.logprob == pytest.approx(by_formula(model, source, target, OTHER), abs=1e-4)
+        assert score.logprob == pytest.approx(expected_logprob(model, source, target, SOURCE_TOKENIZER), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -60,27 +60,27 @@ def test_other_pairs_in_the_batch_change_nothing() -> None:
     model = small()
     whole = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     for batch_tokens in (1, 64):
-        again = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS, batch_tokens=batch_tokens)]
-        assert again == pytest.approx(whole, abs=1e-4), batch_tokens
+        logprobs = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS, batch_tokens=batch_tokens)]
+        assert logprobs == pytest.approx(whole, abs=1e-4), batch_tokens
     backwards = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS[::-1])][::-1]
     assert backwards == pytest.approx(whole, abs=1e-4)
 
 
 def test_missing_mask_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
-    right = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
+    right_logprobs = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
     forward = model.encode
     monkeypatch.setattr(model, "encode", lambda source, token_mask: forward(source))
-    wrong = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
-    assert wrong != pytest.approx(right, abs=1e-2)
+    wrong_logprobs = [score.logprob for score in score_pairs(model, TOKENIZER, PAIRS)]
+    assert wrong_logprobs != pytest.approx(right_logprobs, abs=1e-2)
 
 
 def test_chunked_logits_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     whole = score_pairs(model, TOKENIZER, PAIRS)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 1)
-    for one, other in zip(score_pairs(model, TOKENIZER, PAIRS), whole, strict=True):
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+    for score, whole_score in zip(score_pairs(model, TOKENIZER, PAIRS), whole, strict=True):
+        assert score.logprob == pytest.approx(whole_score.logprob, abs=1e-5)
 
 
 def test_overlong_pairs_are_cut_and_reported() -> None:
@@ -89,14 +89,14 @@ def test_overlong_pairs_are_cut_and_reported() -> None:
     scores = score_pairs(model, TOKENIZER, pairs)
     assert [score.truncated for score in scores] == [False, True, True, False]
     assert [score.tokens for score in scores] == [7, 3, 7, 1]
-    assert scores[1].logprob == pytest.approx(by_formula(model, "abcdef", "ab"), abs=1e-4)
+    assert scores[1].logprob == pytest.approx(expected_logprob(model, "abcdef", "ab"), abs=1e-4)
     assert all(np.isfinite(score.logprob) for score in scores)
 
 
 def test_outer_white_space_is_ignored() -> None:
     model = small()
-    one, other = score_pairs(model, TOKENIZER, [("ab c", "de"), (" ab c\u00a0", "\u2028de\r")])
-    assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+    score, stripped_score = score_pairs(model, TOKENIZER, [("ab c", "de"), (" ab c\u00a0", "\u2028de\r")])
+    assert score.logprob == pytest.approx(stripped_score.logprob, abs=1e-5)
 
 
 def test_model_is_unchanged() -> None:

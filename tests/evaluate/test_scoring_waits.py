@@ -31,8 +31,8 @@ def encoder() -> EncoderOnly:
     return EncoderOnly(spec, seed=1).eval()
 
 
-def ids(n: int, below: int) -> np.ndarray:
-    return np.random.default_rng(n).integers(0, below, n).astype(np.uint16)
+def ids(n: int, vocab_size: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, vocab_size, n).astype(np.uint16)
 
 
 def conversations(n: int) -> Conversations:
@@ -41,7 +41,7 @@ def conversations(n: int) -> Conversations:
     return Conversations(ids=ids(7 * n, 13), answers=answers, starts=starts, first_answers=np.full(n, 2))
 
 
-def labelled(n: int) -> LabeledExamples:
+def labeled_examples(n: int) -> LabeledExamples:
     return LabeledExamples(
         ids=ids(5 * n, 200), starts=np.arange(n + 1) * 5, labels=np.arange(n) % 2, names=("a", "b"),
         over="texts", problem_type="single_label_classification",
@@ -78,7 +78,7 @@ EVALUATIONS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], Calla
     ),
     "labels": (
         encoder,
-        lambda model, n: score_labels(model, BYTES, labelled(n), batch_tokens=7),
+        lambda model, n: score_labels(model, BYTES, labeled_examples(n), batch_tokens=7),
         lambda n: ["event"] * n,
     ),
     "pairs": (
@@ -98,7 +98,7 @@ def test_launches_do_not_wait_for_the_previous_batch(name: str) -> None:
     hidden = model.hidden
     model.hidden = lambda *args, **options: (waits.append("launch"), hidden(*args, **options))[1]
     with simulated_gpu(model) as waits:
-        found = work(model, 5)
+        result = work(model, 5)
         order = list(waits)
     launches = order.count("launch")
     assert launches > 2
@@ -107,5 +107,5 @@ def test_launches_do_not_wait_for_the_previous_batch(name: str) -> None:
         assert order == ["launch", *["launch", "event"] * (launches - 1), "event"]
     else:
         assert order[-1] == "synchronize"
-    assert numbers_in(found) == pytest.approx(numbers_in(on_cpu), rel=1e-5)
-    assert numbers_in(found)
+    assert numbers_in(result) == pytest.approx(numbers_in(on_cpu), rel=1e-5)
+    assert numbers_in(result)

@@ -50,12 +50,12 @@ def sentences(seed: int, n: int = 61) -> list[str]:
 
 REFERENCES = sentences(1)
 DRAWS = np.random.default_rng(2)
-WRITTEN = [" ".join(word for word in text.split() if DRAWS.random() < 0.8) for text in REFERENCES]
-WRITTEN[5] = ""
+TRANSLATIONS = [" ".join(word for word in text.split() if DRAWS.random() < 0.8) for text in REFERENCES]
+TRANSLATIONS[5] = ""
 
 
-def by_program(written: list[str], references: list[str], folder: Path, *flags: str) -> list[dict[str, Any]]:
-    for name, lines in (("written", written), ("references", references)):
+def run_sacrebleu(translations: list[str], references: list[str], folder: Path, *flags: str) -> list[dict[str, Any]]:
+    for name, lines in (("written", translations), ("references", references)):
         (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     command = ["references", "-i", "written", "-m", "bleu", "chrf", "-w", "4", "--confidence", *flags]
     process = subprocess.run(
@@ -67,40 +67,40 @@ def by_program(written: list[str], references: list[str], folder: Path, *flags: 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
 def test_scores_match_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
-    scores = score_translations(WRITTEN, REFERENCES, protocol=protocol, language="de")
-    texts = [prepare_texts(texts, protocol, "de") for texts in (WRITTEN, REFERENCES)]
-    words, characters = by_program(*texts, tmp_path, *(["-tok", "none", "-lc"] if protocol == "lc-tok" else []))
+    scores = score_translations(TRANSLATIONS, REFERENCES, protocol=protocol, language="de")
+    texts = [prepare_texts(texts, protocol, "de") for texts in (TRANSLATIONS, REFERENCES)]
+    words, characters = run_sacrebleu(*texts, tmp_path, *(["-tok", "none", "-lc"] if protocol == "lc-tok" else []))
     assert scores.bleu == pytest.approx(words["score"], abs=0.01)
     assert scores.chrf == pytest.approx(characters["score"], abs=0.01)
-    for (low, high), told in ((scores.bleu_interval, words), (scores.chrf_interval, characters)):
-        assert (low + high) / 2 == pytest.approx(told["confidence_mean"], abs=0.01)
-        assert (high - low) / 2 == pytest.approx(told["confidence_var"], abs=0.01)
+    for (low, high), interval in ((scores.bleu_interval, words), (scores.chrf_interval, characters)):
+        assert (low + high) / 2 == pytest.approx(interval["confidence_mean"], abs=0.01)
+        assert (high - low) / 2 == pytest.approx(interval["confidence_var"], abs=0.01)
     if protocol == "detokenised":
         assert scores.signature == words["signature"]
         assert scores.chrf_signature == characters["signature"]
-        assert bleu(WRITTEN, REFERENCES) == scores.bleu
+        assert bleu(TRANSLATIONS, REFERENCES) == scores.bleu
     else:
         assert scores.signature.startswith(words["signature"] + "|prep:lc.norm.tok-de|sacremoses:")
 
 
 def test_scores_are_reproducible_and_within_their_interval() -> None:
-    scores = score_translations(WRITTEN, REFERENCES)
-    assert scores == score_translations(WRITTEN, REFERENCES)
+    scores = score_translations(TRANSLATIONS, REFERENCES)
+    assert scores == score_translations(TRANSLATIONS, REFERENCES)
     assert scores.bleu_interval[0] < scores.bleu < scores.bleu_interval[1]
     assert scores.chrf_interval[0] < scores.chrf < scores.chrf_interval[1]
     assert "bs:1000|seed:" in scores.signature
 
 
 def test_worse_translation_scores_lower() -> None:
-    worse = [" ".join(reversed(text.split())) for text in WRITTEN]
-    assert bleu(worse, REFERENCES) < bleu(WRITTEN, REFERENCES) - 5
+    worse = [" ".join(reversed(text.split())) for text in TRANSLATIONS]
+    assert bleu(worse, REFERENCES) < bleu(TRANSLATIONS, REFERENCES) - 5
 
 
 def test_reference_has_the_word_count_of_the_literature() -> None:
     """test_2016_flickr has 12,103 German words, the reference length that papers report."""
-    given = os.environ.get("TERCET_DATA")
-    path = Path(given or "", "multi30k", "test_2016_flickr.de.gz")
-    if not given or not path.is_file():
+    data_folder = os.environ.get("TERCET_DATA")
+    path = Path(data_folder or "", "multi30k", "test_2016_flickr.de.gz")
+    if not data_folder or not path.is_file():
         pytest.skip("TERCET_DATA has no multi30k/test_2016_flickr.de.gz")
     lines = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
     assert sum(len(line.split()) for line in prepare_texts(lines, "lc-tok", "de")) == 12_103
@@ -110,21 +110,21 @@ def test_protocols_differ_and_are_named() -> None:
     texts = ["Der Hund; die „Katze“."]
     assert prepare_texts(texts, "detokenised", None) == texts
     assert prepare_texts(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
-    shown = io.StringIO()
-    scores = score_translations(WRITTEN, REFERENCES, protocol="lc-tok", language="de")
-    Console(file=shown, width=150).print(scores.view())
-    assert "BLEU (lc-tok)" in shown.getvalue()
-    assert scores.signature in shown.getvalue()
-    assert scores.chrf_signature in shown.getvalue()
+    output = io.StringIO()
+    scores = score_translations(TRANSLATIONS, REFERENCES, protocol="lc-tok", language="de")
+    Console(file=output, width=150).print(scores.view())
+    assert "BLEU (lc-tok)" in output.getvalue()
+    assert scores.signature in output.getvalue()
+    assert scores.chrf_signature in output.getvalue()
 
 
 def test_tokenized_text_is_detected() -> None:
-    tokenised = ["ein Hund ."] * 100
-    assert looks_tokenized([*tokenised, ""])
-    assert not looks_tokenized(tokenised[1:])
+    tokenized = ["ein Hund ."] * 100
+    assert looks_tokenized([*tokenized, ""])
+    assert not looks_tokenized(tokenized[1:])
     assert not looks_tokenized(["ein Hund."] * 200)
-    assert "look tokenized" in score_translations(tokenised, tokenised).notes[0]
-    assert not score_translations(tokenised, tokenised, protocol="lc-tok", language="de").notes
+    assert "look tokenized" in score_translations(tokenized, tokenized).notes[0]
+    assert not score_translations(tokenized, tokenized, protocol="lc-tok", language="de").notes
 
 
 def test_sacrebleu_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,8 +150,8 @@ def test_reference_itself_is_perfect(texts: list[str]) -> None:
 
 
 def test_exact_match_counts_sentences() -> None:
-    written = ["eins", "zwei ", "drei vier"]
-    assert score_translations(written, ["eins", "zwei", "vier"]).exact == pytest.approx(2 / 3)
+    translations = ["eins", "zwei ", "drei vier"]
+    assert score_translations(translations, ["eins", "zwei", "vier"]).exact == pytest.approx(2 / 3)
     assert score_translations(["EINS"], ["eins"], protocol="lc-tok", language="de").exact == 1
 
 
@@ -162,9 +162,9 @@ def test_references_have_distinct_hashes() -> None:
 
 def test_infinity_is_none_in_json() -> None:
     scores = replace(score_translations(["a"], ["a"]), perplexity=math.inf, nll_nats_per_token=800.0)
-    told = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
-    assert told["perplexity"] is None
-    assert told["nll_nats_per_token"] == 800
+    json_scores = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
+    assert json_scores["perplexity"] is None
+    assert json_scores["nll_nats_per_token"] == 800
 
 
 def test_scores_have_a_text_form(monkeypatch: pytest.MonkeyPatch) -> None:

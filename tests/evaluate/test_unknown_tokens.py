@@ -41,40 +41,40 @@ def corpus(tokenizer: TokenizerSpec) -> Corpus:
     return prepare(TextSpec(source="text.txt", validation=Tail(fraction=0.3), tokenizer=tokenizer))
 
 
-def held_out(name: str, unknown: float, **given: Any) -> RunResult:
+def held_out(name: str, unknown: float, **fields: Any) -> RunResult:
     scores: dict[str, Any] = {
         "kind": "language model", "scores": {"nats_per_token": 1.0, "bits_per_byte": 2.0}, "parameters": 1, "text": "t",
         "tokenizer": "same", "tokens": 7, "unknown_share": unknown,
     }  # fmt: skip
-    return RunResult(name=name, seed=1, scores=HeldOutScores(**{**scores, **given}))
+    return RunResult(name=name, seed=1, scores=HeldOutScores(**{**scores, **fields}))
 
 
 def test_unknown_share_is_counted_without_special_tokens() -> None:
-    few = corpus(Words(vocab_size=6))
-    ids, tokenizer = np.asarray(few.validation).tolist(), few.tokenizer
+    corpus_with_unknown = corpus(Words(vocab_size=6))
+    ids, tokenizer = np.asarray(corpus_with_unknown.validation).tolist(), corpus_with_unknown.tokenizer
     text_ids = [number for number in ids if number not in tokenizer.special_ids]
     assert len(text_ids) < len(ids)  # the end token of the document is not counted
-    assert few.unknown_share == ids.count(tokenizer.unk_id) / len(text_ids)
-    assert 0.3 < few.unknown_share < 1
+    assert corpus_with_unknown.unknown_share == ids.count(tokenizer.unk_id) / len(text_ids)
+    assert 0.3 < corpus_with_unknown.unknown_share < 1
     assert corpus(Words()).unknown_share == 0
     assert corpus(Characters()).unknown_share == 0  # characters have no unknown token
 
 
 @pytest.mark.parametrize(
-    ("share", "said"),
+    ("share", "ending"),
     [
         (0.0, ""),
         (MAX_UNKNOWN_SHARE, "; 0.10% of the tokens are unknown"),
         (0.4, "unknown, so bits per byte are not comparable"),
     ],
 )
-def test_unknown_share_is_next_to_the_score(share: float, said: str) -> None:
+def test_unknown_share_is_next_to_the_score(share: float, ending: str) -> None:
     sums: dict[str, Any] = {"nats": 9.0, "text_nats": 9.0, "tokens": 5, "n_bytes": 9, "context": 3, "stride": 3}
     scores = replace(LanguageScores.from_sums(**sums), unknown_share=share)
     (table,) = scores.view().parts
     assert isinstance(table, Table)
     caption = table.caption
-    assert caption.endswith(said)
+    assert caption.endswith(ending)
     assert ("unknown" in caption) == (share > 0)
     assert scores.to_dict()["unknown_share"] == share
 

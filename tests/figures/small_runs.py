@@ -21,10 +21,10 @@ CONTEXT = 7
 
 WORDS = ("e\u0301te\u0301", "Äpfel 🙂", "雨")
 PAIRS = [(f"the {n} 🙂 cats eat", f"die {n} Katzen fressen Ä{'ß' * (n % 3)}") for n in range(40)]
-LABELLED = [(f"{n} {WORDS[n % 3]} {'und ' * (n % 4)}", "abc"[n % 3]) for n in range(45)]
+LABELED_TEXTS = [(f"{n} {WORDS[n % 3]} {'und ' * (n % 4)}", "abc"[n % 3]) for n in range(45)]
 
-UNDROPPED = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
-STACK: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "dropout": UNDROPPED}
+NO_DROPOUT = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
+STACK: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2, "dropout": NO_DROPOUT}
 INIT: dict[str, Any] = {"kind": "normal", "std": 0.3}  # far from uniform
 TRAINING: dict[str, Any] = {
     "max_steps": 9,
@@ -99,10 +99,10 @@ def pairs_recipe(folder: Path, **training: Any) -> Recipe:
 
 
 def labels_recipe(folder: Path) -> Recipe:
-    lines = ({"text": text, "label": label} for text, label in LABELLED)
+    lines = ({"text": text, "label": label} for text, label in LABELED_TEXTS)
     (folder / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     # The held-out part lacks one class.
-    held_out = ({"text": text + "!", "label": label} for text, label in LABELLED[:20] if label != "c")
+    held_out = ({"text": text + "!", "label": label} for text, label in LABELED_TEXTS[:20] if label != "c")
     (folder / "held_labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in held_out))
     return parse_recipe(
         {

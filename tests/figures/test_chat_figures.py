@@ -24,8 +24,8 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     talks = [[("user", question), ("assistant", f"{question} é {n}")] for n, question in enumerate(QUESTIONS)]
     talks += [[*talks[0], *talks[1]], [("user", "long " * 30), ("assistant", "no")], [("user", "nothing")]]
-    for name, some in (("train", talks[:4]), ("held", talks[2:])):
-        lines = ({"messages": [{"role": role, "content": text} for role, text in talk]} for talk in some)
+    for name, selected_talks in (("train", talks[:4]), ("held", talks[2:])):
+        lines = ({"messages": [{"role": role, "content": text} for role, text in talk]} for talk in selected_talks)
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = {
         "task": {"kind": "chat", "batch_size": 3, "sample_conversations": 0},
@@ -43,24 +43,24 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(model, DecoderOnly)
     nats, tokens, scored, cut = 0.0, 0, 0, 0
     for talk in talks[2:]:
-        ids, wanted, before = list[int](), list[int](), ""  # `wanted` are the places of scored tokens
+        ids, scored_places, prefix = list[int](), list[int](), ""  # `scored_places` are the places of scored tokens
         for role, text in talk:  # the plain template, applied by hand
-            before += f"{role}:\n"
+            prefix += f"{role}:\n"
             if role == "user":
-                before += f"{text}\n\n"
+                prefix += f"{text}\n\n"
                 continue
-            ids += tokenizer.encode(before)
+            ids += tokenizer.encode(prefix)
             answer = [*tokenizer.encode(text), tokenizer.eos_id or 0]
-            wanted += range(len(ids), len(ids) + len(answer))
-            ids, before = ids + answer, "\n\n"
-        wanted = [place for place in wanted if place <= ROOM]
-        scored += bool(wanted)
-        cut += bool(wanted) and len(ids) > ROOM + 1
-        if wanted:
+            scored_places += range(len(ids), len(ids) + len(answer))
+            ids, prefix = ids + answer, "\n\n"
+        scored_places = [place for place in scored_places if place <= ROOM]
+        scored += bool(scored_places)
+        cut += bool(scored_places) and len(ids) > ROOM + 1
+        if scored_places:
             with torch.no_grad():
                 logits = model(torch.tensor([ids[:ROOM]]))[0].double()
-            nats -= sum(float(logits[place - 1].log_softmax(-1)[ids[place]]) for place in wanted)
-            tokens += len(wanted)
+            nats -= sum(float(logits[place - 1].log_softmax(-1)[ids[place]]) for place in scored_places)
+            tokens += len(scored_places)
     scores = evaluation_of(trained_model).evaluate()
     assert isinstance(scores, AnswerScores)
     expected = {

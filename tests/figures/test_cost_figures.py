@@ -22,10 +22,10 @@ def test_parameters_and_flops_by_shapes(tied: bool) -> None:
     assert table.parameters == sum(weight.numel() for weight in {id(w): w for w in model.parameters()}.values())
     assert table.parameters == sum(row.parameters for row in table.rows)
     matrices = sum(shape[0] * shape[1] for shape in shapes.values() if len(shape) == 2)
-    multiplied = matrices - (0 if tied else 13 * 24)  # an untied embedding is looked up, not multiplied
-    assert table.multiplied == multiplied
+    n_multiplied = matrices - (0 if tied else 13 * 24)  # an untied embedding is looked up, not multiplied
+    assert table.multiplied == n_multiplied
     attention = 2 * 2 * 5 * 24  # two layers; each query meets 5 keys and 5 values of 24 numbers
-    assert table.flops_forward == 2 * multiplied + 2 * attention
+    assert table.flops_forward == 2 * n_multiplied + 2 * attention
     assert table.flops_training == 3 * table.flops_forward
     kv = 2 * 2 * 2 * 4  # layers, keys and values, heads, numbers per head
     assert (table.memory.cache_per_token_float32, table.memory.cache_per_token_bfloat16) == (4 * kv, 2 * kv)

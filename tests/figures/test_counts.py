@@ -44,8 +44,8 @@ def test_pairs_and_their_characters(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{source}\t{target}\n" for source, target in [*PAIRS, ("🙂", ""), ("", "雨")]))
     source, target = (sum(len(pair[side]) for pair in PAIRS) for side in (0, 1))
-    printed = facts([str(path)], capsys)
-    assert printed.startswith(
+    output = facts([str(path)], capsys)
+    assert output.startswith(
         f"pairs {len(PAIRS)}; {source:,} characters of source and {target:,} of target; 2 more with an empty side"
     )
 
@@ -55,8 +55,8 @@ def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     rows = [("雨", "a"), ("雨", "a"), ("雨", "b"), ("🙂🙂", "b"), ("e\u0301te\u0301", "b"), ("", "a")]
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
-    printed = facts([str(path), "--label-field", "label"], capsys)
-    assert printed.startswith(
+    output = facts([str(path), "--label-field", "label"], capsys)
+    assert output.startswith(
         "texts 5; half have at most 1 characters, the longest 5; 2 duplicates; 1 with other labels than their "
         "first occurrence; 1 more without text labels 2 b 3 60.0% a 2 40.0%"
     )
@@ -80,12 +80,12 @@ def test_comparison_scores_equal_evaluation_scores(name: str, small_run: SmallRu
     for measure, field in expected.items():
         assert held_out.scores[measure] == scores[field]
     assert held_out.tokens == scores["count" if name == "labels" else "tokens"]
-    logged = {column: points[-1][1] for column, points in read_metrics(run.parent / "metrics.csv").items() if points}
+    metrics = {column: points[-1][1] for column, points in read_metrics(run.parent / "metrics.csv").items() if points}
     loss = {"documents": "nats_per_token", "left": "nats_per_token", "masked": "nats_per_masked_token",
             "pairs": "nats_per_target_token", "labels": "nats_per_label"}[name]  # fmt: skip
-    assert held_out.scores[loss] == pytest.approx(logged["val/loss"], rel=1e-5)
+    assert held_out.scores[loss] == pytest.approx(metrics["val/loss"], rel=1e-5)
     if name == "pairs":
-        assert held_out.scores["bleu"] == pytest.approx(logged["val/bleu"])
+        assert held_out.scores["bleu"] == pytest.approx(metrics["val/bleu"])
     assert held_out.parameters == sum(p.numel() for p in trained_model.model.parameters())
 
 
@@ -93,7 +93,7 @@ def test_comparison_scores_equal_evaluation_scores(name: str, small_run: SmallRu
 def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
     """The score is comparable across two kinds of models, since it is per byte, not per character."""
     runs = [small_run("masked") / "last", small_run("packed") / "last"]
-    found = score_held_out(runs)[0].scores["pseudo_bits_per_byte"]
+    score = score_held_out(runs)[0].scores["pseudo_bits_per_byte"]
     trained_model = load_model(runs[0]).require("fill")
     model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     pieces = text_pieces("\n".join(HELD_OUT), 8, max_bytes=min(PIECE_BYTES, 14 - 2))
@@ -109,7 +109,7 @@ def test_pseudo_bits_are_over_bytes(small_run: SmallRun) -> None:
                 nats -= float(model.logits(model.hidden(row))[0, place].double().log_softmax(-1)[ids[place]])
     n_bytes = sum(len(piece.encode()) for piece in pieces)
     assert n_bytes > sum(map(len, pieces))
-    assert found == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-4)
+    assert score == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -151,8 +151,8 @@ def test_inspected_losses_equal_those_of_the_model(small_run: SmallRun) -> None:
     ids = trained_model.tokenizer.encode(text)
     with torch.no_grad():
         logits = trained_model.model.eval()(torch.tensor([ids]))[0]
-    wanted = [-float(logits[i].double().log_softmax(-1)[ids[i + 1]]) for i in range(len(ids) - 1)]
+    expected = [-float(logits[i].double().log_softmax(-1)[ids[i + 1]]) for i in range(len(ids) - 1)]
     losses = token_losses(recording, logits)
-    assert losses[:-1] == pytest.approx(wanted, rel=1e-5)
+    assert losses[:-1] == pytest.approx(expected, rel=1e-5)
     assert losses[-1] is None
-    assert mean_loss(losses) == pytest.approx(sum(wanted) / len(wanted), rel=1e-5)
+    assert mean_loss(losses) == pytest.approx(sum(expected) / len(expected), rel=1e-5)

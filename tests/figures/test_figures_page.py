@@ -35,30 +35,30 @@ WORDS = {  # descriptive fields without a number
 }  # fmt: skip
 
 
-def figures_of(*specs: type) -> set[str]:
+def result_fields(*specs: type) -> set[str]:
     return {field.name for spec in specs for field in fields(spec)} - WORDS
 
 
 SECTIONS: dict[str, set[str]] = {
     "`metrics.csv`": set(COLUMNS),
     "Model card": {"step", "tokens_seen", "metrics", "parameters"},
-    "`evaluate`: language models": figures_of(LanguageScores) | {"baselines"},
-    "`evaluate`: masked language models": figures_of(MaskedScores) | {"seed", "plateau", "pseudo_perplexity"},
-    "`evaluate`: translators": figures_of(TranslationScores, Comparison),
-    "`evaluate`: chat models": figures_of(AnswerScores),
-    "`evaluate`: classifiers": figures_of(LabelScores),
-    "`evaluate`: several labels per text": figures_of(MultiLabelScores),
-    "`evaluate`: regression": figures_of(RegressionScores),
-    "`evaluate --per-line`": figures_of(PairScore) - {"truncated"} | {"nats_per_token"},
+    "`evaluate`: language models": result_fields(LanguageScores) | {"baselines"},
+    "`evaluate`: masked language models": result_fields(MaskedScores) | {"seed", "plateau", "pseudo_perplexity"},
+    "`evaluate`: translators": result_fields(TranslationScores, Comparison),
+    "`evaluate`: chat models": result_fields(AnswerScores),
+    "`evaluate`: classifiers": result_fields(LabelScores),
+    "`evaluate`: several labels per text": result_fields(MultiLabelScores),
+    "`evaluate`: regression": result_fields(RegressionScores),
+    "`evaluate --per-line`": result_fields(PairScore) - {"truncated"} | {"nats_per_token"},
     "`embed --query`": {field.name for field in fields(Neighbors)},
-    "`compare`": figures_of(RunResult) | set(MEASURES) | {"parameters"},
-    "`inspect`": figures_of(ModelTable, LayerRow, MemoryCost),
-    "`train --plan`": figures_of(RunPlan, RankMemory, RunTime, Throughput),
+    "`compare`": result_fields(RunResult) | set(MEASURES) | {"parameters"},
+    "`inspect`": result_fields(ModelTable, LayerRow, MemoryCost),
+    "`train --plan`": result_fields(RunPlan, RankMemory, RunTime, Throughput),
     "`serve`": set(Usage.model_fields),
 }
 
 
-def rows_of(section: str) -> list[list[str]]:
+def table_rows(section: str) -> list[list[str]]:
     text = PAGE.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in row] for row in rows]
@@ -66,7 +66,7 @@ def rows_of(section: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_metric_has_a_row(section: str) -> None:
-    rows = rows_of(section)
+    rows = table_rows(section)
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
     assert len(names) == len(set(names))
     assert set(names) == SECTIONS[section]
@@ -77,4 +77,4 @@ def test_every_named_test_exists() -> None:
     tests = set(re.findall(r"`(\w+/test_\w+\.py)`", PAGE))
     assert len(tests) > 8
     assert [name for name in sorted(tests) if not (ROOT / "tests" / name).is_file()] == []
-    assert all(re.search(r"`\w+/test_\w+\.py`", row[3]) for section in SECTIONS for row in rows_of(section))
+    assert all(re.search(r"`\w+/test_\w+\.py`", row[3]) for section in SECTIONS for row in table_rows(section))

@@ -35,23 +35,31 @@ SETS = st.lists(st.tuples(*[st.sets(st.sampled_from(NAMES))] * 2), min_size=1, m
 NUMBERS = st.lists(st.tuples(*[st.integers(-4, 4) | st.floats(-1e6, 1e6)] * 2), min_size=1, max_size=12)
 
 
-def as_rows(sets: Sequence[set[str]]) -> np.ndarray:
-    return np.array([[name in one for name in NAMES] for one in sets], dtype=bool).reshape(len(sets), len(NAMES))
+def label_matrix(sets: Sequence[set[str]]) -> np.ndarray:
+    return np.array([[name in labels for name in NAMES] for labels in sets], dtype=bool).reshape(len(sets), len(NAMES))
 
 
-def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
+def manual_scores(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
     """Count over (predicted, target) pairs, one text and one label at a time."""
-    own, sums = dict[str, tuple[int, int, int]](), [0, 0, 0]
+    counts, sums = dict[str, tuple[int, int, int]](), [0, 0, 0]
     for name in NAMES:
-        both = sum(name in said and name in expected for said, expected in pairs)
-        own[name] = both, sum(name in said for said, _ in pairs), sum(name in expected for _, expected in pairs)
-        sums = [a + b for a, b in zip(sums, own[name], strict=True)]
-    f1 = {name: 2 * both / (said + there) for name, (both, said, there) in own.items() if said + there}
+        hits = sum(name in predicted and name in target for predicted, target in pairs)
+        counts[name] = (
+            hits,
+            sum(name in predicted for predicted, _ in pairs),
+            sum(name in target for _, target in pairs),
+        )
+        sums = [a + b for a, b in zip(sums, counts[name], strict=True)]
+    f1 = {
+        name: 2 * hits / (n_predicted + n_target)
+        for name, (hits, n_predicted, n_target) in counts.items()
+        if n_predicted + n_target
+    }
     return {
         "f1": sum(f1.values()) / len(f1) if f1 else 0,
         "micro_f1": 2 * sums[0] / (sums[1] + sums[2]) if sums[1] + sums[2] else 0,
-        "exact_match": sum(said == expected for said, expected in pairs) / len(pairs),
-        "own": own,
+        "exact_match": sum(predicted == target for predicted, target in pairs) / len(pairs),
+        "counts": counts,
     }
 
 
@@ -59,52 +67,54 @@ def counted(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
 @example(pairs=[(set(), set())])
 @example(pairs=[({"cat"}, {"cat"})])  # no text has the other labels
 def test_label_set_scores_equal_manual_counts(pairs: list[tuple[set[str], set[str]]]) -> None:
-    scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
-    by_hand = counted(pairs)
-    most = {name for name in NAMES if sum(name in there for _, there in pairs) > len(pairs) / 2}
-    constant = counted([(most, there) for _, there in pairs])
+    scores = multi_label_scores(
+        label_matrix([predicted for predicted, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
+    )
+    expected = manual_scores(pairs)
+    frequent = {name for name in NAMES if sum(name in target for _, target in pairs) > len(pairs) / 2}
+    constant = manual_scores([(frequent, target) for _, target in pairs])
     for name in ("f1", "micro_f1", "exact_match"):
-        assert getattr(scores, name) == pytest.approx(by_hand[name])
+        assert getattr(scores, name) == pytest.approx(expected[name])
         assert getattr(scores, f"constant_{name}") == pytest.approx(constant[name])
-    for name, (both, said, there) in by_hand["own"].items():
+    for name, (hits, n_predicted, n_target) in expected["counts"].items():
         row = scores.per_label[name]
-        assert row["count"] == there
-        assert row["precision"] * said == pytest.approx(both)
-        assert row["recall"] * there == pytest.approx(both)
-        assert row["f1"] == pytest.approx(2 * both / max(1, said + there))
+        assert row["count"] == n_target
+        assert row["precision"] * n_predicted == pytest.approx(hits)
+        assert row["recall"] * n_target == pytest.approx(hits)
+        assert row["f1"] == pytest.approx(2 * hits / max(1, n_predicted + n_target))
     assert (scores.count, scores.threshold) == (len(pairs), 0.5)
 
 
-def ranks_of(values: Sequence[float]) -> list[float]:
+def mean_ranks(values: Sequence[float]) -> list[float]:
     """Return the mean rank of each value among its ties."""
-    return [sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values]
+    return [sum(smaller < value for smaller in values) + (values.count(value) + 1) / 2 for value in values]
 
 
-def correlated(a: Sequence[float], b: Sequence[float]) -> float:
+def pearson(a: Sequence[float], b: Sequence[float]) -> float:
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
-    together = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    own = math.fsum((x - mean_a) ** 2 for x in a) * math.fsum((y - mean_b) ** 2 for y in b)
-    return together / math.sqrt(own)
+    covariance = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    variances = math.fsum((x - mean_a) ** 2 for x in a) * math.fsum((y - mean_b) ** 2 for y in b)
+    return covariance / math.sqrt(variances)
 
 
 @given(pairs=NUMBERS)
 @example(pairs=[(1, 2), (2, 2), (2, 3), (5, 1)])
 def test_regression_scores_equal_manual_results(pairs: list[tuple[float, float]]) -> None:
-    said, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
-    scores, n = regression_scores(said, expected), len(pairs)
+    predicted, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+    scores, n = regression_scores(predicted, expected), len(pairs)
     mean = math.fsum(expected) / n
-    squared = math.fsum((x - y) ** 2 for x, y in zip(said, expected, strict=True)) / n
+    mean_squared_error = math.fsum((x - y) ** 2 for x, y in zip(predicted, expected, strict=True)) / n
     variance = math.fsum((y - mean) ** 2 for y in expected) / n
-    assert scores.rmse == pytest.approx(math.sqrt(squared))
-    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(said, expected, strict=True)) / n)
+    assert scores.rmse == pytest.approx(math.sqrt(mean_squared_error))
+    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(predicted, expected, strict=True)) / n)
     assert scores.constant_rmse == pytest.approx(math.sqrt(variance), abs=1e-9)
     assert scores.constant_mae == pytest.approx(math.fsum(abs(y - mean) for y in expected) / n, abs=1e-9)
-    assert average_ranks(np.array(said)).tolist() == ranks_of(said)
-    if len(set(said)) > 1 < len(set(expected)):
-        assert scores.spearman == pytest.approx(correlated(ranks_of(said), ranks_of(expected)), abs=1e-9)
-        if min(np.ptp(said), np.ptp(expected)) > 1e-3:
-            assert scores.pearson == pytest.approx(correlated(said, expected), abs=1e-6)
-            assert scores.r2 == pytest.approx(1 - squared / variance)
+    assert average_ranks(np.array(predicted)).tolist() == mean_ranks(predicted)
+    if len(set(predicted)) > 1 < len(set(expected)):
+        assert scores.spearman == pytest.approx(pearson(mean_ranks(predicted), mean_ranks(expected)), abs=1e-9)
+        if min(np.ptp(predicted), np.ptp(expected)) > 1e-3:
+            assert scores.pearson == pytest.approx(pearson(predicted, expected), abs=1e-6)
+            assert scores.r2 == pytest.approx(1 - mean_squared_error / variance)
     else:
         assert scores.pearson == scores.spearman == 0
 
@@ -113,8 +123,8 @@ def test_invariants_of_a_correlation() -> None:
     draws = np.random.default_rng(1)
     a, b = draws.normal(size=(2, 50))
     scores = regression_scores(a, b)
-    moved = regression_scores(1e9 + 1e-3 * a, b)
-    assert moved.pearson == pytest.approx(scores.pearson, abs=1e-3)
+    shifted_scores = regression_scores(1e9 + 1e-3 * a, b)
+    assert shifted_scores.pearson == pytest.approx(scores.pearson, abs=1e-3)
     assert regression_scores(np.exp(a), b).spearman == pytest.approx(scores.spearman)
     assert regression_scores(-a, b).spearman == pytest.approx(-scores.spearman)
     assert correlation(np.array([1.0, 1, 2]), np.array([3.0, 3, 5])) == 1
@@ -127,11 +137,11 @@ def test_against_scikit_learn_and_scipy() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
     draws = np.random.default_rng(5)
-    said, expected = draws.random((2, 97, 3)) < 0.4
-    sets = multi_label_scores(said, expected, NAMES)
-    assert sets.f1 == pytest.approx(metrics.f1_score(expected, said, average="macro"))
-    assert sets.micro_f1 == pytest.approx(metrics.f1_score(expected, said, average="micro"))
-    assert sets.exact_match == pytest.approx(metrics.accuracy_score(expected, said))
+    predicted, expected = draws.random((2, 97, 3)) < 0.4
+    sets = multi_label_scores(predicted, expected, NAMES)
+    assert sets.f1 == pytest.approx(metrics.f1_score(expected, predicted, average="macro"))
+    assert sets.micro_f1 == pytest.approx(metrics.f1_score(expected, predicted, average="micro"))
+    assert sets.exact_match == pytest.approx(metrics.accuracy_score(expected, predicted))
     a, b = draws.integers(0, 9, (2, 97))
     numbers = regression_scores(a, b)
     assert numbers.r2 == pytest.approx(metrics.r2_score(b, a))
@@ -143,11 +153,11 @@ def model(kind: Any, labels: tuple[str, ...] = NAMES) -> EncoderOnly:
     settings = {"target_mean": 1e4, "target_std": 20.0} if kind == "regression" else {}
     head = Classifier(labels=labels if not settings else labels[:1], problem_type=kind, **settings)
     stack = StackSpec(d_model=24, n_layers=1, n_heads=2, d_ff=29)
-    made = EncoderOnly(EncoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=19, stack=stack, classifier=head))
+    encoder = EncoderOnly(EncoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=19, stack=stack, classifier=head))
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in encoder.parameters():
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) * 0.5)
-    return made
+    return encoder
 
 
 def examples(kind: Any, names: tuple[str, ...] = NAMES) -> LabeledExamples:
@@ -164,46 +174,50 @@ def examples(kind: Any, names: tuple[str, ...] = NAMES) -> LabeledExamples:
     )  # fmt: skip
 
 
-def scores_alone(made: EncoderOnly, labelled: LabeledExamples) -> np.ndarray:
+def score_separately(encoder: EncoderOnly, labeled: LabeledExamples) -> np.ndarray:
     """Return scores (N, L) with each text in a separate batch."""
     rows = list[np.ndarray]()
-    for number in range(len(labelled)):
-        ids = labelled.ids[labelled.starts[number] : labelled.starts[number + 1]][:17].tolist()
+    for number in range(len(labeled)):
+        ids = labeled.ids[labeled.starts[number] : labeled.starts[number + 1]][:17].tolist()
         with torch.no_grad():
             tokens = torch.tensor([[TOKENIZER.bos_id, *ids, TOKENIZER.eos_id]])
-            rows.append(made.eval().classify(made.hidden(tokens))[0].numpy())
+            rows.append(encoder.eval().classify(encoder.hidden(tokens))[0].numpy())
     return np.stack(rows)
 
 
 def test_label_set_scores_do_not_depend_on_batches() -> None:
-    made, labelled = model("multi_label_classification"), examples("multi_label_classification")
-    scores = [score_multi_label(made, TOKENIZER, labelled, batch_tokens=most) for most in (1, 50, 10_000)]
-    assert scores[0] == scores[1] == scores[2] == score_classifier(made, TOKENIZER, labelled)
+    encoder, labeled = model("multi_label_classification"), examples("multi_label_classification")
+    scores = [
+        score_multi_label(encoder, TOKENIZER, labeled, batch_tokens=batch_tokens) for batch_tokens in (1, 50, 10_000)
+    ]
+    assert scores[0] == scores[1] == scores[2] == score_classifier(encoder, TOKENIZER, labeled)
     assert isinstance(scores[0], MultiLabelScores)
-    expected = labelled.targets(np.arange(37)) > 0
-    assert replace(scores[0], truncated=0) == multi_label_scores(scores_alone(made, labelled) > 0, expected, NAMES)
-    assert scores[0].truncated == int((labelled.lengths > 17).sum()) > 0
+    expected = labeled.targets(np.arange(37)) > 0
+    assert replace(scores[0], truncated=0) == multi_label_scores(
+        score_separately(encoder, labeled) > 0, expected, NAMES
+    )
+    assert scores[0].truncated == int((labeled.lengths > 17).sum()) > 0
     assert 0 < scores[0].exact_match < 1
-    turned = replace(labelled, names=tuple(reversed(NAMES)), labels=2 - labelled.labels)
-    assert score_multi_label(made, TOKENIZER, turned) == scores[0]
-    assert score_multi_label(made, TOKENIZER, replace(labelled, names=(*NAMES, "emu"))) == scores[0]
+    reordered = replace(labeled, names=tuple(reversed(NAMES)), labels=2 - labeled.labels)
+    assert score_multi_label(encoder, TOKENIZER, reordered) == scores[0]
+    assert score_multi_label(encoder, TOKENIZER, replace(labeled, names=(*NAMES, "emu"))) == scores[0]
     with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'"):
-        score_multi_label(made, TOKENIZER, replace(labelled, names=("cat", "dog", "emu")))
+        score_multi_label(encoder, TOKENIZER, replace(labeled, names=("cat", "dog", "emu")))
 
 
 def test_regression_scores_have_the_unit_of_the_labels() -> None:
-    made, labelled = model("regression"), examples("regression")
-    scores = score_regression(made, TOKENIZER, labelled)
-    assert scores == score_classifier(made, TOKENIZER, labelled)
+    encoder, labeled = model("regression"), examples("regression")
+    scores = score_regression(encoder, TOKENIZER, labeled)
+    assert scores == score_classifier(encoder, TOKENIZER, labeled)
     assert isinstance(scores, RegressionScores)
-    alone = regression_scores(1e4 + 20 * scores_alone(made, labelled)[:, 0].astype(np.float64), labelled.labels)
+    expected = regression_scores(1e4 + 20 * score_separately(encoder, labeled)[:, 0].astype(np.float64), labeled.labels)
     for name in ("rmse", "mae", "r2", "pearson", "spearman", "constant_rmse", "constant_mae"):
-        assert getattr(scores, name) == pytest.approx(getattr(alone, name), rel=1e-5)
-    assert (scores.count, scores.truncated) == (37, int((labelled.lengths > 17).sum()))
+        assert getattr(scores, name) == pytest.approx(getattr(expected, name), rel=1e-5)
+    assert (scores.count, scores.truncated) == (37, int((labeled.lengths > 17).sum()))
     with torch.no_grad():
-        next(made.stack.parameters()).fill_(torch.nan)
+        next(encoder.stack.parameters()).fill_(torch.nan)
     with pytest.raises(UserError, match="training diverged"):
-        score_regression(made, TOKENIZER, labelled)
+        score_regression(encoder, TOKENIZER, labeled)
 
 
 def test_unsuitable_labels_are_rejected() -> None:
@@ -215,8 +229,11 @@ def test_unsuitable_labels_are_rejected() -> None:
     with pytest.raises(ValueError, match="problem_type of the labels is regression, but these scores require single"):
         score_labels(model(single), TOKENIZER, examples("regression"))
     with pytest.raises(ValueError, match=r"of shape \(N, 3\), got \(1, 3\) and \(2, 3\)"):
-        multi_label_scores(as_rows([set()]), as_rows([set(), set()]), NAMES)
-    for work in (lambda: regression_scores([], []), lambda: multi_label_scores(as_rows([]), as_rows([]), NAMES)):
+        multi_label_scores(label_matrix([set()]), label_matrix([set(), set()]), NAMES)
+    for work in (
+        lambda: regression_scores([], []),
+        lambda: multi_label_scores(label_matrix([]), label_matrix([]), NAMES),
+    ):
         with pytest.raises(ValueError, match="nothing to score"):
             work()
     with pytest.raises(ValueError, match=r"one prediction per number, got shapes \(1,\) and \(2,\)"):
@@ -226,7 +243,9 @@ def test_unsuitable_labels_are_rejected() -> None:
 def test_displayed_scores() -> None:
     console = Console(file=io.StringIO(), width=120)
     pairs = [({"cat"}, {"cat"}), ({"cat"}, {"cat", "dog"}), (set[str](), {"owl"})]
-    scores = multi_label_scores(as_rows([said for said, _ in pairs]), as_rows([there for _, there in pairs]), NAMES)
+    scores = multi_label_scores(
+        label_matrix([predicted for predicted, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
+    )
     console.print(replace(scores, truncated=2).view())
     console.print(regression_scores([1, 2, 4], [1, 2, 3]).view())
     text: str = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]

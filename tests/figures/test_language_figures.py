@@ -25,33 +25,34 @@ class Target(NamedTuple):
     """A predicted token, its predecessor, and the tokens that predict it."""
 
     token: int
-    before: int
-    seen: list[int]
+    previous: int
+    context: list[int]
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return [*tokenizer.encode(text), *([] if tokenizer.eos_id is None else [tokenizer.eos_id])]
 
 
-def targets_of(tokenizer: Tokenizer, documents: list[str], *, apart: bool, stride: int = CONTEXT) -> list[Target]:
+def list_targets(tokenizer: Tokenizer, documents: list[str], *, separate: bool, stride: int = CONTEXT) -> list[Target]:
     """Return the tokens of the concatenated documents, with the context from the window or the document in it."""
     stream = [(number, token) for number, text in enumerate(documents) for token in encode(tokenizer, text)]
-    targets, done, start = list[Target](), 1, 0
-    while done < len(stream):
-        for at in range(done, min(start + CONTEXT, len(stream) - 1) + 1):
+    targets, n_scored, start = list[Target](), 1, 0
+    while n_scored < len(stream):
+        for at in range(n_scored, min(start + CONTEXT, len(stream) - 1) + 1):
             number, token = stream[at]
-            seen = [other for of, other in stream[start:at] if of == number or not apart]
-            if not apart or stream[at - 1][0] == number:
-                targets.append(Target(token, stream[at - 1][1], seen))
-        done, start = max(done, start + CONTEXT + 1), start + stride
+            context = [context_token for of, context_token in stream[start:at] if of == number or not separate]
+            if not separate or stream[at - 1][0] == number:
+                targets.append(Target(token, stream[at - 1][1], context))
+        n_scored, start = max(n_scored, start + CONTEXT + 1), start + stride
     return targets
 
 
-def nats_of(trained_model: LanguageModel, targets: list[Target]) -> list[float]:
+def target_losses(trained_model: LanguageModel, targets: list[Target]) -> list[float]:
     model = trained_model.model.eval()
     with torch.no_grad():
         return [
-            -model(torch.tensor([seen]))[0, -1].double().log_softmax(-1)[token].item() for token, _, seen in targets
+            -model(torch.tensor([context]))[0, -1].double().log_softmax(-1)[token].item()
+            for token, _, context in targets
         ]
 
 
@@ -62,7 +63,7 @@ def first_bytes(tokenizer: Tokenizer, text: str) -> int:
     return 1 if name.startswith("<0x") else len(name) if tokenizer.kind == "bpe" else len(name.encode())
 
 
-def evaluated(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+def evaluate_json(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     assert main(["evaluate", str(run), "--json", "--device", "cpu", *flags]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -70,16 +71,16 @@ def evaluated(run: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dic
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
-    run, apart = small_run(name), not name.startswith("packed")
+    run, separate = small_run(name), not name.startswith("packed")
     trained_model = load_model(run / "last").require("generate")
     tokenizer = trained_model.tokenizer
     for stride in (CONTEXT, 3):
-        targets = targets_of(tokenizer, HELD_OUT, apart=apart, stride=stride)
-        nats = nats_of(trained_model, targets)
+        targets = list_targets(tokenizer, HELD_OUT, separate=separate, stride=stride)
+        nats = target_losses(trained_model, targets)
         text_nats = sum(x for x, target in zip(nats, targets, strict=True) if target.token != tokenizer.eos_id)
-        scores = evaluated(run / "last", capsys, "--stride", str(stride))
+        scores = evaluate_json(run / "last", capsys, "--stride", str(stride))
         n_bytes = sum(len(text.encode()) for text in HELD_OUT)
-        n_bytes -= sum(first_bytes(tokenizer, text) for text in (HELD_OUT if apart else HELD_OUT[:1]))
+        n_bytes -= sum(first_bytes(tokenizer, text) for text in (HELD_OUT if separate else HELD_OUT[:1]))
         mean = sum(nats) / len(nats)
         assert scores["tokens"] == len(targets)
         assert scores["bytes"] == n_bytes
@@ -94,36 +95,36 @@ def test_likelihood_figures(name: str, small_run: SmallRun, capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", ROWS)
 def test_baselines_have_the_models_targets(name: str, small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
-    run, apart = small_run(name), not name.startswith("packed")
+    run, separate = small_run(name), not name.startswith("packed")
     tokenizer = load_model(run / "last").tokenizer
     stream = [encode(tokenizer, text) for text in DOCUMENTS]
     training = [token for ids in stream for token in ids]
-    held_out = targets_of(tokenizer, HELD_OUT, apart=apart)
+    held_out = list_targets(tokenizer, HELD_OUT, separate=separate)
     counts = Counter(training)
-    pairs = Counter(pair for ids in (stream if apart else [training]) for pair in pairwise(ids))
-    after = Counter(v for v, _ in pairs.elements())
+    pairs = Counter(pair for ids in (stream if separate else [training]) for pair in pairwise(ids))
+    n_following = Counter(v for v, _ in pairs.elements())
     kinds = Counter(v for v, _ in pairs)
 
     def unigram(token: int) -> float:
         return (counts[token] + 1) / (len(training) + tokenizer.vocab_size)
 
     def bigram(v: int, w: int) -> float:
-        return (pairs[v, w] + kinds[v] * unigram(w)) / (after[v] + kinds[v]) if after[v] else unigram(w)
+        return (pairs[v, w] + kinds[v] * unigram(w)) / (n_following[v] + kinds[v]) if n_following[v] else unigram(w)
 
-    scores = evaluated(run / "last", capsys)
+    scores = evaluate_json(run / "last", capsys)
     probabilities = {
         "unigram": [unigram(target.token) for target in held_out],
-        "bigram": [bigram(target.before, target.token) for target in held_out],
+        "bigram": [bigram(target.previous, target.token) for target in held_out],
     }
-    for baseline, of_targets in probabilities.items():
-        nats = [-math.log(p) for p in of_targets]
+    for baseline, target_probabilities in probabilities.items():
+        nats = [-math.log(p) for p in target_probabilities]
         text = [x for x, target in zip(nats, held_out, strict=True) if target.token != tokenizer.eos_id]
-        found = scores["baselines"][baseline]
-        assert found["tokens"] == scores["tokens"] == len(nats)
-        assert found["bytes"] == scores["bytes"]
-        assert found["loss_nats_per_token"] == pytest.approx(sum(nats) / len(nats))
-        assert found["perplexity"] == pytest.approx(math.e ** (sum(nats) / len(nats)))
-        assert found["bits_per_byte"] == pytest.approx(sum(text) / math.log(2) / scores["bytes"])
+        result = scores["baselines"][baseline]
+        assert result["tokens"] == scores["tokens"] == len(nats)
+        assert result["bytes"] == scores["bytes"]
+        assert result["loss_nats_per_token"] == pytest.approx(sum(nats) / len(nats))
+        assert result["perplexity"] == pytest.approx(math.e ** (sum(nats) / len(nats)))
+        assert result["bits_per_byte"] == pytest.approx(sum(text) / math.log(2) / scores["bytes"])
     raw = "".join(HELD_OUT).encode()
     assert scores["baselines"]["gzip -9"]["bits_per_byte"] == 8 * len(gzip.compress(raw, 9)) / len(raw)
 
@@ -131,7 +132,7 @@ def test_baselines_have_the_models_targets(name: str, small_run: SmallRun, capsy
 @pytest.mark.slow
 def test_the_table_shows_the_same_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = small_run("documents") / "last"
-    scores = evaluated(run, capsys)
+    scores = evaluate_json(run, capsys)
     assert main(["evaluate", str(run), "--device", "cpu"]) == 0
     table = capsys.readouterr().out
     bits, nats, perplexity = (scores[name] for name in ("bits_per_byte", "loss_nats_per_token", "perplexity"))

@@ -29,7 +29,7 @@ SmallRun = Callable[[str], Path]
 NAMES = list(SMALL_RUNS)
 
 
-def task_for(name: str, folder: Path) -> Task:
+def build_task(name: str, folder: Path) -> Task:
     return task_of(SMALL_RUNS[name](folder), progress=False)
 
 
@@ -53,28 +53,28 @@ def finished_rows(batch: PairBatch) -> int:
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_token_counts_equal_the_tokens_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
-    task, seen = task_for(name, tmp_path), 0
-    counted = [task.tokens_before(step) for step in range(26)]  # several epochs, which do not end at a step
+    task, n_tokens = build_task(name, tmp_path), 0
+    tokens_before = [task.tokens_before(step) for step in range(26)]  # several epochs, which do not end at a step
     for step in range(25):
-        assert counted[step] == seen
-        seen += sum(real_tokens(task, batch) for rank in range(world) for batch in task.batches(step, rank, world))
-    assert counted[25] == seen
+        assert tokens_before[step] == n_tokens
+        n_tokens += sum(real_tokens(task, batch) for rank in range(world) for batch in task.batches(step, rank, world))
+    assert tokens_before[25] == n_tokens
     assert task.plan.epoch(25) > 1.5
-    assert task.tokens_before(17) == counted[17]  # back to an earlier epoch, as for another run on the same data
+    assert task.tokens_before(17) == tokens_before[17]  # back to an earlier epoch, as for another run on the same data
 
 
 @pytest.mark.parametrize("name", ["left", "right", "masked-padded", "labels", "pairs"])
 def test_token_counts_with_a_ramp_and_in_long_runs(name: str, tmp_path: Path) -> None:
-    task = task_for(name, tmp_path)
+    task = build_task(name, tmp_path)
     task.plan = replace(task.plan, unit=2, units=3, ramp=0.5, steps=20)
-    seen = sum(real_tokens(task, batch) for step in range(13) for batch in task.batches(step, 0, 1))
-    assert task.tokens_before(13) == seen
+    n_tokens = sum(real_tokens(task, batch) for step in range(13) for batch in task.batches(step, 0, 1))
+    assert task.tokens_before(13) == n_tokens
     epochs = 10**9
-    all_rows = task.tokens_before(0) + replaced(task, steps=1, unit=task.plan.n_rows).tokens_before(1)
-    assert replaced(task, unit=task.plan.n_rows).tokens_before(epochs) == epochs * all_rows  # without reading them
+    all_rows = task.tokens_before(0) + with_plan(task, steps=1, unit=task.plan.n_rows).tokens_before(1)
+    assert with_plan(task, unit=task.plan.n_rows).tokens_before(epochs) == epochs * all_rows  # without reading them
 
 
-def replaced(task: Task, **settings: Any) -> Task:
+def with_plan(task: Task, **settings: Any) -> Task:
     task.plan = replace(task.plan, units=1, ramp=0.0, **settings)
     return task
 
@@ -103,7 +103,7 @@ def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", ["packed", "documents", "left", "smoothed", "masked-padded", "pairs", "labels"])
 def test_losses_and_norms_equal_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
-    task: Any = task_for(name, run.parent)
+    task: Any = build_task(name, run.parent)
     spec = task.recipe.training
     model = build(task.recipe.model, seed=spec.seed).train()
     for part in model.modules():
@@ -131,14 +131,14 @@ def test_losses_and_norms_equal_those_of_a_plain_loop(name: str, small_run: Smal
     assert max(norms) > spec.clip_norm
     assert column(run, "train/loss") == pytest.approx(losses, rel=1e-3)
     assert column(run, "grad_norm") == pytest.approx(norms, rel=1e-2)
-    smoothed = column(run, "train/nll")
-    assert smoothed == (pytest.approx(plain, rel=1e-3) if spec.label_smoothing else [])
+    unsmoothed_losses = column(run, "train/nll")
+    assert unsmoothed_losses == (pytest.approx(plain, rel=1e-3) if spec.label_smoothing else [])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rates_epochs_and_the_card_match_the_plan(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
-    task = task_for(name, run.parent)
+    task = build_task(name, run.parent)
     rise = [0.02 * step / 3 for step in (1, 2, 3)]
     fall = [0.02 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2) for step in range(3, 9)]
     assert column(run, "lr") == pytest.approx([*rise, *fall])
@@ -166,14 +166,14 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Steps take 2, 3, 4, ... seconds, each with 100 more real tokens, and every second one is logged."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(step_actions, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    logged = list[tuple[int, dict[str, float]]]()
+    logged_metrics = list[tuple[int, dict[str, float]]]()
     spec = SimpleNamespace(label_smoothing=0.1)
     tensor = torch.tensor
     module: Any = SimpleNamespace(total_steps=6, spec=spec, last_norm=tensor(3.0), tokens_seen=0)
-    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, dict(metrics))))
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged_metrics.append((step, dict(metrics))))
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.5}, {"lr": 0.25}])
     trainer: Any = SimpleNamespace(global_step=0, loggers=[logger], optimizers=[optimizer])
-    plan = task_for("left", tmp_path).plan
+    plan = build_task("left", tmp_path).plan
     action = MetricsAction(SimpleNamespace(metrics={}), plan, 2, elapsed=50.0)  # pyright: ignore[reportArgumentType]
     for step in range(1, 7):
         clock.now += step + 1
@@ -181,17 +181,17 @@ def test_seconds_and_speed_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_pat
         module.last_loss = Loss(tensor(6.0), tensor(5.0), tensor(4))
         trainer.global_step = step
         action.after_step(trainer, module)
-    assert [step for step, _ in logged] == [1, 2, 4, 6]
-    assert [metrics["seconds"] for _, metrics in logged] == [52, 55, 64, 77]
-    assert [metrics["tokens"] for _, metrics in logged] == [100, 300, 1000, 2100]
-    assert "tokens_per_second" not in logged[0][1]  # there is no earlier time
-    assert [metrics["tokens_per_second"] for _, metrics in logged[1:]] == [200 / 3, 700 / 9, 1100 / 13]
-    assert {metrics["train/loss"] for _, metrics in logged} == {1.5}
-    assert {metrics["train/nll"] for _, metrics in logged} == {1.25}
-    assert {metrics["grad_norm"] for _, metrics in logged} == {3.0}
-    assert {metrics["lr"] for _, metrics in logged} == {0.5}  # of the first group
+    assert [step for step, _ in logged_metrics] == [1, 2, 4, 6]
+    assert [metrics["seconds"] for _, metrics in logged_metrics] == [52, 55, 64, 77]
+    assert [metrics["tokens"] for _, metrics in logged_metrics] == [100, 300, 1000, 2100]
+    assert "tokens_per_second" not in logged_metrics[0][1]  # there is no earlier time
+    assert [metrics["tokens_per_second"] for _, metrics in logged_metrics[1:]] == [200 / 3, 700 / 9, 1100 / 13]
+    assert {metrics["train/loss"] for _, metrics in logged_metrics} == {1.5}
+    assert {metrics["train/nll"] for _, metrics in logged_metrics} == {1.25}
+    assert {metrics["grad_norm"] for _, metrics in logged_metrics} == {3.0}
+    assert {metrics["lr"] for _, metrics in logged_metrics} == {0.5}  # of the first group
     columns = {
-        name: [(step, metrics[name]) for step, metrics in logged if name in metrics]
+        name: [(step, metrics[name]) for step, metrics in logged_metrics if name in metrics]
         for name in ("seconds", "tokens", "tokens_per_second")
     }
     took = training_time(columns)
@@ -230,8 +230,8 @@ class Counts:
         return {}
 
 
-def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, float]:
-    task: Any = Counts(sums, task_for("labels", folder))
+def validate_counts(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, float]:
+    task: Any = Counts(sums, build_task("labels", folder))
     plugin = SimpleNamespace(forward_context=torch.no_grad)
     strategy = SimpleNamespace(reduce=lambda x, reduce_op: x, broadcast=lambda x: x)
     trainer: Any = SimpleNamespace(
@@ -249,21 +249,21 @@ def validated(sums: list[tuple[float, int, int]], folder: Path) -> dict[str, flo
 def test_validation_sums_are_exact_beyond_float32(tmp_path: Path) -> None:
     """2^24 + 1 is not a float32, so in float32 a hundred batches of one target would be lost after a large one."""
     big = 1 << 24
-    metrics = validated([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
+    metrics = validate_counts([(2.0 * big, big, big), *[(1.0, 0, 1)] * 100], tmp_path)
     assert metrics["val/loss"] == (2 * big + 100) / (big + 100)
     assert metrics["val/accuracy"] == big / (big + 100)
 
 
 def test_validation_is_a_mean_over_targets_not_over_batches(tmp_path: Path) -> None:
-    metrics = validated([(30.0, 2, 10), (1.0, 1, 1)], tmp_path)
+    metrics = validate_counts([(30.0, 2, 10), (1.0, 1, 1)], tmp_path)
     assert metrics == {"val/loss": 31 / 11, "val/accuracy": 3 / 11}
 
 
 def test_validation_batches_count_truncated_pairs(tmp_path: Path) -> None:
     """A pair that is truncated because it is too long does not make the batches smaller."""
     long = "Wort " * 900
-    task: Any = task_for("pairs", tmp_path)
-    before = [len(group) for group in task.validation_groups()]
+    task: Any = build_task("pairs", tmp_path)
+    group_sizes = [len(group) for group in task.validation_groups()]
     pairs = task.corpus.validation
     end = len(pairs.target) + len(long)
     task.corpus = replace(
@@ -276,7 +276,7 @@ def test_validation_batches_count_truncated_pairs(tmp_path: Path) -> None:
             source_starts=np.append(pairs.source_starts, pairs.source_starts[-1] + 3),
         ),
     )
-    assert [len(group) for group in task.validation_groups()] == before
+    assert [len(group) for group in task.validation_groups()] == group_sizes
 
 
 def test_gradient_clipping_is_active_in_the_runs(small_run: SmallRun) -> None:

@@ -20,33 +20,33 @@ from tercet.training import read_recipe
 
 SmallRun = Callable[[str], Path]
 REFERENCES = ["Der Ä 東 京 雨 fällt heute 🙂", "e\u0301te\u0301 im Norden ist kurz und kalt", "Straße ßß nass"]
-WRITTEN = ["der Ä 東 京 Regen fällt heute 🙂 🙂", "e\u0301te\u0301 im Norden ist kalt", "Straße ßß nass"]
+TRANSLATIONS = ["der Ä 東 京 Regen fällt heute 🙂 🙂", "e\u0301te\u0301 im Norden ist kalt", "Straße ßß nass"]
 
 
 def ngrams(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(items[i : i + n]) for i in range(len(items) - n + 1))
 
 
-def bleu_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
+def bleu_by_hand(translations: Sequence[str], references: Sequence[str]) -> float:
     """Compute BLEU of Papineni et al. 2002 over words separated by spaces."""
     right, total = [0] * 4, [0] * 4
-    for one, other in zip(written, references, strict=True):
+    for translation, reference in zip(translations, references, strict=True):
         for n in range(1, 5):
-            mine, theirs = ngrams(one.split(), n), ngrams(other.split(), n)
+            mine, theirs = ngrams(translation.split(), n), ngrams(reference.split(), n)
             right[n - 1] += (mine & theirs).total()
             total[n - 1] += mine.total()
-    lengths = [sum(len(text.split()) for text in texts) for texts in (written, references)]
+    lengths = [sum(len(text.split()) for text in texts) for texts in (translations, references)]
     brevity = min(1.0, math.exp(1 - lengths[1] / lengths[0]))
     return 100 * brevity * math.exp(sum(math.log(x / y) for x, y in zip(right, total, strict=True)) / 4)
 
 
-def chrf_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
+def chrf_by_hand(translations: Sequence[str], references: Sequence[str]) -> float:
     """Compute chrF of Popović 2015: characters without spaces, n up to 6, recall weighted twice (beta 2)."""
     precision, recall = list[float](), list[float]()
     for n in range(1, 7):
         right = mine = theirs = 0
-        for one, other in zip(written, references, strict=True):
-            a, b = (ngrams("".join(text.split()), n) for text in (one, other))
+        for translation, reference in zip(translations, references, strict=True):
+            a, b = (ngrams("".join(text.split()), n) for text in (translation, reference))
             right, mine, theirs = right + (a & b).total(), mine + a.total(), theirs + b.total()
         precision.append(right / mine)
         recall.append(right / theirs)
@@ -55,20 +55,24 @@ def chrf_by_hand(written: Sequence[str], references: Sequence[str]) -> float:
 
 
 def test_bleu_and_chrf_equal_the_formulas_of_their_papers() -> None:
-    scores = score_translations(WRITTEN, REFERENCES)
-    assert scores.bleu == pytest.approx(bleu_by_hand(WRITTEN, REFERENCES))
-    assert bleu(WRITTEN, REFERENCES) == scores.bleu
-    assert scores.chrf == pytest.approx(chrf_by_hand(WRITTEN, REFERENCES), rel=1e-6)
+    scores = score_translations(TRANSLATIONS, REFERENCES)
+    assert scores.bleu == pytest.approx(bleu_by_hand(TRANSLATIONS, REFERENCES))
+    assert bleu(TRANSLATIONS, REFERENCES) == scores.bleu
+    assert scores.chrf == pytest.approx(chrf_by_hand(TRANSLATIONS, REFERENCES), rel=1e-6)
     assert scores.exact == 1 / 3
     assert scores.sentences == 3
     for score, (low, high) in ((scores.bleu, scores.bleu_interval), (scores.chrf, scores.chrf_interval)):
         assert low <= score <= high
 
 
-def logprobs_of(trained_model: Translator, source: str, target: str) -> list[float]:
+def token_logprobs(trained_model: Translator, source: str, target: str) -> list[float]:
     """Return ln p of each target token, with eos last."""
-    tokenizer, own, model = trained_model.tokenizer, trained_model.source_tokenizer, trained_model.model.eval()
-    read = torch.tensor([[*own.encode(source), own.eos_id]])
+    tokenizer, source_tokenizer, model = (
+        trained_model.tokenizer,
+        trained_model.source_tokenizer,
+        trained_model.model.eval(),
+    )
+    read = torch.tensor([[*source_tokenizer.encode(source), source_tokenizer.eos_id]])
     expected = [*tokenizer.encode(target), tokenizer.eos_id]
     with torch.no_grad():
         logits = model(read, torch.tensor([[tokenizer.bos_id, *expected[:-1]]]))[0].double().log_softmax(-1)
@@ -82,10 +86,10 @@ def test_translator_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
     assert isinstance(recipe.data, PairsSpec)
     pairs = prepare_pairs(recipe.data).validation_texts
     assert len({len(target.split()) for _, target in pairs} | {len(target) for _, target in pairs}) > 2
-    logprobs = [logprobs_of(trained_model, source, target) for source, target in pairs]
+    logprobs = [token_logprobs(trained_model, source, target) for source, target in pairs]
     nats = -sum(map(sum, logprobs)) / sum(map(len, logprobs))
-    logged = {name: points[-1][1] for name, points in read_metrics(run / "metrics.csv").items() if points}
-    assert logged["val/loss"] == pytest.approx(nats, rel=1e-5)
+    metrics = {name: points[-1][1] for name, points in read_metrics(run / "metrics.csv").items() if points}
+    assert metrics["val/loss"] == pytest.approx(nats, rel=1e-5)
     greedy = [
         answer[0].text
         for answer in translate(
@@ -93,7 +97,7 @@ def test_translator_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
         )
     ]
     references = [target for _, target in pairs]
-    assert logged["val/bleu"] == pytest.approx(sacrebleu.corpus_bleu(greedy, [references]).score)
+    assert metrics["val/bleu"] == pytest.approx(sacrebleu.corpus_bleu(greedy, [references]).score)
 
     command = ["evaluate", str(run / "last"), "--part", "validation", "--beam", "1", "--device", "cpu", "--json"]
     assert main(command) == 0

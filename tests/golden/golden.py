@@ -79,16 +79,16 @@ def trained_model(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
     lines.write_text(LINES)
     settings = (*COMMON, *LENGTH, *SMALLER.get(recipe, ()), f"training.seed={seed}")
     sets = [part for setting in settings for part in ("--set", setting)]
-    recorded = {"train": answer(["train", recipe, "--out", str(run), *sets], folder)}
-    if recorded["train"]["code"]:
-        return recorded
-    recorded["train"].pop("out")  # contains speeds
+    results = {"train": answer(["train", recipe, "--out", str(run), *sets], folder)}
+    if results["train"]["code"]:
+        return results
+    results["train"].pop("out")  # contains speeds
     for verb, *rest in VERBS:
-        arguments = [str(lines) if each == "LINES" else each for each in rest]
+        arguments = [str(lines) if argument == "LINES" else argument for argument in rest]
         command = " ".join((verb, *rest))
-        recorded[KEYS.get(command, command)] = answer([verb, str(run), *arguments], folder)
+        results[KEYS.get(command, command)] = answer([verb, str(run), *arguments], folder)
     weights = hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
-    return recorded | {"weights": weights}
+    return results | {"weights": weights}
 
 
 def record(recipes: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, Any]]:
@@ -96,11 +96,11 @@ def record(recipes: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, 
     for recipe in recipes:
         for seed in seeds:
             command = [sys.executable, "-m", "tests.golden.golden", "one", recipe, str(seed)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = done.stdout.splitlines()
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = process.stdout.splitlines()
             yield (
                 f"{recipe} {seed}",
-                json.loads(lines[-1]) if done.returncode == 0 else {"crashed": done.stderr[-2000:]},
+                json.loads(lines[-1]) if process.returncode == 0 else {"crashed": process.stderr[-2000:]},
             )
 
 
@@ -128,17 +128,17 @@ def command_line() -> int:
             print(json.dumps(trained_model(options.file, options.seed, Path(folder))))
         return 0
     after: dict[str, Any] = {}
-    for key, recorded in record(options.recipes or recipes_from_scratch(), options.seeds):
-        print(key, recorded.get("weights", "no weights"), file=sys.stderr)
-        after[key] = recorded
+    for key, results in record(options.recipes or recipes_from_scratch(), options.seeds):
+        print(key, results.get("weights", "no weights"), file=sys.stderr)
+        after[key] = results
         if options.what == "record":
             Path(options.file).write_text(json.dumps(after, indent=1))
     if options.what == "record":
         return 0
     before = {key: value for key, value in json.loads(Path(options.file).read_text()).items() if key in after}
-    changed = list(differences(before, after))
-    print("\n".join(changed) or f"equal: {len(after)} runs")
-    return 1 if changed else 0
+    differing = list(differences(before, after))
+    print("\n".join(differing) or f"equal: {len(after)} runs")
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":

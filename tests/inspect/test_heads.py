@@ -17,69 +17,71 @@ from tercet.models import AnyModel, Edit, record
 from tercet.nn import NoPosition
 
 LENGTH = 5
-BEFORE, INDUCTION = "stack.blocks.0.self_attention", "stack.blocks.1.self_attention"
+PREVIOUS, INDUCTION = "stack.blocks.0.self_attention", "stack.blocks.1.self_attention"
 
 
-def looking(offset: int, head: int):
+def attend_at_offset(offset: int, head: int):
     """Return scores with which one head attends `offset` tokens back, and the others uniformly."""
 
     def scores(q: Tensor, k: Tensor, *, bias: Tensor | None = None) -> Tensor:
-        found = torch.zeros(*q.shape[:-1], k.shape[-2])
-        found[:, head] += 50.0 * torch.ones(q.shape[-2], k.shape[-2]).tril(-offset).triu(-offset)
-        return found
+        attention_logits = torch.zeros(*q.shape[:-1], k.shape[-2])
+        attention_logits[:, head] += 50.0 * torch.ones(q.shape[-2], k.shape[-2]).tril(-offset).triu(-offset)
+        return attention_logits
 
     return scores
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(1, "previous"), (LENGTH - 1, "induction")])
-def test_a_perfect_head_scores_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tercet.nn.attention.attention_scores", looking(offset, 2))
-    found = head_scores(model(), length=LENGTH, rows=3)
-    for scores in (found.previous, found.induction):
-        assert list(scores) == [BEFORE, INDUCTION]
-        assert all(each.shape == (4,) for each in scores.values())
-    own, other = (found.previous, found.induction) if kind == "previous" else (found.induction, found.previous)
-    assert own[BEFORE][2] > 0.999
-    assert (own[BEFORE][[0, 1, 3]] < 0.4).all()
-    assert other[BEFORE][2] < 0.4
+def test_a_perfect_head_has_score_one(offset: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tercet.nn.attention.attention_scores", attend_at_offset(offset, 2))
+    result = head_scores(model(), length=LENGTH, rows=3)
+    for scores in (result.previous, result.induction):
+        assert list(scores) == [PREVIOUS, INDUCTION]
+        assert all(head_values.shape == (4,) for head_values in scores.values())
+    matching, nonmatching = (
+        (result.previous, result.induction) if kind == "previous" else (result.induction, result.previous)
+    )
+    assert matching[PREVIOUS][2] > 0.999
+    assert (matching[PREVIOUS][[0, 1, 3]] < 0.4).all()
+    assert nonmatching[PREVIOUS][2] < 0.4
 
 
 def test_a_uniform_head_scores_chance() -> None:
-    one = model(position=NoPosition())
-    for block in one.stack.blocks:
+    decoder = model(position=NoPosition())
+    for block in decoder.stack.blocks:
         torch.nn.init.zeros_(block.self_attention.query.weight)
         torch.nn.init.zeros_(block.self_attention.query.bias)
-    found = head_scores(one, length=LENGTH)
+    result = head_scores(decoder, length=LENGTH)
     previous = sum(1 / (t + 1) for t in range(1, 2 * LENGTH)) / (2 * LENGTH - 1)
     induction = sum(1 / (t + 1) for t in range(LENGTH, 2 * LENGTH)) / LENGTH
-    torch.testing.assert_close(found.previous[BEFORE], torch.full((4,), previous))
-    torch.testing.assert_close(found.induction[BEFORE], torch.full((4,), induction))
+    torch.testing.assert_close(result.previous[PREVIOUS], torch.full((4,), previous))
+    torch.testing.assert_close(result.induction[PREVIOUS], torch.full((4,), induction))
 
 
 def test_the_test_text_is_random_and_repeated() -> None:
-    one, ids, read = model(), [3, 4, 7, 11, 13, 16], []
-    one.embedding.register_forward_hook(lambda part, given, output: read.append(given[0]))
-    head_scores(one, ids=ids, rows=11)
-    head_scores(one, ids=ids, rows=11)
-    head_scores(one, ids=ids, rows=11, seed=1)
-    text = read[0]
+    decoder, ids, texts = model(), [3, 4, 7, 11, 13, 16], []
+    decoder.embedding.register_forward_hook(lambda part, args, output: texts.append(args[0]))
+    head_scores(decoder, ids=ids, rows=11)
+    head_scores(decoder, ids=ids, rows=11)
+    head_scores(decoder, ids=ids, rows=11, seed=1)
+    text = texts[0]
     assert text.shape == (11, 12)  # as many as fit twice into 13
     assert torch.equal(text[:, :6], text[:, 6:])
     assert set(text.flatten().tolist()) == set(ids)
     assert all(len(set(row.tolist())) == 6 for row in text)
-    assert torch.equal(read[1], text)
-    assert not torch.equal(read[2], text)
+    assert torch.equal(texts[1], text)
+    assert not torch.equal(texts[2], text)
 
 
 def test_encoders_have_previous_but_no_induction_scores() -> None:
-    found = head_scores(encoder())
-    assert list(found.previous) == [BEFORE, INDUCTION]
-    assert found.induction == {}
-    found = head_scores(translator(), length=LENGTH)
-    assert len(found.previous) == 2 + 3
-    assert list(found.induction) == [f"decoder.blocks.{i}.self_attention" for i in range(3)]
-    own = translator(spec={"source_vocab_size": 11, "share_embeddings": False})
-    assert len(head_scores(own, length=6).previous) == 5  # ids of the source vocabulary
+    result = head_scores(encoder())
+    assert list(result.previous) == [PREVIOUS, INDUCTION]
+    assert result.induction == {}
+    result = head_scores(translator(), length=LENGTH)
+    assert len(result.previous) == 2 + 3
+    assert list(result.induction) == [f"decoder.blocks.{i}.self_attention" for i in range(3)]
+    separate_vocabularies = translator(spec={"source_vocab_size": 11, "share_embeddings": False})
+    assert len(head_scores(separate_vocabularies, length=6).previous) == 5  # ids of the source vocabulary
 
 
 def test_unsuitable_arguments_are_rejected() -> None:
@@ -92,13 +94,13 @@ def test_unsuitable_arguments_are_rejected() -> None:
             head_scores(model(), **how)
 
 
-def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[float]]:
+def count_calls(any_model: AnyModel, *inputs: Tensor) -> tuple[Callable[[], float], list[float]]:
     """Return a loss function and the list of values that it has returned."""
     calls: list[float] = []
 
     @torch.no_grad()
     def loss() -> float:
-        calls.append(one(*given).logsumexp(-1).mean().item())
+        calls.append(any_model(*inputs).logsumexp(-1).mean().item())
         return calls[-1]
 
     return loss, calls
@@ -106,14 +108,14 @@ def counted(one: AnyModel, *given: Tensor) -> tuple[Callable[[], float], list[fl
 
 @pytest.mark.slow
 def test_ablations_are_increases_of_the_loss() -> None:
-    one = model(n_kv_heads=2)
-    loss, calls = counted(one, torch.randint(V, (3, 7)))
+    decoder = model(n_kv_heads=2)
+    loss, calls = count_calls(decoder, torch.randint(V, (3, 7)))
     before = loss()
-    found = ablations(one, loss)
+    increases = ablations(decoder, loss)
     assert len(calls) == 1 + 1 + 2 * 4
-    for name, rises in found.items():
+    for name, rises in increases.items():
         for head, rise in enumerate(rises):
-            with record(one, edits=[Edit(name=f"{name}.heads", heads=(head,))]):
+            with record(decoder, edits=[Edit(name=f"{name}.heads", heads=(head,))]):
                 assert rise == pytest.approx(loss() - before, abs=1e-6)
             assert abs(rise) > 1e-6
     assert loss() == before
@@ -121,39 +123,39 @@ def test_ablations_are_increases_of_the_loss() -> None:
 
 @pytest.mark.slow
 def test_a_translator_has_heads_in_three_places() -> None:
-    one = translator(n_heads=2)
-    loss, calls = counted(one, torch.randint(V, (1, 5)), torch.randint(V, (1, 7)))
-    found = ablations(one, loss)
-    kinds = [name.split(".")[0] + name.rpartition(".")[2] for name in found]
+    pair_model = translator(n_heads=2)
+    loss, calls = count_calls(pair_model, torch.randint(V, (1, 5)), torch.randint(V, (1, 7)))
+    increases = ablations(pair_model, loss)
+    kinds = [name.split(".")[0] + name.rpartition(".")[2] for name in increases]
     assert (
         sorted(kinds) == ["decodercross_attention"] * 3 + ["decoderself_attention"] * 3 + ["encoderself_attention"] * 2
     )
     assert len(calls) == 1 + 8 * 2
-    assert all(rise != 0 for rises in found.values() for rise in rises)
+    assert all(rise != 0 for rises in increases.values() for rise in rises)
 
 
 @pytest.mark.slow
 def test_ablating_a_head_without_effect_changes_nothing() -> None:
-    one, text = model(), torch.randint(V, (3, 7))
+    decoder, text = model(), torch.randint(V, (3, 7))
     with torch.no_grad():
-        one.stack.blocks[0].self_attention.out.weight[:, 6:12] = 0
+        decoder.stack.blocks[0].self_attention.out.weight[:, 6:12] = 0
 
     @torch.no_grad()
     def loss() -> float:
-        return one(text).logsumexp(-1).mean().item()
+        return decoder(text).logsumexp(-1).mean().item()
 
-    assert ablations(one, loss)[BEFORE][1] == 0.0
-    gone = Edit(name=f"{INDUCTION}.heads", heads=(3,))
-    found = ablations(one, loss, edits=[gone])
-    assert found[INDUCTION][3] == 0.0
-    with record(one, edits=[gone]):
+    assert ablations(decoder, loss)[PREVIOUS][1] == 0.0
+    ablated = Edit(name=f"{INDUCTION}.heads", heads=(3,))
+    increases = ablations(decoder, loss, edits=[ablated])
+    assert increases[INDUCTION][3] == 0.0
+    with record(decoder, edits=[ablated]):
         before = loss()
-    with record(one, edits=[gone, Edit(name=gone.name, heads=(2,))]):
-        assert found[INDUCTION][2] == pytest.approx(loss() - before, abs=1e-6)
+    with record(decoder, edits=[ablated, Edit(name=ablated.name, heads=(2,))]):
+        assert increases[INDUCTION][2] == pytest.approx(loss() - before, abs=1e-6)
 
 
 def test_a_planted_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = heads_file._mean_weight
-    monkeypatch.setattr(heads_file, "_mean_weight", lambda weights, offset: true(weights, offset - 1))
+    mean_weight = heads_file._mean_weight
+    monkeypatch.setattr(heads_file, "_mean_weight", lambda weights, offset: mean_weight(weights, offset - 1))
     with pytest.raises(AssertionError):
         test_a_uniform_head_scores_chance()

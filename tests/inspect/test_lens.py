@@ -17,10 +17,10 @@ from tercet.models import EncoderDecoder, MaskedHead, record
 HEAD = {"masked_head": MaskedHead(transform=True, bias=True), "n_segments": 2, "embedding_norm": True}
 
 
-def recorded(one, given: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
-    with record(one) as seen:
-        logits = one(*given)
-    return seen, logits
+def run_recorded(any_model, inputs: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+    with record(any_model) as recorded:
+        logits = any_model(*inputs)
+    return recorded, logits
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -28,18 +28,21 @@ def recorded(one, given: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]
 def test_the_lens_after_the_last_block_equals_the_model(placement: str, norm: str) -> None:
     variant = {"placement": placement, "norm": norm, "norm_bias": norm == "layer"}
     text = torch.randint(V, (3, 7))
-    for one in (
+    for any_model in (
         model(**variant, spec={"logit_softcap": 5.0}),
         encoder(**variant, spec=HEAD),
         encoder(**variant),
         translator(**variant),
     ):
-        pair = isinstance(one, EncoderDecoder)
-        seen, logits = recorded(one, (torch.randint(V, (3, 5)), text) if pair else (text,))
-        names = stream_names(one)["decoder" if pair else "stack"]
-        assert torch.equal(logit_lens(one, seen[names[-1]]), logits)
-        earlier = [logit_lens(one, seen[name]) for name in names[:-1]]
-        assert all(each.shape == logits.shape and not torch.allclose(each, logits, atol=1e-2) for each in earlier)
+        pair = isinstance(any_model, EncoderDecoder)
+        recorded, logits = run_recorded(any_model, (torch.randint(V, (3, 5)), text) if pair else (text,))
+        names = stream_names(any_model)["decoder" if pair else "stack"]
+        assert torch.equal(logit_lens(any_model, recorded[names[-1]]), logits)
+        earlier_logits = [logit_lens(any_model, recorded[name]) for name in names[:-1]]
+        assert all(
+            block_logits.shape == logits.shape and not torch.allclose(block_logits, logits, atol=1e-2)
+            for block_logits in earlier_logits
+        )
         assert not logits.isnan().any()
 
 
@@ -47,29 +50,29 @@ def test_stream_names_are_ordered_from_bottom_to_top() -> None:
     assert stream_names(model()) == {"stack": ["stack.dropout", "stack.blocks.0", "stack.blocks.1"]}
     names = stream_names(translator())
     assert [len(stream) for stream in names.values()] == [3, 4]
-    seen, _ = recorded(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
-    assert all(name in seen for stream in names.values() for name in stream)
+    recorded, _ = run_recorded(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
+    assert all(name in recorded for stream in names.values() for name in stream)
     # The stream below a block is its input: nothing changes it before the norm of the first sublayer.
     post = model(placement="post")
-    seen, _ = recorded(post, (torch.randint(V, (2, 7)),))
-    for below, block in zip(stream_names(post)["stack"], ("stack.blocks.0", "stack.blocks.1"), strict=False):
-        assert torch.equal(seen[below], seen[f"{block}.self_residual.before"])
+    recorded, _ = run_recorded(post, (torch.randint(V, (2, 7)),))
+    for stream_name, block in zip(stream_names(post)["stack"], ("stack.blocks.0", "stack.blocks.1"), strict=False):
+        assert torch.equal(recorded[stream_name], recorded[f"{block}.self_residual.before"])
 
 
 def test_the_lens_before_all_blocks_is_a_bigram_table() -> None:
-    one = model(placement="pre")
+    decoder = model(placement="pre")
     tokens = torch.arange(5)[None]
     with torch.no_grad():
-        one.stack.position.table.weight.zero_()
-    seen, _ = recorded(one, (tokens,))
-    expected = one.unembedding(one.stack.final_norm(one.embedding.weight[:5]))
-    torch.testing.assert_close(logit_lens(one, seen["stack.dropout"])[0], expected)
+        decoder.stack.position.table.weight.zero_()
+    recorded, _ = run_recorded(decoder, (tokens,))
+    expected = decoder.unembedding(decoder.stack.final_norm(decoder.embedding.weight[:5]))
+    torch.testing.assert_close(logit_lens(decoder, recorded["stack.dropout"])[0], expected)
 
 
 def test_an_encoder_without_a_masked_head_has_no_lens() -> None:
-    one = encoder(spec={"masked_head": None})
+    headless = encoder(spec={"masked_head": None})
     with pytest.raises(ValueError, match="no masked_head: it cannot predict masked tokens"):
-        logit_lens(one, torch.zeros(1, 7, 24))
+        logit_lens(headless, torch.zeros(1, 7, 24))
 
 
 def test_the_lens_builds_no_graph() -> None:
@@ -79,13 +82,13 @@ def test_the_lens_builds_no_graph() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 64])  # fewer and more than the text has
 def test_the_top_tokens_are_those_of_the_lens_at_every_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tercet.objectives.logprobs.MAX_LOGITS", rows * V)
-    one = model()
-    with record(one) as activations:
-        logits = one(torch.randint(V, (1, 7)))
-    lens = lens_top_tokens(one, activations, 3)
-    assert list(lens) == stream_names(one)["stack"]
+    decoder = model()
+    with record(decoder) as activations:
+        logits = decoder(torch.randint(V, (1, 7)))
+    lens = lens_top_tokens(decoder, activations, 3)
+    assert list(lens) == stream_names(decoder)["stack"]
     for name, top in lens.items():
-        best = logit_lens(one, activations[name])[0].softmax(-1).topk(3)
+        best = logit_lens(decoder, activations[name])[0].softmax(-1).topk(3)
         assert top.ids == best.indices.tolist()
         torch.testing.assert_close(top.probabilities, best.values)
     last = find_top_tokens(logits[0], 3)

@@ -29,8 +29,8 @@ def test_a_causal_row_predicts_the_next_token(length: int) -> None:
     losses = token_losses(read, logits)
     assert losses[-1] is None
     assert losses[:-1] == pytest.approx([nats(logits[t], ids[t + 1]) for t in range(length - 1)], abs=1e-5)
-    known = losses[:-1]
-    assert mean_loss(losses) == (pytest.approx(sum(known) / len(known)) if known else None)
+    known_losses = losses[:-1]
+    assert mean_loss(losses) == (pytest.approx(sum(known_losses) / len(known_losses)) if known_losses else None)
 
 
 def test_a_masked_row_predicts_its_original() -> None:

@@ -53,7 +53,7 @@ def trained_model(folder: Path, family: str) -> TrainedModel:
     return load_model(folder)
 
 
-def shown(recording: Recording) -> dict[str, list[str]]:
+def side_texts(recording: Recording) -> dict[str, list[str]]:
     return {name: side.texts for name, side in recording.sides.items()}
 
 
@@ -61,18 +61,18 @@ def shown(recording: Recording) -> dict[str, list[str]]:
 def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
     bos, eos = (TOKENIZER.tokens([number])[0] for number in (TOKENIZER.bos_id, TOKENIZER.eos_id))
     gpt, bert = (trained_model(tmp_path / name, name) for name in ("gpt", "bert"))
-    assert shown(read(gpt, "ab c")) == {"stack": ["a", "b", " ", "c"]}
-    masked = read(bert, "a[MASK]c")
-    assert shown(masked)["stack"] == [bos, "a", TOKENIZER.mask_token, "c", eos]
-    both = trained_model(tmp_path / "both", "both")
-    recording = read(both, "ab", target="cab")
-    assert shown(recording) == {"encoder": ["a", "b", eos], "decoder": [bos, "c", "a", "b"]}
+    assert side_texts(read(gpt, "ab c")) == {"stack": ["a", "b", " ", "c"]}
+    masked_recording = read(bert, "a[MASK]c")
+    assert side_texts(masked_recording)["stack"] == [bos, "a", TOKENIZER.mask_token, "c", eos]
+    translator = trained_model(tmp_path / "both", "both")
+    recording = read(translator, "ab", target="cab")
+    assert side_texts(recording) == {"encoder": ["a", "b", eos], "decoder": [bos, "c", "a", "b"]}
     assert recording.side is recording.sides["decoder"]
-    for one, texts in ((gpt, ["ab c"]), (bert, ["abc"]), (both, ["ab", "cab"])):
-        recording = read(one, texts[0], target=texts[1] if len(texts) > 1 else None)
+    for trained, texts in ((gpt, ["ab c"]), (bert, ["abc"]), (translator, ["ab", "cab"])):
+        recording = read(trained, texts[0], target=texts[1] if len(texts) > 1 else None)
         rows = [torch.tensor([side.ids]) for side in recording.sides.values()]
         with torch.inference_mode():
-            expected = one.model(*rows)[0]
+            expected = trained.model(*rows)[0]
         assert recording.logits is not None
         torch.testing.assert_close(recording.logits, expected, atol=1e-5, rtol=0)
         weights = recording.activations[f"{list(recording.sides)[-1]}.blocks.1.self_attention.weights"]
@@ -80,9 +80,9 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_translator_without_a_target_generates_one(tmp_path: Path) -> None:
-    one = trained_model(tmp_path / "both", "both")
-    recording = read(one, "ab")
+def test_a_translator_without_a_target_generates_it(tmp_path: Path) -> None:
+    translator = trained_model(tmp_path / "both", "both")
+    recording = read(translator, "ab")
     ids, logits = recording.side.ids, recording.logits
     assert ids[0] == TOKENIZER.bos_id
     assert TOKENIZER.eos_id not in ids
@@ -93,16 +93,16 @@ def test_a_translator_without_a_target_generates_one(tmp_path: Path) -> None:
 
 
 def test_ids_replace_the_text_and_html_stays_text(tmp_path: Path) -> None:
-    one = trained_model(tmp_path / "gpt", "gpt")
+    gpt = trained_model(tmp_path / "gpt", "gpt")
     text = "<script>"
-    recording = read(one, text)
+    recording = read(gpt, text)
     assert "".join(recording.side.texts) == text
-    again = read(one, "ignored", ids=recording.side.ids)
-    assert again.logits is not None
+    recording_of_ids = read(gpt, "ignored", ids=recording.side.ids)
+    assert recording_of_ids.logits is not None
     assert recording.logits is not None
-    assert torch.equal(again.logits, recording.logits)
-    assert not read(one, text).truncated
-    long = read(one, "ab" * 7)
+    assert torch.equal(recording_of_ids.logits, recording.logits)
+    assert not read(gpt, text).truncated
+    long = read(gpt, "ab" * 7)
     assert long.truncated
     assert long.side.texts == list(("ab" * 7)[-ROOM:])  # a prompt keeps its end
     bert = read(trained_model(tmp_path / "bert", "bert"), "ab" * 7)
@@ -111,9 +111,9 @@ def test_ids_replace_the_text_and_html_stays_text(tmp_path: Path) -> None:
 
 
 def test_edits_apply_also_to_an_encoder_without_a_head(tmp_path: Path) -> None:
-    one = trained_model(tmp_path / "gpt", "gpt")
+    gpt = trained_model(tmp_path / "gpt", "gpt")
     edit = Edit(name="stack.blocks.0.self_attention.heads", heads=(2,))
-    before, after = read_with_edits(one, "abca", edits=[edit])
+    before, after = read_with_edits(gpt, "abca", edits=[edit])
     assert (after.activations[edit.name][:, 2] == 0).all()
     assert before.logits is not None
     assert after.logits is not None
@@ -132,9 +132,9 @@ def test_an_edited_translator_reads_the_given_target(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):
-        one = trained_model(tmp_path / family, family)
-        recording = read(one, "abcab")
-        table = lens_table(one, recording, top=3)
+        trained = trained_model(tmp_path / family, family)
+        recording = read(trained, "abcab")
+        table = lens_table(trained, recording, top=3)
         assert recording.logits is not None
         best = recording.logits.softmax(-1).topk(3)
         assert len(table.lens) == 3
@@ -144,18 +144,18 @@ def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None
         assert len(table.losses) == len(recording.side.ids) == len(last.ids)
         if family == "bert":
             assert table.loss is None
-            assert ablate_heads(one, recording) == {}
+            assert ablate_heads(trained, recording) == {}
             continue
         expected = -recording.logits.log_softmax(-1)[range(len(table.losses) - 1), list(recording.side.ids[1:])]
         torch.testing.assert_close(torch.tensor(table.losses[:-1]), expected)
         assert table.losses[-1] is None
         assert table.loss == pytest.approx(expected.mean().item(), abs=1e-5)
         name = f"{recording.stack}.blocks.1.self_attention"
-        _, without = read_with_edits(one, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
-        after = lens_table(one, without).loss
-        assert after is not None
-        assert ablate_heads(one, recording)[name][1] == pytest.approx(after - table.loss, abs=1e-5)
-        attribution = attribution_to_dict(one, recording, row=None, text=None)
+        _, without = read_with_edits(trained, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
+        loss_without_head = lens_table(trained, without).loss
+        assert loss_without_head is not None
+        assert ablate_heads(trained, recording)[name][1] == pytest.approx(loss_without_head - table.loss, abs=1e-5)
+        attribution = attribution_to_dict(trained, recording, row=None, text=None)
         row, token = attribution["row"], attribution["id"]
         assert (row, token) == (len(last.ids) - 1, last.ids[-1][0])
         assert attribution["logit"] == pytest.approx(float(recording.logits[row, token]), abs=1e-4)
@@ -163,17 +163,17 @@ def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_unsuitable_arguments_are_rejected(tmp_path: Path) -> None:
-    gpt, bert, both = (trained_model(tmp_path / name, name) for name in ("gpt", "bert", "both"))
-    for one, how, words in (
+    gpt, bert, translator = (trained_model(tmp_path / name, name) for name in ("gpt", "bert", "both"))
+    for trained, how, words in (
         (gpt, {"text": "a", "target": "b"}, "a target is for translators"),
         (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),
         (gpt, {"ids": []}, "the list of ids is empty"),
         (gpt, {"ids": [1] * 14}, "14 ids do not fit into the context of 13 tokens"),
-        (both, {"text": ""}, "the text is empty; pass at least one word"),
-        (both, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
+        (translator, {"text": ""}, "the text is empty; pass at least one word"),
+        (translator, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
     ):
         with pytest.raises(UserError, match=words):
-            read(one, **how)
+            read(trained, **how)
     with pytest.raises(UserError, match=r"did you mean 'stack\.blocks\.1'"):
         read_with_edits(gpt, "a", edits=[Edit(name="stack.block.1")])
     with pytest.raises(UserError, match="use the logit lens instead"):

@@ -62,12 +62,14 @@ def shrunk(preset: str) -> AnySpec:
     return model_spec({"preset": preset, "vocab_size": 13, "max_len": 9, **sizes})
 
 
-FEW = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the others are similar
-SAMPLED = [pytest.param(preset, marks=() if preset in FEW else pytest.mark.exhaustive) for preset in PRESETS]
+DISTINCT_PRESETS = ("gpt2", "transformer-tiny", "modern-translator", "bert-original")  # the others are similar
+SAMPLED_PRESETS = [
+    pytest.param(preset, marks=() if preset in DISTINCT_PRESETS else pytest.mark.exhaustive) for preset in PRESETS
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", SAMPLED)
+@pytest.mark.parametrize("preset", SAMPLED_PRESETS)
 def test_parameters_are_those_of_the_model(preset: str) -> None:
     table = model_table(PRESETS[preset])
     with FakeTensorMode():
@@ -141,10 +143,10 @@ def test_cache_sizes_equal_those_of_the_table(spec: AnySpec) -> None:
     tokens, source = torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long)
     how = {"source": source} if isinstance(model, EncoderDecoder) else {}
     _, cache = model.start(tokens, torch.ones(2).long(), capacity=6, **how)
-    own = sum(layer.self_kv.keys.nbytes + layer.self_kv.values.nbytes for layer in cache.layers)
-    assert own == memory.cache_per_token_float32 * 2 * (6 + 1)  # a spare column
-    across = sum(table.nbytes for layer in cache.layers for table in layer.cross_kv.pair or ())
-    assert across == memory.cache_per_source_token_float32 * source.numel()
+    self_bytes = sum(layer.self_kv.keys.nbytes + layer.self_kv.values.nbytes for layer in cache.layers)
+    assert self_bytes == memory.cache_per_token_float32 * 2 * (6 + 1)  # a spare column
+    cross_bytes = sum(table.nbytes for layer in cache.layers for table in layer.cross_kv.pair or ())
+    assert cross_bytes == memory.cache_per_source_token_float32 * source.numel()
     assert memory.cache_per_source_token_bfloat16 * 2 == memory.cache_per_source_token_float32
 
 
@@ -154,9 +156,14 @@ def test_a_translator_has_rows_for_both_sides() -> None:
     rows = {row.name: row for row in table.rows}
     assert (table.unit, table.length, model_table(SMALL).unit) == ("token pair", 7, "token")
     assert [row.tied_to for row in table.rows if row.tied_to] == ["source_embedding", "source_embedding"]
-    reads, across = rows["encoder.blocks.*.self_attention"], rows["decoder.blocks.*.cross_attention"]
+    reads, cross_attention = rows["encoder.blocks.*.self_attention"], rows["decoder.blocks.*.cross_attention"]
     assert (reads.kind, reads.count, reads.shape, reads.flops) == ("Attention", 1, (7, 24), 4 * 7 * 4 * 5)
-    assert (across.kind, across.count, across.shape, across.flops) == ("Attention", 3, (7, 24), 3 * 4 * 7 * 24)
+    assert (cross_attention.kind, cross_attention.count, cross_attention.shape, cross_attention.flops) == (
+        "Attention",
+        3,
+        (7, 24),
+        3 * 4 * 7 * 24,
+    )
     key = rows["decoder.blocks.*.cross_attention.key"]
     assert (key.count, key.shape, key.parameters, key.flops) == (3, (7, 8), 3 * (24 * 8 + 8), 3 * 2 * 24 * 8)
     assert rows["encoder.final_norm"].parameters == rows["decoder.final_norm"].parameters == 48
@@ -175,8 +182,8 @@ def test_encoder_flops_count_every_position() -> None:
     assert (rows["unembedding"].tied_to, rows["unembedding"].parameters) == ("embedding", 13)  # the bias is separate
     assert (rows["unembedding"].shape, rows["unembedding"].flops) == ((7, 13), 2 * 24 * 13)
     assert (rows["transform.dense"].shape, rows["transform.dense"].flops) == ((7, 24), 2 * 24 * 24)
-    once = rows["pooler.dense"], rows["next_sentence"], rows["classifier"]  # once per text, not per token
-    assert [(row.shape, row.flops) for row in once] == [((24,), 0), ((2,), 0), ((3,), 0)]
+    text_rows = rows["pooler.dense"], rows["next_sentence"], rows["classifier"]  # once per text, not per token
+    assert [(row.shape, row.flops) for row in text_rows] == [((24,), 0), ((2,), 0), ((3,), 0)]
     over_tokens = replace(ENCODER, classifier=Classifier(labels=("a", "b"), over="tokens"))
     assert model_table(over_tokens).flops_forward == table.flops_forward + 2 * 24 * 2
     bare = replace(ENCODER, masked_head=None)
@@ -184,10 +191,10 @@ def test_encoder_flops_count_every_position() -> None:
     assert table.memory.cache_per_token_float32 == table.memory.cache_per_source_token_float32 == 0
     console = Console(file=io.StringIO(), width=120)
     console.print(table.view())
-    shown = console.file.getvalue()  # pyright: ignore
-    assert "= embedding + 13" in shown
-    assert "every place scored" in " ".join(shown.split())
-    assert "cache" not in shown
+    output = console.file.getvalue()  # pyright: ignore
+    assert "= embedding + 13" in output
+    assert "every place scored" in " ".join(output.split())
+    assert "cache" not in output
 
 
 def test_rows_of_equal_blocks_are_merged() -> None:
@@ -211,13 +218,13 @@ def test_positions_have_a_row() -> None:
 
 @pytest.mark.slow
 def test_the_table_allocates_and_samples_nothing() -> None:
-    before = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     huge = DecoderOnlySpec(
         vocab_size=128_000, max_len=8192, stack=StackSpec(d_model=16_384, n_layers=4, n_heads=128, position=Rotary())
     )
     table = model_table(huge)
     assert table.memory.weights_float32 > 50 << 30
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), rng_state)
 
 
 @pytest.mark.slow
@@ -227,10 +234,10 @@ def test_tables_as_json_and_as_text() -> None:
     assert data["parameters"] == 124_439_808
     assert data["memory"]["weights_float32"] == 4 * 124_439_808
     assert data["rows"][0]["name"] == "embedding"
-    shown = io.StringIO()
-    Console(file=shown, width=110).print(table.view())
+    output = io.StringIO()
+    Console(file=output, width=110).print(table.view())
     for words in ("124,439,808", "12 x Attention", "= embedding", "1024 x 768", "474.7 MiB", "6 N + 12 L d T"):
-        assert words in shown.getvalue()
+        assert words in output.getvalue()
 
 
 @pytest.mark.slow
@@ -239,11 +246,11 @@ def test_tables_of_a_translator_as_json_and_as_text() -> None:
     data = json.loads(json.dumps(table.to_dict()))
     assert (data["parameters"], data["unit"], data["length"]) == (63_082_496, "token pair", 512)
     assert data["memory"]["cache_per_source_token_bfloat16"] == 2 * 6 * 512 * 2
-    shown = io.StringIO()
-    Console(file=shown, width=120).print(table.view())
+    output = io.StringIO()
+    Console(file=output, width=120).print(table.view())
     for words in ("63,082,496", "FLOPs/token pair", "6 x Attention", "= source_embedding", "cache per target token"):
-        assert words in shown.getvalue()
-    assert "L = 18 attentions, T = 512 on each side" in " ".join(shown.getvalue().split())
+        assert words in output.getvalue()
+    assert "L = 18 attentions, T = 512 on each side" in " ".join(output.getvalue().split())
 
 
 def test_a_spec_without_a_vocabulary() -> None:

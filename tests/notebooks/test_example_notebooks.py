@@ -15,9 +15,9 @@ from build import chapters, notebooks, sources, to_json, to_notebook  # noqa: E4
 
 
 def test_each_notebook_matches_its_source() -> None:
-    written = {path: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.ipynb")}
-    assert len(written) == len(sources()) + len(chapters())
-    assert written == notebooks(), "rebuild them: python examples/notebooks/build.py"
+    stored = {path: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.ipynb")}
+    assert len(stored) == len(sources()) + len(chapters())
+    assert stored == notebooks(), "rebuild them: python examples/notebooks/build.py"
 
 
 @pytest.mark.slow
@@ -31,13 +31,15 @@ def test_a_chapters_notebook_has_its_blocks_outputs_and_folded_answers() -> None
         cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert len(cells) == page.count("```python\n")
         assert sum(len(cell.outputs) for cell in cells) == page.count("```output\n")
-        folded = [cell for cell in cells if "jupyter" in cell.metadata]
-        assert len(folded) >= page.count("<details") >= 3
+        folded_cells = [cell for cell in cells if "jupyter" in cell.metadata]
+        assert len(folded_cells) >= page.count("<details") >= 3
         assert not any("```python" in cell.source for cell in notebook.cells)
         answers = [" ".join(answer.split()) for answer in re.findall(r"<details.*?</summary>(.*?)```", page, re.DOTALL)]
-        shown = [" ".join(cell.source.split()) for cell in notebook.cells if not cell.source.startswith("<details>")]
+        visible_texts = [
+            " ".join(cell.source.split()) for cell in notebook.cells if not cell.source.startswith("<details>")
+        ]
         assert len(answers) >= 3
-        assert not [answer for answer in answers if answer and any(answer in text for text in shown)]
+        assert not [answer for answer in answers if answer and any(answer in text for text in visible_texts)]
 
 
 STEPS = re.compile(r'"training\.(max_steps|validate_every|save_every)": \d+')
@@ -58,14 +60,14 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))
     code = source.read_text(encoding="utf-8")
     if source.stem == "look_inside":  # its model does not have to learn
-        code, found = STEPS.subn(r'"training.compile": "never", "training.\1": 2', code)
-        assert found == 3
+        code, n_settings = STEPS.subn(r'"training.compile": "never", "training.\1": 2', code)
+        assert n_settings == 3
     notebook = nbformat.reads(to_json(to_notebook(code)), as_version=4)
     nbformat.validate(notebook)
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=250, kernel_name="python3", resources=resources).execute()
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    pages = "".join(output["data"].get("text/html", "") for output in shown if "data" in output)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    pages = "".join(output["data"].get("text/html", "") for output in outputs if "data" in output)
     assert pages
     if source.stem == "look_inside":
         assert "step 2/2" in pages  # the final display of the training

@@ -19,8 +19,8 @@ def test_a_history_is_columns_of_one_length(tiny_run: tercet.Run) -> None:
     columns = read_metrics(tiny_run.folder.parent / "metrics.csv")
     for name, column in history.items():
         if name != "step":
-            there = [(step, x) for step, x in zip(history["step"], column, strict=True) if not math.isnan(x)]
-            assert there == columns[name]
+            points = [(step, x) for step, x in zip(history["step"], column, strict=True) if not math.isnan(x)]
+            assert points == columns[name]
     assert "val/bleu" not in history  # never measured
 
 
@@ -47,20 +47,22 @@ def test_a_plot_shows_itself_and_can_be_saved(tiny_run: tercet.Run, tmp_path: Pa
 
 def test_one_prompt_gives_a_text_and_several_a_list(tiny_run: tercet.Run) -> None:
     prompts = [f"{n} times" for n in range(3, 9)]
-    alone = [tiny_run.generate(prompt, max_new_tokens=5, seed=3) for prompt in prompts]
-    assert all(isinstance(text, str) for text in alone)
-    assert tiny_run.generate(prompts, max_new_tokens=5, seed=3) == alone
-    assert "".join(tiny_run.stream(prompts[0], max_new_tokens=5, seed=3)) == alone[0]
+    texts = [tiny_run.generate(prompt, max_new_tokens=5, seed=3) for prompt in prompts]
+    assert all(isinstance(text, str) for text in texts)
+    assert tiny_run.generate(prompts, max_new_tokens=5, seed=3) == texts
+    assert "".join(tiny_run.stream(prompts[0], max_new_tokens=5, seed=3)) == texts[0]
     assert tiny_run.generate([], max_new_tokens=5) == []
 
 
 def test_completions_are_the_samples_of_each_prompt(tiny_run: tercet.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = ["3", "4", "5"]
     whole = tiny_run.completions(prompts, samples=2, max_new_tokens=4)
-    assert [[one.prompt for one in samples] for samples in whole] == [[prompt] * 2 for prompt in prompts]
-    assert [[one.seed for one in samples] for samples in whole] == [[0, 1]] * 3
+    assert [[completion.prompt for completion in samples] for samples in whole] == [[prompt] * 2 for prompt in prompts]
+    assert [[completion.seed for completion in samples] for samples in whole] == [[0, 1]] * 3
     monkeypatch.setattr("tercet.run.ROWS", 3)  # one prompt per batch
-    again = tiny_run.completions(prompts, samples=2, max_new_tokens=4)
-    assert [[one.text for one in samples] for samples in again] == [[one.text for one in samples] for samples in whole]
+    batched = tiny_run.completions(prompts, samples=2, max_new_tokens=4)
+    assert [[completion.text for completion in samples] for samples in batched] == [
+        [completion.text for completion in samples] for samples in whole
+    ]
     with pytest.raises(ValueError, match="samples=0 must be 1 or more"):
         tiny_run.completions("3", samples=0)

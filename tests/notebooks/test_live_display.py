@@ -12,13 +12,13 @@ import tercet
 from tercet.training.loop.notebook_display import in_notebook
 
 
-class Shown:
+class FakeDisplay:
     """Pages that a display showed, in order."""
 
     def __init__(self) -> None:
         self.pages = list[str]()
 
-    def display(self, page: Any, *, display_id: bool) -> "Shown":
+    def display(self, page: Any, *, display_id: bool) -> "FakeDisplay":
         assert display_id
         self.update(page)
         return self
@@ -28,22 +28,26 @@ class Shown:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+def fake_display(monkeypatch: pytest.MonkeyPatch) -> FakeDisplay:
     """Install a minimal fake of IPython with a kernel."""
-    shown, package, display = Shown(), ModuleType("IPython"), ModuleType("IPython.display")
+    fake_display, package, display = FakeDisplay(), ModuleType("IPython"), ModuleType("IPython.display")
     vars(package).update(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display, version_info=(9, 0))
-    vars(display).update(HTML=lambda data: SimpleNamespace(data=data), display=shown.display)
+    vars(display).update(HTML=lambda data: SimpleNamespace(data=data), display=fake_display.display)
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    return shown
+    return fake_display
 
 
 @pytest.mark.slow
 def test_a_notebook_shows_progress_losses_and_the_last_sample(
-    shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_display: FakeDisplay,
+    tiny_text: Path,
+    tiny_settings: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings)
-    first, last = shown.pages[0], shown.pages[-1]
+    first, last = fake_display.pages[0], fake_display.pages[-1]
     assert "step 0/6" in first
     assert "<svg" not in first
     assert "step 6/6" in last
@@ -57,10 +61,10 @@ def test_a_notebook_shows_progress_losses_and_the_last_sample(
 
 @pytest.mark.slow
 def test_a_quiet_run_shows_nothing(
-    shown: Shown, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path
+    fake_display: FakeDisplay, tiny_text: Path, tiny_settings: dict[str, Any], tmp_path: Path
 ) -> None:
     tercet.train("demo", data=tiny_text, out=tmp_path / "run", changes=tiny_settings, quiet=True)
-    assert shown.pages == []
+    assert fake_display.pages == []
 
 
 @pytest.mark.slow

@@ -33,19 +33,19 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def fitted() -> TercetClassifier:
+def classifier() -> TercetClassifier:
     return TercetClassifier(random_state=3, **TINY).fit(TEXTS, LABELS)
 
 
 @pytest.mark.slow
-def test_the_classifier_learns_and_predicts_probabilities(fitted: TercetClassifier) -> None:
-    assert fitted.classes_.tolist() == ["cat", "dog"]
-    assert fitted.score(TEXTS, LABELS) == 1.0
-    table = fitted.predict_proba(np.array(TEXTS))
+def test_the_classifier_learns_and_predicts_probabilities(classifier: TercetClassifier) -> None:
+    assert classifier.classes_.tolist() == ["cat", "dog"]
+    assert classifier.score(TEXTS, LABELS) == 1.0
+    table = classifier.predict_proba(np.array(TEXTS))
     assert table.shape == (32, 2)
     np.testing.assert_allclose(table.sum(1), 1, rtol=1e-5)
-    assert (fitted.classes_[table.argmax(1)] == fitted.predict(TEXTS)).all()
-    assert fitted.history_["step"][-1] == 60
+    assert (classifier.classes_[table.argmax(1)] == classifier.predict(TEXTS)).all()
+    assert classifier.history_["step"][-1] == 60
 
 
 @pytest.mark.slow
@@ -57,12 +57,12 @@ def test_labels_keep_their_type() -> None:
     assert model.score(TEXTS, numbers) == 1.0
 
 
-def test_the_classifier_is_pickled_with_its_model(fitted: TercetClassifier) -> None:
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict_proba(TEXTS[:5]), fitted.predict_proba(TEXTS[:5]))
+def test_the_classifier_is_pickled_with_its_model(classifier: TercetClassifier) -> None:
+    unpickled = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(unpickled.predict_proba(TEXTS[:5]), classifier.predict_proba(TEXTS[:5]))
 
 
-def test_settings_are_parameters(fitted: TercetClassifier) -> None:
+def test_settings_are_parameters(classifier: TercetClassifier) -> None:
     model = TercetClassifier(training__max_steps=5)
     assert model.get_params()["training__max_steps"] == 5
     assert clone(model).set_params(training__max_steps=7, quiet=False).get_params()["training__max_steps"] == 7
@@ -72,29 +72,29 @@ def test_settings_are_parameters(fitted: TercetClassifier) -> None:
         model.set_params(colour=1)
     with pytest.raises(UserError, match="max_step"):
         TercetClassifier(training__max_step=5).fit(TEXTS, LABELS)
-    assert clone(fitted).get_params() == fitted.get_params()
+    assert clone(classifier).get_params() == classifier.get_params()
 
 
 @pytest.mark.slow
 def test_the_classifier_is_cross_validated_and_searched() -> None:
     model = TercetClassifier(random_state=3, **TINY)
     assert cross_val_score(model, TEXTS, LABELS, cv=2).min() > 0.9
-    once, steps = ShuffleSplit(1, random_state=3), "tercetclassifier__training__max_steps"
-    search = GridSearchCV(make_pipeline(model), {steps: [1, 60]}, cv=once)
+    split, steps = ShuffleSplit(1, random_state=3), "tercetclassifier__training__max_steps"
+    search = GridSearchCV(make_pipeline(model), {steps: [1, 60]}, cv=split)
     assert search.fit(TEXTS, LABELS).best_params_ == {steps: 60}
 
 
 @pytest.mark.slow
-def test_vectors_equal_those_of_the_encoder(fitted: TercetClassifier, tmp_path: Path) -> None:
-    kept = TercetClassifier(random_state=3, out=str(tmp_path / "run"), **TINY).fit(TEXTS, LABELS)
+def test_vectors_equal_those_of_the_encoder(classifier: TercetClassifier, tmp_path: Path) -> None:
+    saved = TercetClassifier(random_state=3, out=str(tmp_path / "run"), **TINY).fit(TEXTS, LABELS)
     vectorizer = TercetVectorizer(tmp_path / "run")
     vectors = vectorizer.fit_transform(TEXTS)
     assert vectors.shape == (32, 16)
-    np.testing.assert_array_equal(vectors, kept.run_.embed(TEXTS))
+    np.testing.assert_array_equal(vectors, saved.run_.embed(TEXTS))
     assert vectorizer.get_feature_names_out()[[0, -1]].tolist() == ["tercetvectorizer0", "tercetvectorizer15"]
     pipeline = make_pipeline(clone(vectorizer), LogisticRegression())
     assert cross_val_score(pipeline, TEXTS, LABELS, cv=2).min() > 0.9
-    np.testing.assert_array_equal(kept.predict_proba(TEXTS), fitted.predict_proba(TEXTS))  # reproducible
+    np.testing.assert_array_equal(saved.predict_proba(TEXTS), classifier.predict_proba(TEXTS))  # reproducible
 
 
 CHECKS = [

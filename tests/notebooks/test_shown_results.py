@@ -26,7 +26,7 @@ from tercet.plots.svg_chart import MAX_POINTS
 from tercet.spec import spec
 
 EVIL = "<script>alert('1')</script>&"
-CLASSIFIED = Classification(label=EVIL, probability=0.9, scores={EVIL: 0.9, "b": 0.1}, truncated=True)
+CLASSIFICATION = Classification(label=EVIL, probability=0.9, scores={EVIL: 0.9, "b": 0.1}, truncated=True)
 RESULTS: dict[str, Any] = {
     "completion": Completion(
         prompt=EVIL, text=EVIL, ids=(1,) * 900, logprobs=(-1.0,) * 900, finish="eos", seed=3, truncated=True, passes=9
@@ -35,9 +35,9 @@ RESULTS: dict[str, Any] = {
         source=EVIL, text=EVIL, ids=(1,) * 900, logprobs=(-1.0,) * 900, logprob=-3.5, score=-0.25, finish="eos",
         truncated=False,
     ),
-    "classified": CLASSIFIED,
+    "classified": CLASSIFICATION,
     "several labels": MultiLabelClassification(labels=(EVIL,), scores={EVIL: 0.9, "b": 0.1}, truncated=False),
-    "tagged": Tagging(words=(EVIL,) * 40, tags=(CLASSIFIED, None) * 20, truncated=False),
+    "tagged": Tagging(words=(EVIL,) * 40, tags=(CLASSIFICATION, None) * 20, truncated=False),
     "filled": MaskPredictions(
         text=EVIL, masks=((Candidate(word=EVIL, ids=(1,), probability=0.5, text=EVIL),) * 5,), truncated=False
     ),
@@ -60,16 +60,16 @@ class Tags(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.open, self.seen, self.words = list[str](), set[str](), list[str]()
+        self.open, self.tags_found, self.words = list[str](), set[str](), list[str]()
         self.feed(html)
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.seen.add(tag)
+        self.tags_found.add(tag)
         self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.seen.add(tag)
+        self.tags_found.add(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -86,17 +86,17 @@ def test_results_are_short_in_python_and_escaped_in_a_notebook(name: str) -> Non
     if name == "card":
         return
     tags = Tags(result._repr_html_())
-    assert "script" not in tags.seen
+    assert "script" not in tags.tags_found
     assert ("<script>" in "".join(tags.words)) == (name in RESULTS)
     assert "color:" not in result._repr_html_().replace("color:inherit", "")  # independent of the theme
 
 
 def test_repr_and_html_of_results() -> None:
-    said = repr(Completion(
+    text = repr(Completion(
         prompt="Once", text=" upon", ids=(1,) * 5, logprobs=(-1.0,) * 5, finish="stop", seed=3, truncated=False,
         passes=2,
     ))  # fmt: skip
-    assert said == "Completion(prompt='Once', text=' upon', finish='stop', seed=3, truncated=False, passes=2)"
+    assert text == "Completion(prompt='Once', text=' upon', finish='stop', seed=3, truncated=False, passes=2)"
     assert repr(RESULTS["filled"]).startswith('MaskPredictions("<script>')
     assert repr(PLAIN["neighbours"]) == "Neighbors(5x100 rows, the nearest at 1)"
     html = RESULTS["completion"]._repr_html_()
@@ -144,8 +144,8 @@ def test_a_run_is_displayed_with_its_model_and_losses(tiny_run: tercet.Run) -> N
     assert repr(tiny_run).startswith(f"Run({tiny_run.folder}, a language model, ")
     assert "parameters, best validation loss" in repr(tiny_run)
     tags = Tags(tiny_run._repr_html_())
-    assert {"table", "svg", "polyline"} <= tags.seen
-    assert "script" not in tags.seen
+    assert {"table", "svg", "polyline"} <= tags.tags_found
+    assert "script" not in tags.tags_found
     assert {"Parameters", f"{tiny_run.trained_model.n_parameters:,}", "Vocabulary"} <= set(tags.words)
     assert repr(tiny_run.trained_model).startswith("LanguageModel(")
     assert "trained on" in repr(tiny_run.card)
@@ -155,10 +155,10 @@ def test_a_run_is_displayed_with_its_model_and_losses(tiny_run: tercet.Run) -> N
 def test_a_model_without_its_run_is_shown_without_losses(tiny_run: tercet.Run, tmp_path: Path) -> None:
     for file in tiny_run.folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    alone = tercet.load(tmp_path)
-    assert "svg" not in Tags(alone._repr_html_()).seen
+    trained_model = tercet.load(tmp_path)
+    assert "svg" not in Tags(trained_model._repr_html_()).tags_found
     with pytest.raises(tercet.config.UserError, match="was not trained here; load a run folder"):
-        _ = alone.history
+        _ = trained_model.history
 
 
 def test_a_loss_curve_is_bounded_and_skips_invalid_values() -> None:

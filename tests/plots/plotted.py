@@ -24,11 +24,11 @@ def trained_model(model: AnyModel, tokenizer: Tokenizer = LETTERS) -> TrainedMod
 
 
 def gpt(
-    position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **more: Any
+    position: Position | None = None, *, tokenizer: Tokenizer = LETTERS, n_layers: int = 2, **fields: Any
 ) -> TrainedModel:
     stack = StackSpec(d_model=24, n_layers=n_layers, n_heads=3, position=position or Learned())
     return trained_model(
-        DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, stack=stack, **{"max_len": ROOM, **more})),
+        DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, stack=stack, **{"max_len": ROOM, **fields})),
         tokenizer,
     )
 

@@ -28,25 +28,25 @@ def small(*, n_layers: int = 3, seed: int = 0, max_len: int = 13) -> EncoderDeco
     return model.eval()
 
 
-def written(model: EncoderDecoder, text: str, beam: int = 2) -> Translation:
+def translated(model: EncoderDecoder, text: str, beam: int = 2) -> Translation:
     return translate(model, TOKENIZER, [text], Beam(size=beam, max_ratio=0, max_extra=5))[0][0]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_rows_sum_to_one_and_every_token_has_one(beam: int) -> None:
+def test_every_token_has_a_row_that_sums_to_one(beam: int) -> None:
     model = small()
-    translation = written(model, "ab cde", beam)
-    seen = read_cross_attention([model], TOKENIZER, translation)
-    assert seen.source == (*"ab cde", "(end)")
-    assert len(seen.target) == len(translation.ids)
-    assert seen.weights.shape == (3, len(translation.ids), 7)
-    assert torch.allclose(seen.weights.sum(-1), torch.ones(3, len(translation.ids)), atol=1e-5)
-    assert seen.layer == 1  # the last but one
+    translation = translated(model, "ab cde", beam)
+    attention = read_cross_attention([model], TOKENIZER, translation)
+    assert attention.source == (*"ab cde", "(end)")
+    assert len(attention.target) == len(translation.ids)
+    assert attention.weights.shape == (3, len(translation.ids), 7)
+    assert torch.allclose(attention.weights.sum(-1), torch.ones(3, len(translation.ids)), atol=1e-5)
+    assert attention.layer == 1  # the last but one
 
 
 def test_the_end_is_a_row_only_if_it_was_generated() -> None:
     model = small()
-    translation = written(model, "abc")
+    translation = translated(model, "abc")
     shapes = {
         finish: read_cross_attention([model], TOKENIZER, replace(translation, finish=finish)).target[-1] == "(end)"
         for finish in ("eos", "length")
@@ -57,35 +57,35 @@ def test_the_end_is_a_row_only_if_it_was_generated() -> None:
 def test_a_prefix_is_part_of_the_picture() -> None:
     model = small()
     translation = translate(model, TOKENIZER, ["abc"], Beam(max_ratio=0, max_extra=4), prefixes=["de"])[0][0]
-    seen = read_cross_attention([model], TOKENIZER, translation, prefix="de")
-    assert seen.target[:2] == ("d", "e")
-    assert len(seen.target) == 2 + len(translation.ids)
+    attention = read_cross_attention([model], TOKENIZER, translation, prefix="de")
+    assert attention.target[:2] == ("d", "e")
+    assert len(attention.target) == 2 + len(translation.ids)
 
 
 def test_a_truncated_source_is_shown_as_read() -> None:
     model = small(max_len=7)
-    assert read_cross_attention([model], TOKENIZER, written(model, "abcdefghij")).source == (*"abcdef", "(end)")
+    assert read_cross_attention([model], TOKENIZER, translated(model, "abcdefghij")).source == (*"abcdef", "(end)")
 
 
 @pytest.mark.slow
 def test_an_ensemble_shows_the_heads_of_all_models() -> None:
     models = [small(seed=0), small(seed=1)]
-    translation = written(models[0], "abc")
-    both = read_cross_attention(models, TOKENIZER, translation)
-    alone = [read_cross_attention([model], TOKENIZER, translation).weights for model in models]
-    assert torch.allclose(both.weights, torch.cat(alone), atol=1e-6)
+    translation = translated(models[0], "abc")
+    attention = read_cross_attention(models, TOKENIZER, translation)
+    separate_weights = [read_cross_attention([model], TOKENIZER, translation).weights for model in models]
+    assert torch.allclose(attention.weights, torch.cat(separate_weights), atol=1e-6)
     with pytest.raises(UserError, match=r"equal numbers of decoder layers, got \[2, 3\]"):
         read_cross_attention([small(), small(n_layers=2)], TOKENIZER, translation)
 
 
 def test_an_empty_line_has_no_attention() -> None:
-    seen = read_cross_attention([small()], TOKENIZER, written(small(), ""))
-    assert (seen.target, seen.alignment, seen.pharaoh) == ((), [], "")
+    attention = read_cross_attention([small()], TOKENIZER, translated(small(), ""))
+    assert (attention.target, attention.alignment, attention.pharaoh) == ((), [], "")
 
 
-def diagonal(source: tuple[str, ...], target: tuple[str, ...], looks_at: list[int]) -> CrossAttentionMap:
+def diagonal(source: tuple[str, ...], target: tuple[str, ...], source_positions: list[int]) -> CrossAttentionMap:
     weights = torch.full((2, len(target), len(source)), 0.1 / len(source))
-    for row, column in enumerate(looks_at):
+    for row, column in enumerate(source_positions):
         weights[:, row, column] += 0.9
     return CrossAttentionMap(source=source, target=target, has_end=True, weights=weights, layer=0)
 
@@ -93,17 +93,17 @@ def diagonal(source: tuple[str, ...], target: tuple[str, ...], looks_at: list[in
 def test_words_are_aligned_not_tokens() -> None:
     source = ("the", " ho", "use", " stands", "(end)")
     target = ("das", " steht", " ha", "us", "(end)")
-    seen = diagonal(source, target, [0, 3, 1, 2, 4])
-    assert seen.words == ([range(1), range(1, 3), range(3, 4)], [range(1), range(1, 2), range(2, 4)])
-    assert seen.pharaoh == "0-0 1-2 2-1"
+    attention = diagonal(source, target, [0, 3, 1, 2, 4])
+    assert attention.words == ([range(1), range(1, 3), range(3, 4)], [range(1), range(1, 2), range(2, 4)])
+    assert attention.pharaoh == "0-0 1-2 2-1"
     assert diagonal(source, target, [0, 1, 1, 2, 4]).pharaoh == "0-0 1-1 1-2"
 
 
 def test_opening_tokens_of_a_source_are_not_words() -> None:
     source, target = ("<bos>", "the", " house", "(end)"), ("das", " haus", "(end)")
-    seen = replace(diagonal(source, target, [0, 2, 3]), opening=1)
-    assert seen.words[0] == [range(1, 2), range(2, 3)]
-    assert seen.pharaoh == "0-0 1-1"  # the first word, though <bos> has the largest weight
+    attention = replace(diagonal(source, target, [0, 2, 3]), opening=1)
+    assert attention.words[0] == [range(1, 2), range(2, 3)]
+    assert attention.pharaoh == "0-0 1-1"  # the first word, though <bos> has the largest weight
 
 
 @pytest.mark.slow
@@ -112,9 +112,9 @@ def test_image_files_are_reproducible(suffix: str, start: bytes, tmp_path: Path)
     odd = diagonal(("$a_", " b^$", "\U0001f989", " ", "(end)"), ("漢", " $$", "\\frac", "(end)"), [0, 1, 2, 3])
     for name in ("one", "two"):
         draw_cross_attention([odd, odd], tmp_path / f"{name}{suffix}")
-    one, two = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()  # files contain no time
-    assert one.read_bytes().startswith(start)
+    first_image, second_image = (tmp_path / f"{name}{suffix}" for name in ("one", "two"))
+    assert first_image.read_bytes() == second_image.read_bytes()  # files contain no time
+    assert first_image.read_bytes().startswith(start)
 
 
 def test_images_contain_their_labels(tmp_path: Path) -> None:
@@ -139,17 +139,17 @@ def test_images_contain_their_labels(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
-    one = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
+    attention = diagonal(("a", "(end)"), ("b", "(end)"), [0, 1])
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 9; pass 1 to 8"):
-        draw_cross_attention([one] * 9, tmp_path / "a.png")
+        draw_cross_attention([attention] * 9, tmp_path / "a.png")
     with pytest.raises(UserError, match=r"draws 1 to 8 sentences, got 0"):
         draw_cross_attention([], tmp_path / "a.png")
     with pytest.raises(UserError, match=r"has nothing to draw: all translations are empty"):
-        draw_cross_attention([replace(one, target=())], tmp_path / "a.png")
+        draw_cross_attention([replace(attention, target=())], tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a picture's name ends in .png, .svg, .pdf"):
         check_picture(tmp_path / "a.gif", "--attention")
     with pytest.raises(UserError, match=r"no such folder: .*none; create it first"):
         check_picture(tmp_path / "none" / "a.png", "--attention")
     (tmp_path / "a.png").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*a.png: Is a directory"):
-        draw_cross_attention([one], tmp_path / "a.png")
+        draw_cross_attention([attention], tmp_path / "a.png")

@@ -42,13 +42,13 @@ pytestmark = pytest.mark.slow
 
 B, T, S = 2, 5, 7
 NAMES = [*PRESETS, *(name for name in recipes_from_scratch() if name not in PRESETS)]
-DRAWN = [  # a third of them, since each takes up to a second
+SOME_NAMES = [  # a third of them, since each takes up to a second
     pytest.param(name, marks=[] if number % 3 == 0 else pytest.mark.exhaustive) for number, name in enumerate(NAMES)
 ]
 SMALL = StackSpec(d_model=24, n_layers=3, n_heads=6, n_kv_heads=2, d_head=10, d_ff=31, qk_norm=True)
 
 
-def spec_of(name: str) -> AnySpec:
+def read_spec(name: str) -> AnySpec:
     return find_spec(name, settle=False)[0]
 
 
@@ -68,11 +68,11 @@ def stacks(spec: AnySpec) -> list[StackSpec]:
 def steps(diagram: ModelDiagram) -> Iterator[Box]:
     """Yield every box."""
     for side in diagram.sides:
-        own = [side.tokens, side.embedding, *side.additions, side.embedding_norm, side.final_norm]
+        boxes = [side.tokens, side.embedding, *side.additions, side.embedding_norm, side.final_norm]
         for sublayer in side.sublayers:
-            own += [sublayer.before, sublayer.after]
-            own += [step for branch in sublayer.branches for step in (branch.body, branch.norm)]
-        yield from (step for step in own if step is not None)
+            boxes += [sublayer.before, sublayer.after]
+            boxes += [step for branch in sublayer.branches for step in (branch.body, branch.norm)]
+        yield from (step for step in boxes if step is not None)
     for head in diagram.heads:
         yield from head
 
@@ -97,62 +97,62 @@ def running_shapes(spec: AnySpec) -> dict[str, tuple[int, ...]]:
         elif isinstance(model, EncoderOnly):
             assert isinstance(spec, EncoderOnlySpec)
             hidden = model.hidden(tokens, segments=tokens if spec.n_segments else None)
-            for has, head in (
+            for is_used, head in (
                 (spec.masked_head, model.logits), (spec.pooler, model.pooled),
                 (spec.next_sentence, model.next_sentence_logits), (spec.classifier, model.classify),
             ):  # fmt: skip
-                if has:
+                if is_used:
                     head(hidden)
         else:
             model(tokens)
     return shapes
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", SOME_NAMES)
 def test_shapes_equal_those_of_the_running_model(name: str) -> None:
-    spec = full(spec_of(name))
+    spec = full(read_spec(name))
     source = {"source_length": S} if isinstance(spec, EncoderDecoderSpec) else {}
     diagram = describe_model(spec, batch=B, length=T, **source)
     assert diagram.letters == {}
     shapes = running_shapes(spec)
-    checked = 0
+    n_checked = 0
     for step in steps(diagram):
         place = step.name.replace("*", "0")
         if place and step.kind != "position":  # positions are read, not called
             assert step.shape == shapes[place], step
-            checked += 1
-    assert checked >= 3 + 2 * len(diagram.sides)
+            n_checked += 1
+    assert n_checked >= 3 + 2 * len(diagram.sides)
     with FakeTensorMode():
         assert diagram.parameters == sum(p.numel() for p in build(spec).parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_components_equal_those_of_the_spec(name: str) -> None:
-    spec = spec_of(name)
+    spec = read_spec(name)
     diagram = describe_model(spec)
     for side, stack in zip(diagram.sides, stacks(spec), strict=True):
-        before, branch, after = PLACEMENTS[stack.placement]
+        has_norm_before, has_branch, has_norm_after = PLACEMENTS[stack.placement]
         assert side.n_layers == stack.n_layers
         assert side.dropout == stack.dropout.embedding
         assert (side.embedding_norm is not None) == spec.embedding_norm
         assert (side.final_norm is not None) == stack.has_final_norm
         assert len(side.sublayers) == (3 if side.name == "decoder" else 2)
         for sublayer in side.sublayers:
-            (one,) = sublayer.branches
-            norms = sublayer.before, one.norm, sublayer.after
-            assert [norm is not None for norm in norms] == [before, branch, after]
-            network = one.body.kind == "feedforward"
+            (branch_boxes,) = sublayer.branches
+            norms = sublayer.before, branch_boxes.norm, sublayer.after
+            assert [norm is not None for norm in norms] == [has_norm_before, has_branch, has_norm_after]
+            network = branch_boxes.body.kind == "feedforward"
             rates = stack.dropout.branches
-            assert one.body.dropout == (rates.feedforward if network else rates.attention)
+            assert branch_boxes.body.dropout == (rates.feedforward if network else rates.attention)
             rate = stack.dropout.activation if network else stack.dropout.attention
-            assert any(f"dropout {rate:g} on the" in text for text in one.body.details) == bool(rate)
+            assert any(f"dropout {rate:g} on the" in text for text in branch_boxes.body.details) == bool(rate)
             biases = stack.biases
             if network:
-                assert one.body.details[1] == ("with biases" if biases.feedforward else "no biases")
+                assert branch_boxes.body.details[1] == ("with biases" if biases.feedforward else "no biases")
             else:
                 words = {(True, True): "with biases", (False, False): "no biases"}
                 words |= {(True, False): "biases on q, k, v only", (False, True): "a bias on out only"}
-                assert words[biases.qkv, biases.out] in one.body.details
+                assert words[biases.qkv, biases.out] in branch_boxes.body.details
         attention, network = side.sublayers[0].branches[0].body, side.sublayers[-1].branches[0].body
         assert attention.details[0].startswith(f"{stack.n_heads} heads of {stack.head_width}")
         assert ("causal" in attention.details[1]) == (side.name == "decoder" or spec.family == "decoder-only")
@@ -164,9 +164,9 @@ def test_components_equal_those_of_the_spec(name: str) -> None:
         assert any("rotary" in text for text in attention.details) == (stack.position.kind == "rotary")
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", SOME_NAMES)
 def test_the_svg_contains_the_numbers_without_overlaps(name: str, tmp_path: Path) -> None:
-    spec = spec_of(name)
+    spec = read_spec(name)
     figure = plot_model(describe_model(spec), name=name, note="a note")
     save(figure, tmp_path / "model.svg", as_text=True)
     root = ElementTree.parse(tmp_path / "model.svg").getroot()
@@ -206,8 +206,8 @@ def assert_readable(figure: Any) -> None:
                 assert patch.y0 <= box.y0, words
                 assert box.y1 <= patch.y1, words
     for number, (words, box) in enumerate(boxes):
-        for other, beside in boxes[:number]:
-            assert type(box).intersection(box.padded(-2), beside.padded(-2)) is None, (words, other)
+        for other_words, other_box in boxes[:number]:
+            assert type(box).intersection(box.padded(-2), other_box.padded(-2)) is None, (words, other_words)
 
 
 def test_unknown_sizes_are_letters() -> None:
@@ -227,14 +227,14 @@ def test_unknown_sizes_are_letters() -> None:
 
 
 def test_tied_matrices_are_described() -> None:
-    def details(**more: Any) -> list[tuple[str, ...]]:
-        diagram = describe_model(EncoderDecoderSpec(vocab_size=50, encoder=SMALL, decoder=SMALL, **more))
+    def details(**fields: Any) -> list[tuple[str, ...]]:
+        diagram = describe_model(EncoderDecoderSpec(vocab_size=50, encoder=SMALL, decoder=SMALL, **fields))
         return [side.embedding.details[1:] for side in diagram.sides] + [diagram.heads[0][0].details[1:]]
 
-    shared, scores, head = "shared with the target", "shared with the unembedding", "shared with the"
-    assert details() == [(shared,), (scores,), (f"{head} token embedding",)]
-    assert details(share_embeddings=False) == [(), (scores,), (f"{head} token embedding",)]
-    assert details(tie_embeddings=False) == [(shared,), (), ()]
+    with_target, with_unembedding, head = "shared with the target", "shared with the unembedding", "shared with the"
+    assert details() == [(with_target,), (with_unembedding,), (f"{head} token embedding",)]
+    assert details(share_embeddings=False) == [(), (with_unembedding,), (f"{head} token embedding",)]
+    assert details(tie_embeddings=False) == [(with_target,), (), ()]
     padded = describe_model(DecoderOnlySpec(vocab_size=50, pad_vocab_to=64, logit_softcap=15.0, stack=SMALL))
     assert padded.sides[0].embedding.details[0] == "64 × 24 (50 tokens)"
     assert padded.heads[0][0].details[1] == "64 rows; those beyond the vocabulary are ignored"
@@ -279,9 +279,9 @@ def test_parts_side_by_side(placement: Any, cross: bool) -> None:
     assert "dropout 0.2 on the activations" in sublayer.branches[-1].body.details
     names = {name for name, _ in build(spec).named_parameters()}
     norms = [sublayer.before, sublayer.after, *(branch.norm for branch in sublayer.branches)]
-    drawn = {f"{norm.name.replace('*', '0')}.weight" for norm in norms if norm is not None}
+    drawn_norms = {f"{norm.name.replace('*', '0')}.weight" for norm in norms if norm is not None}
     block = f"{diagram.sides[-1].name}.blocks.0."
-    assert drawn == {name for name in names if name.startswith(block) and name.endswith(
+    assert drawn_norms == {name for name in names if name.startswith(block) and name.endswith(
         tuple(f"residual.{place}.weight" for place in ("before", "branch", "after")))}  # fmt: skip
     assert all(norm.title == "Layer norm, by the deviation" for norm in norms if norm is not None)
     assert diagram.heads[0][0].details[0] == "24 → 50, with bias"
@@ -303,7 +303,7 @@ def test_biases_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("which", ["self", "encoder", "decoder", "cross"])
-def test_attention_shapes_equal_recorded_ones(which: str) -> None:
+def test_attention_shapes_equal_those_of_the_module(which: str) -> None:
     stack = replace(SMALL, position=Rotary())
     spec: AnySpec = EncoderDecoderSpec(vocab_size=50, encoder=stack, decoder=stack)
     if which == "self":
@@ -312,20 +312,20 @@ def test_attention_shapes_equal_recorded_ones(which: str) -> None:
     source = {} if which == "self" else {"source_length": S}
     diagram = describe_attention(spec, which=which, batch=B, length=T, **source)
     tokens = torch.zeros(B, T, dtype=torch.long)
-    with record(model) as seen, torch.no_grad():
+    with record(model) as recorded, torch.no_grad():
         model(tokens) if which == "self" else model(torch.zeros(B, S, dtype=torch.long), tokens)
     name = diagram.name.replace("*", "0")
     boxes = {step.name: step for column in diagram.columns.values() for step in column if step.name in ("q", "k", "v")}
     boxes |= {step.name: step for step in (diagram.scores, diagram.weights, diagram.heads)}
     assert set(boxes) == {"q", "k", "v", "scores", "weights", "heads"}
     for kind, step in boxes.items():
-        assert step.shape == tuple(seen[f"{name}.{kind}"].shape), kind
+        assert step.shape == tuple(recorded[f"{name}.{kind}"].shape), kind
     for column, linear in (("query", "query"), ("key", "key"), ("value", "value")):
-        assert diagram.columns[column][0].shape == tuple(seen[f"{name}.{linear}"].shape)
-    assert diagram.out.shape == tuple(seen[name].shape)
+        assert diagram.columns[column][0].shape == tuple(recorded[f"{name}.{linear}"].shape)
+    assert diagram.out.shape == tuple(recorded[name].shape)
     assert diagram.concatenated.shape == (*diagram.out.shape[:2], 6 * 10)
-    turned = [[step.title for step in column].count("Rotation") for column in diagram.columns.values()]
-    assert turned == ([1, 1, 0] if which in ("encoder", "decoder") else [0, 0, 0])
+    n_rotations = [[step.title for step in column].count("Rotation") for column in diagram.columns.values()]
+    assert n_rotations == ([1, 1, 0] if which in ("encoder", "decoder") else [0, 0, 0])
     assert [column[2].title for name, column in diagram.columns.items() if name != "value"] == ["RMS norm"] * 2
     assert "3 query heads share each key/value head" in diagram.scores.details
     assert ("ALiBi: scores fall with distance" in diagram.scores.details) == (which == "self")
@@ -334,20 +334,20 @@ def test_attention_shapes_equal_recorded_ones(which: str) -> None:
     assert_readable(plot_attention_shapes(diagram, name="tiny"))
 
 
-@pytest.mark.parametrize(("per_layer", "whose"), [(False, "shared by all blocks"), (True, "each block's own")])
-def test_a_relative_bias_is_described(per_layer: bool, whose: str) -> None:
+@pytest.mark.parametrize(("per_layer", "sharing"), [(False, "shared by all blocks"), (True, "each block's own")])
+def test_a_relative_bias_is_described(per_layer: bool, sharing: str) -> None:
     stack = replace(SMALL, position=RelativeBias(per_layer=per_layer))
     spec = EncoderDecoderSpec(vocab_size=50, encoder=stack, decoder=stack)
-    told = f"learned bias of 32 buckets of distance, {whose}"
+    description = f"learned bias of 32 buckets of distance, {sharing}"
     for which in ("encoder", "decoder", "cross"):
-        assert (told in describe_attention(spec, which=which).scores.details) == (which != "cross")
+        assert (description in describe_attention(spec, which=which).scores.details) == (which != "cross")
     bodies = [branch.body for side in describe_model(spec).sides for step in side.sublayers for branch in step.branches]
-    assert [told in body.details for body in bodies] == [True, False, True, False, False]
+    assert [description in body.details for body in bodies] == [True, False, True, False, False]
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", SOME_NAMES)
 def test_every_attention_can_be_drawn(name: str) -> None:
-    spec = spec_of(name)
+    spec = read_spec(name)
     for which in ("encoder", "decoder", "cross") if isinstance(spec, EncoderDecoderSpec) else (None,):
         diagram = describe_attention(spec, which=which)
         assert_readable(plot_attention_shapes(diagram, name=name))

@@ -31,8 +31,8 @@ def test_sinusoids_equal_those_of_the_paper(base: float) -> None:
     assert scheme.vectors is not None
     assert np.allclose(scheme.vectors[:, 0::2], np.sin(angles), atol=1e-6)
     assert np.allclose(scheme.vectors[:, 1::2], np.cos(angles), atol=1e-6)
-    drawn = plot_position_schemes([scheme]).axes[0].images[0].get_array()
-    assert np.array_equal(drawn, scheme.vectors)
+    image = plot_position_schemes([scheme]).axes[0].images[0].get_array()
+    assert np.array_equal(image, scheme.vectors)
     assert scheme.to_dict() == {"kind": "sinusoidal", "base": base, "vectors": scheme.vectors.tolist()}
 
 
@@ -66,14 +66,14 @@ def test_a_relative_bias_is_drawn_in_both_directions() -> None:
 
 
 def test_learned_positions_depend_on_the_seed() -> None:
-    first, again, other = (
+    first, second, other_seed = (
         initial_scheme(Learned(), d_model=64, n_heads=4, length=97, seed=n).vectors for n in (1, 1, 2)
     )
     assert first is not None
-    assert again is not None
-    assert other is not None
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert second is not None
+    assert other_seed is not None
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other_seed)
     assert float(first.std()) == pytest.approx(0.02, rel=0.05)
 
 
@@ -146,9 +146,9 @@ def test_drawn_targets_minimize_the_loss(size: int, epsilon: float, data: st.Dat
     smoothing = compute_smoothing(vocab_size=size, target=target, epsilon=epsilon, points=9)
     one_hot = F.one_hot(torch.tensor(target), size).float()
     assert torch.allclose(smoothing.used, (1 - epsilon) * one_hot + epsilon / size, atol=1e-6)
-    described = torch.full((size,), epsilon / (size - 1))
-    described[target] = 1 - epsilon
-    assert torch.allclose(smoothing.described, described)
+    expected_described = torch.full((size,), epsilon / (size - 1))
+    expected_described[target] = 1 - epsilon
+    assert torch.allclose(smoothing.described, expected_described)
     assert float(smoothing.used.sum()) == pytest.approx(1, abs=1e-5)
     for p, loss, plain in zip(smoothing.confidence, smoothing.loss, smoothing.plain, strict=True):
         row = torch.full((size,), float((1 - p) / (size - 1)))
@@ -168,9 +168,9 @@ def test_bars_and_the_lowest_loss() -> None:
     assert labels[0].startswith("used in training, ε/V for every token: 0.91, others 0.01")
     assert labels[1].startswith("often described, ε/(V - 1) for the others only: 0.9, others 0.01111")
     assert smoothing.confidence[smoothing.loss.argmin()] == pytest.approx(0.91)
-    many = plot_smoothing(compute_smoothing(vocab_size=500, target=499, epsilon=0.1, points=5))
-    assert len(many.axes[0].patches) == 2 * 64
-    assert "436 to 499 of 500" in many.axes[0].get_xlabel()
+    long_figure = plot_smoothing(compute_smoothing(vocab_size=500, target=499, epsilon=0.1, points=5))
+    assert len(long_figure.axes[0].patches) == 2 * 64
+    assert "436 to 499 of 500" in long_figure.axes[0].get_xlabel()
 
 
 @pytest.mark.parametrize(

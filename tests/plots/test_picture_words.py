@@ -50,8 +50,8 @@ def test_no_word_of_an_attention_picture_is_cut_off(text: str, n_heads: int, lay
     model = DecoderOnly(DecoderOnlySpec(vocab_size=LETTERS.vocab_size, stack=stack, max_len=150))
     figure = plot_attention(trained_model(model), text, layer=layer)
     assert not cut_off(figure)
-    told = words(figure).replace("\n", " ")
-    assert "rows: query tokens, sum 1; columns: key tokens; the first tokens are at the top and left" in told
+    drawn_text = words(figure).replace("\n", " ")
+    assert "rows: query tokens, sum 1; columns: key tokens; the first tokens are at the top and left" in drawn_text
 
 
 @pytest.mark.parametrize("layer", [None, 0])
@@ -65,7 +65,7 @@ def test_no_word_of_a_translator_picture_is_cut_off(n_heads: int, layer: int | N
     titles = sorted((box.x0, box.x1, box.y0) for words, box in tops if "-attention" in words)
     assert len(titles) == 3
     side_by_side = layer is None
-    assert all(one[1] < other[0] for one, other in pairwise(titles)) == side_by_side, "titles must not overlap"
+    assert all(left[1] < right[0] for left, right in pairwise(titles)) == side_by_side, "titles must not overlap"
 
 
 def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "lr": 1}])
-    one = gpt()
+    model = gpt()
     for number, plot in enumerate(
         (
             lambda: plot_loss(path, title="$a_"),
             lambda: plot_schedule(path, title="run"),
-            lambda: plot_positions(one),
-            lambda: plot_attention(one, TEXT, layer=0),
-            lambda: plot_neighbours(one),
+            lambda: plot_positions(model),
+            lambda: plot_attention(model, TEXT, layer=0),
+            lambda: plot_neighbours(model),
         )
     ):
         first, second = (tmp_path / f"{number}-{time}{'.svg' if number else '.png'}" for time in "ab")
@@ -102,9 +102,9 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
 
 def test_tokens_of_any_script_and_none_are_text(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(Characters(alphabet="$\\^_{}<&漢\U0001f989\t\n \x07-", eos=True), [])
-    one = gpt(tokenizer=tokenizer, max_len=30)
-    save(plot_attention(one, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
-    save(plot_neighbours(one), tmp_path / "b.svg")
+    model = gpt(tokenizer=tokenizer, max_len=30)
+    save(plot_attention(model, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
+    save(plot_neighbours(model), tmp_path / "b.svg")
     metrics = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "val/bleu": 1, "lr": 1, "seconds": 1}])
     for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # runs may have any name
         save(plot(metrics, title="$\\frac$_$"), tmp_path / f"{number}.svg")

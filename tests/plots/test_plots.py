@@ -45,33 +45,33 @@ def test_losses_equal_those_of_the_file(tmp_path: Path) -> None:
     rows[9] |= {"val/loss": 1.25}
     figure = plot_loss(write(tmp_path / "metrics.csv", rows), title="run")
     assert figure.axes[0].get_yscale() == "log"
-    drawn = lines(figure)
-    assert drawn["training"][0] == [2, 5, 8, 11]  # means of the epochs, drawn after the batches
+    curves = lines(figure)
+    assert curves["training"][0] == [2, 5, 8, 11]  # means of the epochs, drawn after the batches
     batches = figure.axes[0].lines[0]
     assert list(batches.get_xdata()) == list(range(1, 12))
     assert list(batches.get_ydata()) == pytest.approx([7 / step for step in range(1, 12)])
-    assert drawn["validation"] == ([5, 10], [2.5, 1.25])
-    assert drawn["counting tokens (unigram entropy)"][1] == [3.1, 3.1]
+    assert curves["validation"] == ([5, 10], [2.5, 1.25])
+    assert curves["counting tokens (unigram entropy)"][1] == [3.1, 3.1]
     assert "lowest 1.2500 at step 10; last 1.2500" in words(figure)
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("log_every", [1, 4])
 @pytest.mark.parametrize(("n_steps", "last_steps"), [(20, [5, 10, 15, 19]), (19, [5, 10, 15, 19]), (18, [5, 10, 15])])
 def test_the_mean_of_each_finished_epoch_is_drawn(
-    tmp_path: Path, every: int, n_steps: int, last_steps: list[int]
+    tmp_path: Path, log_every: int, n_steps: int, last_steps: list[int]
 ) -> None:
     """Epochs have 33 rows and steps 7, so a step may cross an epoch boundary. The last step is logged."""
     plan = Plan(n_rows=33, unit=7)
-    logged = [step for step in range(1, n_steps + 1) if step % every == 0 or step in (1, n_steps)]
+    logged_steps = [step for step in range(1, n_steps + 1) if step % log_every == 0 or step in (1, n_steps)]
     rows: list[dict[str, float | str]] = [
-        {"step": step, "epoch": plan.epoch(step - 1), "train/loss": 1.0 + step} for step in logged
+        {"step": step, "epoch": plan.epoch(step - 1), "train/loss": 1.0 + step} for step in logged_steps
     ]
-    drawn = lines(plot_loss(write(tmp_path / "metrics.csv", rows), title="run"))["training"]
-    groups = [[step for step in logged if int(plan.epoch(step - 1)) == epoch] for epoch in range(5)]
-    finished = [steps for epoch, steps in enumerate(groups) if steps and plan.epoch(n_steps) >= epoch + 1]
-    assert drawn[0] == [steps[-1] for steps in finished]
-    assert drawn[1] == pytest.approx([1.0 + sum(steps) / len(steps) for steps in finished])
-    assert every > 1 or drawn[0] == last_steps
+    curve = lines(plot_loss(write(tmp_path / "metrics.csv", rows), title="run"))["training"]
+    groups = [[step for step in logged_steps if int(plan.epoch(step - 1)) == epoch] for epoch in range(5)]
+    finished_epochs = [steps for epoch, steps in enumerate(groups) if steps and plan.epoch(n_steps) >= epoch + 1]
+    assert curve[0] == [steps[-1] for steps in finished_epochs]
+    assert curve[1] == pytest.approx([1.0 + sum(steps) / len(steps) for steps in finished_epochs])
+    assert log_every > 1 or curve[0] == last_steps
 
 
 def test_the_loss_without_smoothing_is_preferred(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_scores_against_minutes(tmp_path: Path) -> None:
         {"step": 30, "val/loss": 1, "val/accuracy": 0.7},  # the time is missing
     ]
     path = write(tmp_path / "metrics.csv", rows)
-    drawn = lines(plot_score(path, title="run"))
-    assert drawn == {"accuracy": ([1.0, 2.5], [0.5, 0.75]), "F1": ([1.0, 2.5], [0.25, 0.5])}
+    curves = lines(plot_score(path, title="run"))
+    assert curves == {"accuracy": ([1.0, 2.5], [0.5, 0.75]), "F1": ([1.0, 2.5], [0.25, 0.5])}
     assert len(plot_loss(path, title="run").axes) == 2
     bleu = write(tmp_path / "b.csv", [{"step": 5, "val/loss": 1, "val/bleu": 31, "seconds": 90}])
     assert lines(plot_score(bleu, title="run")) == {"BLEU": ([1.5], [31.0])}
@@ -153,9 +153,9 @@ def test_any_file_is_drawn_or_rejected(tmp_path: Path, data: list[dict[str, floa
 @given(data=st.lists(st.dictionaries(st.sampled_from(COLUMNS[1:]), st.floats(allow_nan=False)), max_size=9))
 def test_reading_gives_what_was_written(tmp_path: Path, data: list[dict[str, float]]) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": n, **row} for n, row in enumerate(data)])
-    found = read_metrics(path)
+    columns = read_metrics(path)
     for name in COLUMNS[1:]:
-        assert found[name] == [(n, row[name]) for n, row in enumerate(data) if name in row]
+        assert columns[name] == [(n, row[name]) for n, row in enumerate(data) if name in row]
 
 
 def test_files_of_older_runs_are_read_and_invalid_ones_rejected(tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_files_of_older_runs_are_read_and_invalid_ones_rejected(tmp_path: Path) 
         read_metrics(tmp_path / "none.csv")
 
 
-@pytest.mark.parametrize("position", [Learned(), Sinusoidal()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("position", [Learned(), Sinusoidal()], ids=lambda position: position.kind)
 def test_positions_equal_those_of_the_model(position: Position) -> None:
-    one = gpt(position)
-    assert isinstance(one.model, DecoderOnly)
-    vectors = one.model.stack.position.embed(torch.arange(ROOM)[None])
+    trained_model = gpt(position)
+    assert isinstance(trained_model.model, DecoderOnly)
+    vectors = trained_model.model.stack.position.embed(torch.arange(ROOM)[None])
     assert vectors is not None
-    table, alike = images(plot_positions(one))
+    table, similarities = images(plot_positions(trained_model))
     expected = vectors[0].detach()
     assert np.array_equal(table, expected.numpy())
     byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in expected] for a in expected]
-    assert np.allclose(alike, byhand, atol=1e-6)
+    assert np.allclose(similarities, byhand, atol=1e-6)
 
 
 @pytest.mark.parametrize("base", [Sinusoidal, ALiBi])
@@ -190,13 +190,13 @@ def test_positions_of_a_third_party_scheme(base: Any) -> None:
     class Mine(base):
         kind: Literal["mine"] = "mine"
 
-    one = gpt(base())
-    mine = replace(one, model=copy(one.model))
-    mine.model.stack = copy(one.model.stack)
-    mine.model.stack.spec = replace(one.model.stack.spec, position=Mine())
-    found = words(plot_positions(mine))
-    assert "the vector of mine" in found or "bias of mine at each distance" in found
-    assert "ALiBi" not in found
+    trained_model = gpt(base())
+    mine = replace(trained_model, model=copy(trained_model.model))
+    mine.model.stack = copy(trained_model.model.stack)
+    mine.model.stack.spec = replace(trained_model.model.stack.spec, position=Mine())
+    text = words(plot_positions(mine))
+    assert "the vector of mine" in text or "bias of mine at each distance" in text
+    assert "ALiBi" not in text
 
 
 def test_rotary_angles_and_wavelengths() -> None:
@@ -220,15 +220,15 @@ def test_alibi_and_no_position() -> None:
 
 
 def test_a_learned_bias_of_what_a_decoder_sees() -> None:
-    one = gpt(RelativeBias(n_buckets=8, max_distance=9, per_layer=True))
-    figure = plot_positions(one)
-    scheme = one.model.stack.position
+    trained_model = gpt(RelativeBias(n_buckets=8, max_distance=9, per_layer=True))
+    figure = plot_positions(trained_model)
+    scheme = trained_model.model.stack.position
     table, buckets = scheme.tables[0].weight, scheme.buckets(torch.arange(ROOM - 1, -1, -1)[None, None])[0, 0]
     for head, line in enumerate(figure.axes[0].lines):
         assert list(line.get_xdata()) == list(range(1 - ROOM, 1))
         assert np.allclose(line.get_ydata(), table[buckets, head].detach())
-    (drawn,) = images(figure)
-    assert np.isnan(np.asarray(drawn.filled(np.nan) if np.ma.isMaskedArray(drawn) else drawn)[0, 1:]).all()
+    (image,) = images(figure)
+    assert np.isnan(np.asarray(image.filled(np.nan) if np.ma.isMaskedArray(image) else image)[0, 1:]).all()
     assert "learned bias of each distance (of block 0)" in words(figure)
 
 
@@ -239,55 +239,55 @@ def test_a_long_context_shows_its_beginning() -> None:
 
 
 def test_stacks_of_a_translator() -> None:
-    one = translator()
-    assert len(images(plot_positions(one))) == 4
-    assert isinstance(one.model, EncoderDecoder)
-    for name, stack in (("encoder", one.model.encoder), ("decoder", one.model.decoder)):
+    trained_model = translator()
+    assert len(images(plot_positions(trained_model))) == 4
+    assert isinstance(trained_model.model, EncoderDecoder)
+    for name, stack in (("encoder", trained_model.model.encoder), ("decoder", trained_model.model.decoder)):
         table = stack.position.embed(torch.arange(ROOM)[None])
         assert table is not None
-        assert np.array_equal(images(plot_positions(one, stack=name))[0], table[0].detach().numpy())
-    same = plot_positions(translator(position=Sinusoidal()))
-    assert len(images(same)) == 2
-    assert "encoder and decoder" in words(same)
+        assert np.array_equal(images(plot_positions(trained_model, stack=name))[0], table[0].detach().numpy())
+    equal_stacks = plot_positions(translator(position=Sinusoidal()))
+    assert len(images(equal_stacks)) == 2
+    assert "encoder and decoder" in words(equal_stacks)
     with pytest.raises(UserError, match=r"--stack decodr: .* did you mean 'decoder'"):
-        plot_positions(one, stack="decodr")
+        plot_positions(trained_model, stack="decodr")
 
 
 def test_maps_are_the_recorded_weights() -> None:
-    one = gpt()
-    seen = read(one, TEXT).activations
-    drawn = images(plot_attention(one, TEXT))
-    assert len(drawn) == 2 * 3
-    for number, found in enumerate(drawn):
+    trained_model = gpt()
+    recorded = read(trained_model, TEXT).activations
+    maps = images(plot_attention(trained_model, TEXT))
+    assert len(maps) == 2 * 3
+    for number, image in enumerate(maps):
         block, head = divmod(number, 3)
-        expected = seen[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
-        assert np.array_equal(np.ma.getdata(found), expected)
-        assert np.array_equal(np.ma.getmaskarray(found), ~np.tri(len(TEXT), dtype=bool))
+        expected = recorded[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
+        assert np.array_equal(np.ma.getdata(image), expected)
+        assert np.array_equal(np.ma.getmaskarray(image), ~np.tri(len(TEXT), dtype=bool))
 
 
 @pytest.mark.parametrize(("n_encoder", "n_decoder"), [(3, 2), pytest.param(2, 3, marks=pytest.mark.exhaustive)])
 def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
-    one = translator(n_encoder, n_decoder)
-    figure = plot_attention(one, "abc", target="dedede")
-    drawn = images(figure)
+    trained_model = translator(n_encoder, n_decoder)
+    figure = plot_attention(trained_model, "abc", target="dedede")
+    maps = images(figure)
     names = [f"encoder.blocks.{n}.self_attention" for n in range(n_encoder)]
     names += [f"decoder.blocks.{n}.{kind}_attention" for kind in ("self", "cross") for n in range(n_decoder)]
-    seen = read(one, "abc", target="dedede").activations
-    expected = [head.numpy() for name in names for head in seen[f"{name}.weights"][0]]
-    assert [image.shape for image in drawn] == [image.shape for image in expected]
-    assert {image.shape for image in drawn} == {(4, 4), (7, 7), (7, 4)}
-    assert all(np.array_equal(np.ma.getdata(image), one) for image, one in zip(drawn, expected, strict=True))
+    recorded = read(trained_model, "abc", target="dedede").activations
+    expected = [head.numpy() for name in names for head in recorded[f"{name}.weights"][0]]
+    assert [image.shape for image in maps] == [image.shape for image in expected]
+    assert {image.shape for image in maps} == {(4, 4), (7, 7), (7, 4)}
+    assert all(np.array_equal(np.ma.getdata(image), head) for image, head in zip(maps, expected, strict=True))
     assert "block 2" in words(figure)
-    assert len(images(plot_attention(one, "abc", target="de", stack="encoder"))) == 3 * n_encoder
-    deep = plot_attention(one, "abc", target="de", layer=2)  # only the deeper side has it
+    assert len(images(plot_attention(trained_model, "abc", target="de", stack="encoder"))) == 3 * n_encoder
+    deep = plot_attention(trained_model, "abc", target="de", layer=2)  # only the deeper side has it
     assert len(images(deep)) == (3 if n_encoder == 3 else 6)
 
 
 def test_one_block_is_drawn_with_its_tokens() -> None:
-    one = gpt()
-    figure = plot_attention(one, TEXT, layer=1)
-    seen = read(one, TEXT).activations["stack.blocks.1.self_attention.weights"][0].numpy()
-    assert all(np.array_equal(np.ma.getdata(a), b) for a, b in zip(images(figure), seen, strict=True))
+    trained_model = gpt()
+    figure = plot_attention(trained_model, TEXT, layer=1)
+    weights = read(trained_model, TEXT).activations["stack.blocks.1.self_attention.weights"][0].numpy()
+    assert all(np.array_equal(np.ma.getdata(a), b) for a, b in zip(images(figure), weights, strict=True))
     axes = figure.axes[0]
     assert axes.get_title() == "block 1, head 0"
     labels = [label.get_text() for label in axes.get_xticklabels()]
@@ -297,7 +297,7 @@ def test_one_block_is_drawn_with_its_tokens() -> None:
     assert [label.get_text() for label in wide.get_xticklabels()][:2] == ["0 a", "3 d"]
     assert len(wide.get_xticklabels()) == 34
     with pytest.raises(UserError, match=r"--layer 2: tiny has no such block; blocks are 0 to 1"):
-        plot_attention(one, TEXT, layer=2)
+        plot_attention(trained_model, TEXT, layer=2)
     with pytest.raises(UserError, match=r"blocks are encoder 0 to 2, decoder 0 to 1"):
         plot_attention(translator(), "abc", layer=3)
 
@@ -308,54 +308,54 @@ def test_a_truncated_text_is_marked() -> None:
 
 
 def test_neighbors_are_the_nearest() -> None:
-    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
-    tokenizer, table = embeddings(one)
+    trained_model = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    tokenizer, table = embeddings(trained_model)
     vectors = table.numpy().astype(np.float64)
-    found = nearest_tokens(table, [3, 260, 7], 5)
-    for token, row in zip((3, 260, 7), found, strict=True):
+    rows = nearest_tokens(table, [3, 260, 7], 5)
+    for token, row in zip((3, 260, 7), rows, strict=True):
         cosines = vectors @ vectors[token] / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vectors[token])
-        best = [other for other in np.argsort(-cosines) if other != token][:5]
-        assert [other for other, _ in row] == best
+        best = [neighbor for neighbor in np.argsort(-cosines) if neighbor != token][:5]
+        assert [neighbor for neighbor, _ in row] == best
         assert [cosine for _, cosine in row] == pytest.approx(cosines[best], abs=1e-5)
-    figure = plot_neighbours(one, ["cat", "the"])
+    figure = plot_neighbours(trained_model, ["cat", "the"])
     ids = [find_token(tokenizer, word) for word in ("cat", "the")]
-    (drawn,) = images(figure)
-    assert np.allclose(drawn, [[cosine for _, cosine in row] for row in nearest_tokens(table, ids, 6)])
+    (image,) = images(figure)
+    assert np.allclose(image, [[cosine for _, cosine in row] for row in nearest_tokens(table, ids, 6)])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["␣cat", "␣the"]
 
 
 def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
     rows = torch.randn(37, 11) @ torch.randn(11, 11)
     points, shares = components(rows)
-    centred = rows.double().numpy() - rows.double().numpy().mean(0)
-    _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = rows.double().numpy() - rows.double().numpy().mean(0)
+    _, strengths, directions = np.linalg.svd(centered, full_matrices=False)
     for axis in (0, 1):
         direction = directions[axis] * np.sign(directions[axis][np.abs(directions[axis]).argmax()])
-        assert np.allclose(points[:, axis], centred @ direction, atol=1e-4)
+        assert np.allclose(points[:, axis], centered @ direction, atol=1e-4)
         assert shares[axis] == pytest.approx(strengths[axis] ** 2 / (strengths**2).sum())
-    one = gpt()
-    figure = plot_neighbours(one, ["a"])
-    table = embeddings(one)[1]
-    drawn = np.asarray(figure.axes[1].collections[0].get_offsets())
+    trained_model = gpt()
+    figure = plot_neighbours(trained_model, ["a"])
+    table = embeddings(trained_model)[1]
+    offsets = np.asarray(figure.axes[1].collections[0].get_offsets())
     order = list(
         dict.fromkeys([find_token(LETTERS, "a"), *[i for i in range(len(table)) if i not in LETTERS.special_ids]])
     )
-    assert np.allclose(drawn, components(table[order])[0], atol=1e-6)
+    assert np.allclose(offsets, components(table[order])[0], atol=1e-6)
 
 
 def test_labels_of_the_map_do_not_overlap() -> None:
-    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
-    figure = plot_neighbours(one)
+    trained_model = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    figure = plot_neighbours(trained_model)
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in figure.axes[1].texts]
     assert len(boxes) > 20
-    covered = sum(one.width * one.height for one in boxes)
-    shared = 0.0
-    for number, one_box in enumerate(boxes):
-        for other in boxes[:number]:
-            both = type(one_box).intersection(one_box, other)
-            shared += 0.0 if both is None else both.width * both.height
-    assert shared < 0.05 * covered
+    total_area = sum(box.width * box.height for box in boxes)
+    overlap_area = 0.0
+    for number, box in enumerate(boxes):
+        for other_box in boxes[:number]:
+            overlap = type(box).intersection(box, other_box)
+            overlap_area += 0.0 if overlap is None else overlap.width * overlap.height
+    assert overlap_area < 0.05 * total_area
 
 
 def test_tokens_are_found_by_their_text() -> None:
@@ -385,10 +385,10 @@ def test_a_vocabulary_of_one_has_no_neighbors() -> None:
 
 
 def test_distinctive_tokens_differ_from_each_other() -> None:
-    one = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
-    tokenizer, table = embeddings(one)
-    chosen = choose_distinctive_tokens(tokenizer, table)
-    assert 1 <= len(chosen) <= 8
-    assert len(set(chosen)) == len(chosen)
-    for place, row in enumerate(nearest_tokens(table, chosen, 6)):
-        assert not {other for other, _ in row} & set(chosen[place + 1 :])
+    trained_model = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
+    tokenizer, table = embeddings(trained_model)
+    tokens = choose_distinctive_tokens(tokenizer, table)
+    assert 1 <= len(tokens) <= 8
+    assert len(set(tokens)) == len(tokens)
+    for place, row in enumerate(nearest_tokens(table, tokens, 6)):
+        assert not {neighbor for neighbor, _ in row} & set(tokens[place + 1 :])

@@ -10,8 +10,8 @@ from tercet.plots.text_curve import PLAIN, VALIDATION, terminal_curve, text_curv
 
 
 def columns(train: list[float], val: list[tuple[int, float]] | None = None) -> Columns:
-    noted: Columns = {name: [] for name in COLUMNS[1:]}
-    return noted | {"train/loss": [*enumerate(train, 1)], "val/loss": val or []}
+    metrics: Columns = {name: [] for name in COLUMNS[1:]}
+    return metrics | {"train/loss": [*enumerate(train, 1)], "val/loss": val or []}
 
 
 def test_the_curve_falls_from_the_first_line_to_the_last() -> None:
@@ -20,9 +20,9 @@ def test_the_curve_falls_from_the_first_line_to_the_last() -> None:
     assert len(lines) == 7 + 2
     assert all(len(line) <= 60 for line in lines)
     assert 3 < float(lines[0].split()[0]) < 4
-    dotted = [[i for i, letter in enumerate(line) if "\u2801" <= letter <= "\u28ff"] for line in lines[:7]]
-    assert all(dotted)
-    assert [min(row) for row in dotted] == sorted(min(row) for row in dotted)
+    dot_positions = [[i for i, letter in enumerate(line) if "\u2801" <= letter <= "\u28ff"] for line in lines[:7]]
+    assert all(dot_positions)
+    assert [min(row) for row in dot_positions] == sorted(min(row) for row in dot_positions)
     assert lines[-1].strip() == "loss: training 0.5413, validation 0.6"
     assert "\033" not in text
 
@@ -54,14 +54,14 @@ class Terminal(io.StringIO):
 
 
 def test_the_curve_is_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = columns([3, 2, 1])
+    metrics = columns([3, 2, 1])
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert terminal_curve(noted) == ""
+    assert terminal_curve(metrics) == ""
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert PLAIN in terminal_curve(noted)
+    assert PLAIN in terminal_curve(metrics)
     monkeypatch.setenv("NO_COLOR", "")
-    assert PLAIN not in terminal_curve(noted) != ""
+    assert PLAIN not in terminal_curve(metrics) != ""
     monkeypatch.setenv("TERM", "dumb")
-    assert terminal_curve(noted) == ""
+    assert terminal_curve(metrics) == ""

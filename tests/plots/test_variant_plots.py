@@ -66,14 +66,14 @@ def test_a_grid_has_a_panel_for_each_value_of_the_shorter_key() -> None:
         for p, q in product(range(2), range(3))
     ]
     figure = plot_variants(grid, title="x")
-    above = figure.axes[:2]
-    assert [axes.get_title() for axes in above] == ["p=0", "p=1"]
-    assert [list(lines(axes)) for axes in above] == [["q=0", "q=1", "q=2"]] * 2
-    assert lines(above[1])["q=2"][-1] == (30, 2.12)
-    assert all(len(axes.get_lines()) == 6 for axes in above)  # the lines of the other panel are in the background
-    colors = [{line.get_label(): line.get_color() for line in axes.get_lines()[-3:]} for axes in above]
+    top_panels = figure.axes[:2]
+    assert [axes.get_title() for axes in top_panels] == ["p=0", "p=1"]
+    assert [list(lines(axes)) for axes in top_panels] == [["q=0", "q=1", "q=2"]] * 2
+    assert lines(top_panels[1])["q=2"][-1] == (30, 2.12)
+    assert all(len(axes.get_lines()) == 6 for axes in top_panels)  # the lines of the other panel are in the background
+    colors = [{line.get_label(): line.get_color() for line in axes.get_lines()[-3:]} for axes in top_panels]
     assert colors[0] == colors[1]
-    assert above[0].get_ylim() == above[1].get_ylim()
+    assert top_panels[0].get_ylim() == top_panels[1].get_ylim()
 
 
 def test_other_units_have_separate_axes() -> None:

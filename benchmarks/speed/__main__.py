@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.machine import has_bf16, machine
-from benchmarks.speed.measure import Result, Timing, alone, in_own_process, measure
+from benchmarks.speed.measure import Result, Timing, measure, measure_peak_memory, memory_meter
 from benchmarks.speed.picture import draw
 from benchmarks.speed.rounds import REST
-from benchmarks.speed.row import Asked, Row
+from benchmarks.speed.row import Options, Row
 from benchmarks.speed.table import markdown, summary
 from benchmarks.speed.without import QUESTIONS
 
@@ -58,9 +58,9 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(given: str | None) -> tuple[str, ...]:
+def _names(text: str | None) -> tuple[str, ...]:
     """Return names separated by commas; the names themselves may contain ", ", as in "tercet, compiled"."""
-    return tuple(filter(None, re.split(",(?! )", given or "")))
+    return tuple(filter(None, re.split(",(?! )", text or "")))
 
 
 def _kernels(names: str) -> tuple[str, ...]:
@@ -70,28 +70,28 @@ def _kernels(names: str) -> tuple[str, ...]:
     return kernels
 
 
-def chosen(asked: list[str], rows: dict[str, Row], *, quick: bool = False) -> list[Row]:
+def choose_rows(prefixes: list[str], rows: dict[str, Row], *, quick: bool = False) -> list[Row]:
     """Return the rows with these names or prefixes, in the order of the table.
 
     Raises:
         SystemExit: If a name matches no row.
     """
-    names = asked or (list(QUICK) if quick else list(rows))
+    names = prefixes or (list(QUICK) if quick else list(rows))
     for name in names:
-        if not any(_named(name, row) for row in rows):
+        if not any(_matches(name, row) for row in rows):
             raise SystemExit(f"unknown row {name}; available rows: {', '.join(rows)}")
-    return [row for name, row in rows.items() if any(_named(asked, name) for asked in names)]
+    return [row for name, row in rows.items() if any(_matches(prefix, name) for prefix in names)]
 
 
-def _named(asked: str, row: str) -> bool:
-    return row == asked or row.startswith(f"{asked}-")
+def _matches(prefix: str, row: str) -> bool:
+    return row == prefix or row.startswith(f"{prefix}-")
 
 
-def left_over(rows: list[Row], earlier: list[Result]) -> list[Row]:
+def left_over(rows: list[Row], results: list[Result]) -> list[Row]:
     """Return the rows without results; rows that were tried before come last, as they may crash the program again."""
-    measured = {result.name for result in earlier if result.figures}
-    tried = {result.name for result in earlier}
-    return sorted((row for row in rows if row.name not in measured), key=lambda row: row.name in tried)
+    with_figures = {result.name for result in results if result.figures}
+    attempted = {result.name for result in results}
+    return sorted((row for row in rows if row.name not in with_figures), key=lambda row: row.name in attempted)
 
 
 def earlier_results(out: Path) -> list[Result]:
@@ -101,56 +101,56 @@ def earlier_results(out: Path) -> list[Result]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     from benchmarks.speed.rows import GPU_ROWS, ROWS
 
-    rows = chosen(given.rows, GPU_ROWS if given.device == "cuda" else ROWS, quick=given.quick)
-    if given.list:
+    rows = choose_rows(args.rows, GPU_ROWS if args.device == "cuda" else ROWS, quick=args.quick)
+    if args.list:
         for row in rows:
             print(f"{row.name:16} {row.title}")
         return 0
-    scale = given.scale or ("quick" if given.quick else "full")
-    with tempfile.TemporaryDirectory(prefix="tercet-speed-") as made:
-        asked = Asked(
-            folder=given.folder or Path(made), device=given.device, scale=scale,
-            bf16=given.device == "cuda" or has_bf16(), nanogpt=given.nanogpt,
-            joeynmt=given.joeynmt, translator=given.translator, only=_names(given.only),
-            without=given.without,
+    scale = args.scale or ("quick" if args.quick else "full")
+    with tempfile.TemporaryDirectory(prefix="tercet-speed-") as temporary:
+        options = Options(
+            folder=args.folder or Path(temporary), device=args.device, scale=scale,
+            bf16=args.device == "cuda" or has_bf16(), nanogpt=args.nanogpt,
+            joeynmt=args.joeynmt, translator=args.translator, only=_names(args.only),
+            without=args.without,
         )  # fmt: skip
-        if given.alone is not None:
-            print(json.dumps({"peak_memory": alone(rows[0], asked, given.alone)}))
+        if args.alone is not None:
+            print(json.dumps({"peak_memory": measure_peak_memory(rows[0], options, args.alone)}))
             return 0
-        on_gpu = given.device == "cuda"
-        timing = GPU_TIMING if on_gpu else QUICK_TIMING if given.quick else Timing()
-        if given.rounds is not None:
-            timing = replace(timing, rounds=given.rounds)
-        if given.seconds is not None:
-            timing = replace(timing, seconds=given.seconds)
+        on_gpu = args.device == "cuda"
+        timing = GPU_TIMING if on_gpu else QUICK_TIMING if args.quick else Timing()
+        if args.rounds is not None:
+            timing = replace(timing, rounds=args.rounds)
+        if args.seconds is not None:
+            timing = replace(timing, seconds=args.seconds)
         # The options with which separate processes create the same work.
-        passed = ["--device", given.device, "--scale", scale, "--folder", str(asked.folder)]
+        forwarded = ["--device", args.device, "--scale", scale, "--folder", str(options.folder)]
         for name in ("nanogpt", "joeynmt", "translator"):
-            if getattr(given, name) is not None:
-                passed += [f"--{name}", str(getattr(given, name))]
-        memory = None if given.no_memory or given.quick or on_gpu else in_own_process(passed, say)
+            if getattr(args, name) is not None:
+                forwarded += [f"--{name}", str(getattr(args, name))]
+        memory = None if args.no_memory or args.quick or on_gpu else memory_meter(forwarded, log)
         facts = machine()
-        results = earlier_results(given.out) if given.resume else []
+        results = earlier_results(args.out) if args.resume else []
         rows = left_over(rows, results)
         rest = 0.0 if scale == "tiny" or on_gpu else REST
-        end = None if given.budget is None else time.monotonic() + given.budget
+        end = None if args.budget is None else time.monotonic() + args.budget
         for number, row in enumerate(rows):
             if end is not None:
-                left, share = end - time.monotonic(), row.weight / sum(one.weight for one in rows[number:])
+                left, share = end - time.monotonic(), row.weight / sum(remaining.weight for remaining in rows[number:])
                 if left <= 0:
-                    say(f"{row.name}: left out, the time was used up")
+                    log(f"{row.name}: left out, the time was used up")
                     continue
                 timing = replace(timing, budget=left * share)
             results = [result for result in results if result.name != row.name]
-            write(given.out, facts, timing, [*results, Result.begun(row)])  # in case the row crashes the program
-            results.append(measure(row, asked, timing, say, memory=memory, rest=rest))
-            write(given.out, facts, timing, results)  # results so far survive an interruption
+            write(args.out, facts, timing, [*results, Result.empty(row)])  # in case the row crashes the program
+            results.append(measure(row, options, timing, log, memory=memory, rest=rest))
+            write(args.out, facts, timing, results)  # results so far survive an interruption
     print()
     print("\n".join(summary(results)))
-    print(f"\nwritten to {given.out}: speed.json, speed.md, speed.png")
+    print(f"\nwritten to {args.out}: speed.json, speed.md, speed.png")
     return 0 if any(result.figures for result in results) else 1
 
 
@@ -158,13 +158,13 @@ def write(out: Path, facts: dict[str, Any], timing: Timing, results: list[Result
     from dataclasses import asdict
 
     out.mkdir(parents=True, exist_ok=True)
-    told = {"machine": facts, "timing": asdict(timing), "rows": [result.plain() for result in results]}
-    (out / "speed.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
+    document = {"machine": facts, "timing": asdict(timing), "rows": [result.plain() for result in results]}
+    (out / "speed.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     (out / "speed.md").write_text(markdown(facts, results))
-    draw(results, out / "speed.png", about=f"{facts['cpu']}, {facts['threads']} threads, {facts['date'][:10]}")
+    draw(results, out / "speed.png", title=f"{facts['cpu']}, {facts['threads']} threads, {facts['date'][:10]}")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, flush=True)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 # tuned for this machine; or a lower bound.
 Side = Literal["ours", "off", "readme", "peer", "limit"]
 SIGN = ", without "  # between the name of Tercet's contender and the disabled kernel
-SAME = {"cpu": 1e-4, "cuda": 1e-3}  # allowed difference of logits with the same weights, by device
+ALLOWED_DIFFERENCE = {"cpu": 1e-4, "cuda": 1e-3}  # allowed difference of logits with the same weights, by device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Settings:
         dynamic: Argument of `torch.compile`; None for its default.
         fused: If True, the optimizer is one kernel; None if there is no optimizer.
         keeps_memory: If True, freed memory is kept for reuse, as in `tercet train`; requires a separate process.
-        more: Further description.
+        note: Further description.
     """
 
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
@@ -40,9 +40,9 @@ class Settings:
     dynamic: bool | None = None
     fused: bool | None = None
     keeps_memory: bool = False
-    more: str = ""
+    note: str = ""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         words = [
             self.precision,
             *(["oneDNN"] if self.matmul != "highest" and self.precision == "fp32" else []),
@@ -51,18 +51,18 @@ class Settings:
             *([self.mode] if self.mode else []),
             *(["dynamic shapes"] if self.dynamic else []),
             *([] if self.fused is None else ["fused optimizer" if self.fused else "plain optimizer"]),
-            *([self.more] if self.more else []),
+            *([self.note] if self.note else []),
         ]
         return ", ".join(words)
 
     @contextmanager
-    def in_force(self) -> Generator[None]:
+    def apply(self) -> Generator[None]:
         """Apply the settings to this process within the block.
 
         The matmul precision and the compiler's cache belong to the process: without isolation, a second shape of a
         function would be compiled as dynamic.
         """
-        before = torch.get_float32_matmul_precision()
+        previous = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.matmul)
         with ExitStack() as stack:
             if self.compiled and self.dynamic is False:
@@ -72,7 +72,7 @@ class Settings:
             try:
                 yield
             finally:
-                torch.set_float32_matmul_precision(before)
+                torch.set_float32_matmul_precision(previous)
 
     def autocast(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16")
@@ -104,9 +104,9 @@ class Contender:
         self.name, self.side, self.settings = name, side, settings
         self.flops_per_token, self.bytes_per_token = flops, bytes
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return a description of the settings."""
-        return self.settings.told()
+        return self.settings.describe()
 
     def setup(self) -> None:
         """Do all one-time work: weights, optimizer, folders."""
@@ -136,17 +136,17 @@ class Function(Contender):
         side: Side,
         work: Callable[[int], float],
         *,
-        more: str = "",
+        note: str = "",
         answer: Callable[[], Tensor | None] | None = None,
         setup: Callable[[], None] | None = None,
         flops: float | None = None,
         bytes: float | None = None,
     ) -> None:
-        super().__init__(name, side, Settings(more=more), flops=flops, bytes=bytes)
+        super().__init__(name, side, Settings(note=note), flops=flops, bytes=bytes)
         self._work, self._answer, self._setup = work, answer, setup
 
-    def told(self) -> str:
-        return self.settings.more
+    def describe(self) -> str:
+        return self.settings.note
 
     def setup(self) -> None:
         if self._setup is not None:
@@ -159,7 +159,7 @@ class Function(Contender):
         return None if self._answer is None else self._answer()
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
+def max_difference(ours: Tensor, theirs: Tensor) -> float:
     """Return the maximum difference of two answers; infinite if their shapes differ or a number is NaN."""
     if ours.shape != theirs.shape:
         return float("inf")

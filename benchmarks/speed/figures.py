@@ -43,7 +43,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    return Spread.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
+    return Spread.of([our_speed / their_speed for our_speed, their_speed in zip(ours, theirs, strict=True)])
 
 
 def ratios(
@@ -56,26 +56,26 @@ def ratios(
     contender has the highest median.
     """
 
-    def fastest(*wanted: Side, precision: str | None = None) -> str | None:
-        there = [
+    def fastest(*allowed_sides: Side, precision: str | None = None) -> str | None:
+        candidates = [
             name
             for name in speeds
-            if sides[name] in wanted and (precision is None or precisions[name] == precision)
+            if sides[name] in allowed_sides and (precision is None or precisions[name] == precision)
         ]  # fmt: skip
-        return max(there, key=lambda name: statistics.median(speeds[name]), default=None)
+        return max(candidates, key=lambda name: statistics.median(speeds[name]), default=None)
 
-    found: dict[str, Ratio] = {}
+    result: dict[str, Ratio] = {}
 
-    def put(label: str, ours: str | None, theirs: str | None) -> None:
+    def add_ratio(label: str, ours: str | None, theirs: str | None) -> None:
         if ours is not None and theirs is not None:
-            found[label] = Ratio(ours, theirs, ratio(speeds[ours], speeds[theirs]))
+            result[label] = Ratio(ours, theirs, ratio(speeds[ours], speeds[theirs]))
 
     ours = fastest("ours")
-    put("readme", ours, fastest("readme"))
-    put("best", ours, fastest("readme", "peer"))
+    add_ratio("readme", ours, fastest("readme"))
+    add_ratio("best", ours, fastest("readme", "peer"))
     if len({precisions[name] for name in speeds}) > 1:
-        put("best in fp32", fastest("ours", precision="fp32"), fastest("readme", "peer", precision="fp32"))
+        add_ratio("best in fp32", fastest("ours", precision="fp32"), fastest("readme", "peer", precision="fp32"))
     for name in speeds:
         if sides[name] == "off":
-            put(name, name.partition(SIGN)[0], name)
-    return found
+            add_ratio(name, name.partition(SIGN)[0], name)
+    return result

@@ -36,12 +36,12 @@ def ways(rows: int, n: int, k: int) -> dict[str, Callable[[], Tensor]]:
     copies = min(64, max(2, BYTES // (4 * n * k)))
     weights = [torch.randn(n, k) for _ in range(copies)]
     layers: dict[str, list[Any]] = {"bf16": [], "int8": []}
-    for narrow, made in layers.items():
+    for narrow, quantized_layers in layers.items():
         for weight in weights:
             layer = Linear(k, n, bias=False)
             layer.weight.data = weight
             layer.quantize(narrow)
-            made.append(layer)
+            quantized_layers.append(layer)
     packed = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
     x, half = torch.randn(rows, k), torch.randn(rows, k).bfloat16()
     turn = {name: cycle(range(copies)) for name in ("linear", "packed", "int8mm", "fp32", "bf16", "int8")}
@@ -67,14 +67,14 @@ def ways(rows: int, n: int, k: int) -> dict[str, Callable[[], Tensor]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8, 16])
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; microseconds")
-    for rows in given.rows:
+    for rows in args.rows:
         for n, k in SHAPES:
-            every = ways(rows, n, k)
-            took: dict[str, list[float]] = {name: [] for name in every}
+            functions = ways(rows, n, k)
+            took: dict[str, list[float]] = {name: [] for name in functions}
             for round in range(ROUNDS + 2):
-                for name, work in every.items():
+                for name, work in functions.items():
                     start = time.perf_counter()
                     for _ in range(repeats := max(1, 2_000_000 // (n * k))):
                         work()
@@ -83,8 +83,8 @@ def main() -> None:
             medians = {name: statistics.median(times) for name, times in took.items()}
             read = {"fp32": 4, "bf16": 2, "int8": 1}
             speeds = ", ".join(f"{w} {b * n * k / medians[f'ours, {w}'] / 1e3:.0f}" for w, b in read.items())
-            told = "  ".join(f"{name} {value:.0f}" for name, value in medians.items())
-            print(f"{rows:2} x ({n}, {k}):  {told}  | GB/s {speeds}", flush=True)
+            medians_text = "  ".join(f"{name} {value:.0f}" for name, value in medians.items())
+            print(f"{rows:2} x ({n}, {k}):  {medians_text}  | GB/s {speeds}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from torch import Tensor
 from tercet.kernel import linear
 
 TIMES = 5
-BEYOND = 1.1  # of a compute limit: a higher speed is a mistake of the measurement (caches can exceed that of memory)
+TOLERANCE = 1.1  # of a compute limit: a higher speed is a mistake of the measurement (caches can exceed that of memory)
 
 
-def clock_of(device: torch.device) -> Callable[[], float]:
+def device_clock(device: torch.device) -> Callable[[], float]:
     """Return a clock that waits for the device's work, then reads seconds."""
     if device.type == "cpu":
         return time.perf_counter
@@ -31,7 +31,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
     return clock
 
 
-def limits_of_gpu(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float]:
+def gpu_limits(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float]:
     """Return the GPU's GFLOP/s by precision, and the GB/s of a copy, counting bytes read and written.
 
     Args:
@@ -40,18 +40,18 @@ def limits_of_gpu(*, size: int = 8192, megabytes: int = 1024) -> dict[str, float
     """
     device = torch.device("cuda")
     torch.cuda.empty_cache()  # of memory that contenders have released
-    seconds = partial(_seconds, clock=clock_of(device))
+    seconds = partial(_seconds, clock=device_clock(device))
     a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, matmul in (("fp32", "highest"), ("fp32 TF32", "high")):
-        with Settings(matmul=matmul).in_force():
-            found[name] = 2e-9 * size**3 / seconds(lambda: a @ b)
+        with Settings(matmul=matmul).apply():
+            result[name] = 2e-9 * size**3 / seconds(lambda: a @ b)
     c, d = a.bfloat16(), b.bfloat16()
-    found["bf16"] = 2e-9 * size**3 / seconds(lambda: c @ d)
+    result["bf16"] = 2e-9 * size**3 / seconds(lambda: c @ d)
     source = torch.randn(megabytes * 2**20 // 4, device=device)
     target = torch.empty_like(source)
-    found["memory"] = 1e-9 * 2 * source.nbytes / seconds(lambda: target.copy_(source))
-    return found
+    result["memory"] = 1e-9 * 2 * source.nbytes / seconds(lambda: target.copy_(source))
+    return result
 
 
 def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, float]:
@@ -62,13 +62,13 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
         megabytes: Size of the array read in large pages; more than any cache holds.
     """
     a, b = torch.randn(size, size), torch.randn(size, size)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, matmul in (("fp32", "highest"), ("fp32 oneDNN", "medium")):
-        with Settings(matmul=matmul).in_force():
-            found[name] = 2e-9 * size**3 / _seconds(lambda: a @ b)
+        with Settings(matmul=matmul).apply():
+            result[name] = 2e-9 * size**3 / _seconds(lambda: a @ b)
     if bf16:
         c, d = a.bfloat16(), b.bfloat16()
-        found["bf16"] = 2e-9 * size**3 / _seconds(lambda: c @ d)
+        result["bf16"] = 2e-9 * size**3 / _seconds(lambda: c @ d)
     wide = _ones_in_large_pages(megabytes * 2**20 // 16384, 4096)
     vector, row = torch.ones(4096), torch.ones(1, 4096)
     ways: list[Callable[[], object]] = [wide.sum, lambda: wide @ vector]
@@ -76,8 +76,8 @@ def limits(*, bf16: bool, size: int = 1024, megabytes: int = 256) -> dict[str, f
         if linear(row, wide, None, None) is not None:  # a kernel that prefetches
             ways.append(lambda: linear(row, wide, None, None))
         # The fastest of these reads differs between machines.
-        found["memory"] = 1e-9 * wide.nbytes / min(map(_seconds, ways))
-    return found
+        result["memory"] = 1e-9 * wide.nbytes / min(map(_seconds, ways))
+    return result
 
 
 def _ones_in_large_pages(rows: int, columns: int) -> Tensor:
@@ -101,7 +101,7 @@ def share(
         paths = [value for name, value in limits.items() if name.split()[0] == precision]
         # int8 applies to the weights only: products are still in fp32.
         top = max(paths or [value for name, value in limits.items() if name.startswith("fp32")])
-        if gflops > BEYOND * top:
+        if gflops > TOLERANCE * top:
             raise ValueError(
                 f"{gflops:.0f} GFLOP/s in {precision}, of which this machine does {top:.0f}; measure again"
             )
@@ -115,7 +115,7 @@ def _seconds(work: Callable[[], object], *, clock: Callable[[], float] = time.pe
     work()
     times: list[float] = []
     for _ in range(TIMES):
-        begun = clock()
+        start = clock()
         work()
-        times.append(clock() - begun)
+        times.append(clock() - start)
     return min(times)

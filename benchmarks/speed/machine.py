@@ -31,7 +31,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: installed_version for name in PACKAGES if (installed_version := _version(name))},
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "load": list(psutil.getloadavg()),
     }
@@ -48,8 +48,8 @@ def has_bf16() -> bool:
 def peak_memory() -> int:
     """Return the peak memory of this process in bytes, without that of its parent."""
     status = Path("/proc/self/status")
-    if status.is_file() and (found := re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)):
-        return 1024 * int(found[1])
+    if status.is_file() and (match := re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)):
+        return 1024 * int(match[1])
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -64,19 +64,19 @@ def held_memory(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
 
 
-def peak_above(device: torch.device, held: int) -> int | None:
-    """Return the peak bytes of tensors on a GPU since `held_memory`, above `held`; None for the CPU."""
-    return None if device.type == "cpu" else torch.cuda.max_memory_allocated(device) - held
+def peak_above(device: torch.device, held_bytes: int) -> int | None:
+    """Return the peak bytes of tensors on a GPU since `held_memory`, above `held_bytes`; None for the CPU."""
+    return None if device.type == "cpu" else torch.cuda.max_memory_allocated(device) - held_bytes
 
 
 def _gpu() -> dict[str, Any] | None:
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(0)
     return {
-        "name": found.name,
-        "memory_gib": round(found.total_memory / 2**30, 1),
-        "capability": f"{found.major}.{found.minor}",
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda,
     }
 

@@ -21,7 +21,7 @@ from tercet.training.optim.specs import AdamW
 from tercet.training.recipe.specs import TrainingSpec
 
 
-def chosen(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
+def auto_settings(accelerator: Literal["cpu", "auto"] = "cpu") -> list[Settings]:
     """Return the choices of `auto`, eager and compiled: `--compile auto` decides by the length of a run.
 
     Args:
@@ -76,18 +76,18 @@ def ours_training(
 
     ways = [
         ("tercet, compiled" if settings.compiled else "tercet", build, settings)
-        for settings in chosen()
+        for settings in auto_settings()
         if compiled or not settings.compiled
     ]
     if checkpointed:
         name = "activation checkpointing"
-        ways.append((f"tercet, {name}", built_again, replace(ways[0][2], more=name)))
+        ways.append((f"tercet, {name}", built_again, replace(ways[0][2], note=name)))
     return [
         Training(
             name,
             "ours",
             settings,
-            build=made,
+            build=builder,
             loss=loss,
             batches=batches,
             tokens=tokens,
@@ -97,5 +97,5 @@ def ours_training(
             clip=clip_gradients,
             flops=flops,
         )
-        for name, made, settings in ways
+        for name, builder, settings in ways
     ]

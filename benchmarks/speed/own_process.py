@@ -13,77 +13,91 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.speed.contender import Contender, Settings
-from benchmarks.speed.row import Asked, Row
-from benchmarks.speed.without import lineup_of
+from benchmarks.speed.row import Options, Row
+from benchmarks.speed.without import full_lineup
 from torch import Tensor
 
 from tercet.memory import keep_memory
 
-_one: Contender  # in the separate process
+_contender: Contender  # in the separate process
 
 
 class OwnProcess(Contender):
-    """A proxy for `one`, which a separate process creates from the same row and runs."""
+    """A proxy for `contender`, which a separate process creates from the same row and runs."""
 
-    def __init__(self, one: Contender, row: str, asked: Asked) -> None:
-        super().__init__(one.name, one.side, one.settings, flops=one.flops_per_token, bytes=one.bytes_per_token)
-        self._told, self._given = one.told(), (row, asked, one.name, one.settings, torch.get_num_threads())
-        if hasattr(one, "quality"):
-            self.quality = lambda: self._ask("quality")
+    def __init__(self, contender: Contender, row: str, options: Options) -> None:
+        super().__init__(
+            contender.name,
+            contender.side,
+            contender.settings,
+            flops=contender.flops_per_token,
+            bytes=contender.bytes_per_token,
+        )
+        self._description, self._initargs = (
+            contender.describe(),
+            (row, options, contender.name, contender.settings, torch.get_num_threads()),
+        )
+        if hasattr(contender, "quality"):
+            self.quality = lambda: self._call("quality")
 
-    def told(self) -> str:
-        return self._told
+    def describe(self) -> str:
+        return self._description
 
     def setup(self) -> None:
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=self._given)
-        self._ask("setup")
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=self._initargs)
+        self._call("setup")
 
     def run(self, n: int) -> float:
-        return self._ask("run", n)
+        return self._call("run", n)
 
     def answer(self) -> Tensor | None:
-        found = self._ask("answer")
-        return None if found is None else torch.from_numpy(found)
+        array = self._call("answer")
+        return None if array is None else torch.from_numpy(array)
 
     def peak_memory(self) -> int:
-        return self._ask("peak_memory")
+        return self._call("peak_memory")
 
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _ask(self, what: str, *given: Any) -> Any:
-        return self._pool.submit(_answer, what, *given).result()
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._pool.submit(_answer, method, *arguments).result()
 
 
-def placed(contenders: list[Contender], row: Row, asked: Asked) -> list[Contender]:
+def place_contenders(contenders: list[Contender], row: Row, options: Options) -> list[Contender]:
     """Return each contender in a separate process or in this one; at tiny scale, for tests, all in this one."""
-    if asked.scale == "tiny":
+    if options.scale == "tiny":
         return contenders
-    return [OwnProcess(one, row.name, asked) if row.apart or one.settings.keeps_memory else one for one in contenders]
+    return [
+        OwnProcess(contender, row.name, options)
+        if row.separate_processes or contender.settings.keeps_memory
+        else contender
+        for contender in contenders
+    ]
 
 
-def found(row: Row, asked: Asked, name: str) -> Contender:
+def find_contender(row: Row, options: Options, name: str) -> Contender:
     """Return a row's contender, for a process in which it is the only one.
 
     Raises:
         ValueError: If the row has no contender of that name.
     """
-    one = next((one for one in lineup_of(row, asked).contenders if one.name == name), None)
-    if one is None:
+    contender = next((contender for contender in full_lineup(row, options).contenders if contender.name == name), None)
+    if contender is None:
         raise ValueError(f"{row.name} has no contender {name!r}")
-    if one.settings.keeps_memory:
+    if contender.settings.keeps_memory:
         keep_memory()
-    return one
+    return contender
 
 
-def _open(row: str, asked: Asked, name: str, settings: Settings, threads: int) -> None:
-    global _one
+def _open(row: str, options: Options, name: str, settings: Settings, threads: int) -> None:
+    global _contender
     from benchmarks.speed.rows import ROWS
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    _one = found(ROWS[row], asked, name)
-    _one.settings = settings  # the settings of the label, not those that `auto` would choose in this process
+    _contender = find_contender(ROWS[row], options, name)
+    _contender.settings = settings  # the settings of the label, not those that `auto` would choose in this process
 
 
 def _end_with_parent() -> None:
@@ -94,7 +108,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(what: str, *given: Any) -> Any:
-    with _one.settings.in_force():
-        answer = getattr(_one, what)(*given)
+def _answer(method: str, *arguments: Any) -> Any:
+    with _contender.settings.apply():
+        answer = getattr(_contender, method)(*arguments)
     return np.asarray(answer) if isinstance(answer, Tensor) else answer

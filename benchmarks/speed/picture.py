@@ -7,41 +7,41 @@ from benchmarks.speed.figures import Spread
 from benchmarks.speed.measure import Result
 
 COLOURS = {"ours": "#c0504d", "off": "#e5b8b7", "readme": "#9aa5b1", "peer": "#5b7c99", "limit": "#e3e3e3"}
-NAMED = {
+LABELS = {
     "ours": "Tercet",
     "off": "Tercet without a kernel",
     "readme": "a peer as its README runs it",
     "peer": "a peer set up for this machine",
     "limit": "lower bound",
 }
-BAR, AROUND = 0.3, 1.1  # inches
+BAR, MARGIN = 0.3, 1.1  # inches
 
 
-def draw(results: Sequence[Result], path: Path, *, about: str = "") -> None:
+def draw(results: Sequence[Result], path: Path, *, title: str = "") -> None:
     """Draw the rows that have figures; without any, no plot is written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    shown = [result for result in results if result.figures]
-    if not shown:
+    with_figures = [result for result in results if result.figures]
+    if not with_figures:
         return
-    heights = [BAR * len(result.figures) + AROUND for result in shown]
+    heights = [BAR * len(result.figures) + MARGIN for result in with_figures]
     figure = Figure(figsize=(10, sum(heights) + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
-    every = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, result in zip(every, shown, strict=True):
+    panels = figure.subplots(len(with_figures), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, result in zip(panels, with_figures, strict=True):
         _panel(axes, result)
-    sides = {one["side"] for result in shown for one in result.figures.values()}
+    sides = {figure_values["side"] for result in with_figures for figure_values in result.figures.values()}
     figure.legend(
-        handles=[Patch(color=colour, label=NAMED[side]) for side, colour in COLOURS.items() if side in sides],
-        loc="outside upper center", ncols=4, frameon=False, title=about, title_fontsize=9,
+        handles=[Patch(color=colour, label=LABELS[side]) for side, colour in COLOURS.items() if side in sides],
+        loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=9,
     )  # fmt: skip
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def _panel(axes: object, result: Result) -> None:
-    figures = sorted(result.figures.items(), key=lambda one: one[1]["speed"]["median"])
+    figures = sorted(result.figures.items(), key=lambda item: item[1]["speed"]["median"])
     spreads = [Spread(**figure["speed"]) for _, figure in figures]
     if result.seconds_each:
         spreads = [spread.inverse() for spread in spreads]

@@ -37,16 +37,16 @@ class Round:
         return self.others > limit
 
 
-class Others:
+class OtherProcesses:
     """CPU use of all other processes since `begin`, in cores; time stolen by a hypervisor counts."""
 
     def begin(self) -> None:
-        self._before = _busy(), _own(), time.perf_counter()
+        self._start = _busy(), _own_seconds(), time.perf_counter()
 
     def share(self) -> float:
-        busy, own, clock = self._before
+        busy, own_seconds, clock = self._start
         seconds = time.perf_counter() - clock
-        return max(0.0, (_busy() - busy) - (_own() - own)) / max(seconds, 1e-9)
+        return max(0.0, (_busy() - busy) - (_own_seconds() - own_seconds)) / max(seconds, 1e-9)
 
 
 def _busy() -> float:
@@ -59,7 +59,7 @@ def _guests(times: object) -> float:
     return getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
 
 
-def _own() -> float:
+def _own_seconds() -> float:
     """Return the CPU time of this process, of its ended children, and of its running children."""
     times = os.times()
     mine = times.user + times.system + times.children_user + times.children_system
@@ -77,7 +77,7 @@ def compete(
     generator: random.Random,
     repeats: int = 2,
     limit: float = LIMIT,
-    others: Others | None = None,
+    meter: OtherProcesses | None = None,
     clock: Callable[[], float] = time.perf_counter,
     rest: float = REST,
     deadline: float = float("inf"),
@@ -86,41 +86,44 @@ def compete(
 
     Args:
         repeats: Maximum number of repetitions of a disturbed round.
-        others: Meter of other CPU use; tests replace it.
+        meter: Meter of other CPU use; tests replace it.
         clock: Clock in seconds; tests replace it.
         rest: Seconds of sleep before each contender.
         deadline: Time of the clock after which no further round starts, except for the first.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
-    others = Others() if others is None else others
+    meter = OtherProcesses() if meter is None else meter
     live, failed = dict(work), dict[str, str]()
-    done: list[Round] = []
+    completed: list[Round] = []
     for _ in range(rounds):
-        if done and clock() > deadline:
+        if completed and clock() > deadline:
             break
         tries: list[Round] = []
         while len(tries) <= repeats:
             order = list(live)
             generator.shuffle(order)
             speeds: dict[str, float] = {}
-            others.begin()
+            meter.begin()
             for name in order:
                 time.sleep(rest)
-                begun = clock()
+                start = clock()
                 try:
                     count = live[name]()
                 except Exception as error:  # a failure must not affect the figures of the others
                     failed[name] = reason(error)
                     del live[name]
                     continue
-                speeds[name] = count / max(clock() - begun, 1e-12)
-            tries.append(Round({name: speeds[name] for name in work if name in speeds}, others.share()))
+                speeds[name] = count / max(clock() - start, 1e-12)
+            tries.append(Round({name: speeds[name] for name in work if name in speeds}, meter.share()))
             if not tries[-1].disturbed(limit):
                 break
-        calmest = min(tries, key=lambda one: one.others)
-        done.append(Round(calmest.speeds, calmest.others, len(tries)))
-    whole = [Round({n: one.speeds[n] for n in one.speeds if n in live}, one.others, one.tries) for one in done]
+        calmest = min(tries, key=lambda round_: round_.others)
+        completed.append(Round(calmest.speeds, calmest.others, len(tries)))
+    whole = [
+        Round({n: round_.speeds[n] for n in round_.speeds if n in live}, round_.others, round_.tries)
+        for round_ in completed
+    ]
     return whole, failed
 
 

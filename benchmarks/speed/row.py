@@ -13,7 +13,7 @@ Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Options:
     """Options of the command line that rows use.
 
     Args:
@@ -44,7 +44,7 @@ class Asked:
         dry = self.scale == "tiny" and not torch.cuda.is_available()
         return torch.device("cpu" if dry else self.device)
 
-    def moved(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         """Return a named tuple of tensors, moved to the device."""
         return type(batch)(*(None if part is None else part.to(self.place) for part in batch))
 
@@ -62,10 +62,14 @@ class Lineup:
 
     def keep(self, only: Sequence[str]) -> None:
         """Keep only the contenders with these prefixes, or all if there are none."""
-        asked = [one for one in self.contenders if one.name.startswith(tuple(only))] if only else self.contenders
-        if len(asked) < len(self.contenders):
+        selected = (
+            [contender for contender in self.contenders if contender.name.startswith(tuple(only))]
+            if only
+            else self.contenders
+        )
+        if len(selected) < len(self.contenders):
             self.leave_out("others", f"only {', '.join(only)} was asked for")
-        self.contenders = asked
+        self.contenders = selected
 
     def leave_out(self, name: str, why: str) -> None:
         self.left_out[name] = why
@@ -91,16 +95,16 @@ class Row:
         gigabytes: Memory that all contenders together need at full scale.
         memory: If True, measure peak memory, each contender in a separate process.
         weight: Weight of the row when the time of a run is divided among its rows.
-        apart: If True, every contender runs in a separate process, with its own freed memory. Otherwise they share one,
-            except for those that keep memory.
+        separate_processes: If True, every contender runs in a separate process, with its own freed memory. Otherwise
+            they share one, except for those that keep memory.
     """
 
     name: str
     title: str
-    lineup: Callable[[Asked], Lineup]
+    lineup: Callable[[Options], Lineup]
     unit: str = "tokens"
     seconds_each: bool = False
     gigabytes: float = 1.0
     memory: bool = True
     weight: float = 1.0
-    apart: bool = False
+    separate_processes: bool = False

@@ -42,12 +42,12 @@ def summary(results: Sequence[Result]) -> list[str]:
 
 
 def _contenders(result: Result) -> list[str]:
-    what = "seconds" if result.seconds_each else f"{result.unit}/s"
+    speed_unit = "seconds" if result.seconds_each else f"{result.unit}/s"
     lines = [
-        f"| contender | {what} | GFLOP/s or GB/s | share of the limit | peak memory | settings |",
+        f"| contender | {speed_unit} | GFLOP/s or GB/s | share of the limit | peak memory | settings |",
         "|---|---|---|---|---|---|",
     ]
-    order = sorted(result.figures.items(), key=lambda one: -one[1]["speed"]["median"])
+    order = sorted(result.figures.items(), key=lambda item: -item[1]["speed"]["median"])
     for name, figure in order:
         spread = Spread(**figure["speed"])
         speed = _spread(spread.inverse() if result.seconds_each else spread)
@@ -58,18 +58,18 @@ def _contenders(result: Result) -> list[str]:
             rate = f"{figure['gbytes']:.1f} GB/s"
         share = "-" if figure["share"] is None else f"{figure['share']:.0%} of {figure['bound']}"
         peak = "-" if figure["peak_memory"] is None else f"{figure['peak_memory'] / 2**30:.2f} GiB"
-        told = "; ".join(filter(None, (figure["settings"], figure["quality"])))
+        remarks = "; ".join(filter(None, (figure["settings"], figure["quality"])))
         bold = "**" if figure["side"] == "ours" else ""
-        lines.append(f"| {bold}{name}{bold} | {speed} | {rate} | {share} | {peak} | {told} |")
+        lines.append(f"| {bold}{name}{bold} | {speed} | {rate} | {share} | {peak} | {remarks} |")
     return lines
 
 
 def _ratios(result: Result) -> list[str]:
     words = {"readme": "as its README runs it", "best": "best-configured", "best in fp32": "best in fp32"}
     return [
-        f"- {one.ours} is **{one.spread.median:.2f} x** {one.theirs} ({words.get(label, 'worth')}; middle half "
-        f"of the rounds {one.spread.low:.2f} to {one.spread.high:.2f})"
-        for label, one in result.ratios.items()
+        f"- {ratio.ours} is **{ratio.spread.median:.2f} x** {ratio.theirs} ({words.get(label, 'worth')}; middle half "
+        f"of the rounds {ratio.spread.low:.2f} to {ratio.spread.high:.2f})"
+        for label, ratio in result.ratios.items()
     ]
 
 
@@ -79,10 +79,10 @@ def _remarks(result: Result) -> list[str]:
         limits = [f"{name} {value:.0f} GFLOP/s" for name, value in result.limits.items() if name != "memory"]
         lines.append(f"- limits before or after: {', '.join(limits)}, memory read {result.limits['memory']:.1f} GB/s")
     if result.disturbed:
-        most = max(one.others for one in result.rounds)
+        highest = max(round_.others for round_ in result.rounds)
         lines.append(
             f"- {result.disturbed} of {len(result.rounds)} rounds stayed disturbed after being repeated: something "
-            f"else took more than {LIMIT:.0%} of a core, at most {most:.0%}"
+            f"else took more than {LIMIT:.0%} of a core, at most {highest:.0%}"
         )
     lines += [f"- left out: {name}: {why}" for name, why in result.left_out.items()]
     lines += [f"- failed: {name}: {why}" for name, why in result.failed.items()]

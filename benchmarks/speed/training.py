@@ -48,10 +48,10 @@ class Training(Contender):
         torch.manual_seed(0)
         self.model = self._build().to(self.device)
         # Computed before training, without dropout, in fp32.
-        self._answered: Tensor | None = None
+        self._output: Tensor | None = None
         if self._answer is not None:
-            with torch.no_grad(), Settings().in_force():
-                self._answered = self._answer(self.model.eval()).cpu()
+            with torch.no_grad(), Settings().apply():
+                self._output = self._answer(self.model.eval()).cpu()
         self.model.train()
         self._parameters = list(self.model.parameters())
         make = self._optimizer or self._adamw
@@ -81,7 +81,7 @@ class Training(Contender):
         return n * self._tokens
 
     def answer(self) -> Tensor | None:
-        return self._answered
+        return self._output
 
     def close(self) -> None:
         del self.model, self._parameters, self._step, self._ready
@@ -109,7 +109,7 @@ def peer_settings(*, bf16: bool, quick: bool = False, compiles: bool = True) -> 
     return [way for way in ways if not way.compiled or (compiles and not (quick and way is not ways[-1]))]
 
 
-def named(library: str, settings: Settings) -> str:
+def contender_name(library: str, settings: Settings) -> str:
     words = [
         library,
         settings.attention,

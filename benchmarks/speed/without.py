@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 from benchmarks.speed.contender import SIGN, Contender
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from torch import Tensor
 
 # Functions that decide whether a kernel is used: it is not used if one of them returns False.
@@ -23,34 +23,38 @@ QUESTIONS = {
 
 
 class Without(Contender):
-    """The contender `one` without a kernel of `QUESTIONS`."""
+    """The contender `contender` without a kernel of `QUESTIONS`."""
 
-    def __init__(self, one: Contender, kernel: str) -> None:
+    def __init__(self, contender: Contender, kernel: str) -> None:
         super().__init__(
-            f"{one.name}{SIGN}{kernel}", "off", one.settings, flops=one.flops_per_token, bytes=one.bytes_per_token
+            f"{contender.name}{SIGN}{kernel}",
+            "off",
+            contender.settings,
+            flops=contender.flops_per_token,
+            bytes=contender.bytes_per_token,
         )
-        self._one, self._kernel = one, kernel
+        self._contender, self._kernel = contender, kernel
 
-    def told(self) -> str:
-        return self._one.told()
+    def describe(self) -> str:
+        return self._contender.describe()
 
     def setup(self) -> None:
         with self._off():
-            self._one.setup()
+            self._contender.setup()
 
     def run(self, n: int) -> float:
         with self._off():
-            return self._one.run(n)
+            return self._contender.run(n)
 
     def answer(self) -> Tensor | None:
         with self._off():
-            return self._one.answer()
+            return self._contender.answer()
 
     def peak_memory(self) -> int:
-        return self._one.peak_memory()
+        return self._contender.peak_memory()
 
     def close(self) -> None:
-        self._one.close()
+        self._contender.close()
 
     def _off(self) -> ExitStack:
         with ExitStack() as stack:
@@ -63,11 +67,13 @@ def _no(*_: object, **__: object) -> None:
     return None
 
 
-def lineup_of(row: Row, asked: Asked) -> Lineup:
+def full_lineup(row: Row, options: Options) -> Lineup:
     """Return a row's contenders, and Tercet's again without each disabled kernel, each with a separate model."""
-    lineup = row.lineup(asked)
-    for kernel in asked.without:
-        lineup.add(*(Without(one, kernel) for one in row.lineup(asked).contenders if one.side == "ours"))
-    for one in lineup.contenders:
-        one.device = asked.place
+    lineup = row.lineup(options)
+    for kernel in options.without:
+        lineup.add(
+            *(Without(contender, kernel) for contender in row.lineup(options).contenders if contender.side == "ours")
+        )
+    for contender in lineup.contenders:
+        contender.device = options.place
     return lineup

@@ -16,9 +16,9 @@ def test_spread_is_ordered_and_invertible(values: list[float]) -> None:
     spread = Spread.of(values)
     assert min(values) <= spread.low <= spread.median <= spread.high <= max(values)
     assert spread.median == pytest.approx(statistics.median(values))
-    turned = spread.inverse()
-    assert turned.low <= turned.median <= turned.high
-    assert turned.median == pytest.approx(1 / spread.median)
+    inverted = spread.inverse()
+    assert inverted.low <= inverted.median <= inverted.high
+    assert inverted.median == pytest.approx(1 / spread.median)
 
 
 def test_quartiles() -> None:
@@ -29,8 +29,8 @@ def test_quartiles() -> None:
 
 @given(moods=st.lists(st.floats(0.1, 10), min_size=1, max_size=9), ours=SPEEDS, theirs=SPEEDS)
 def test_common_slowdown_does_not_change_the_ratio(moods: list[float], ours: float, theirs: float) -> None:
-    found = ratio([ours * mood for mood in moods], [theirs * mood for mood in moods])
-    for value in (found.low, found.median, found.high):
+    spread = ratio([ours * mood for mood in moods], [theirs * mood for mood in moods])
+    for value in (spread.low, spread.median, spread.high):
         assert value == pytest.approx(ours / theirs)
 
 
@@ -41,14 +41,14 @@ def test_ratios_are_of_the_fastest_on_each_side() -> None:
     }  # fmt: skip
     sides = {"mine": "ours", "mine too": "ours", "theirs": "readme", "tuned": "peer", "int8": "peer", "floor": "limit"}
     precisions = {name: "int8" if name == "int8" else "fp32" for name in speeds}
-    found = ratios(speeds, sides, precisions)  # pyright: ignore[reportArgumentType]
-    assert {label: (one.ours, one.theirs) for label, one in found.items()} == {
+    result = ratios(speeds, sides, precisions)  # pyright: ignore[reportArgumentType]
+    assert {label: (ratio_.ours, ratio_.theirs) for label, ratio_ in result.items()} == {
         "readme": ("mine too", "theirs"),
         "best": ("mine too", "int8"),
         "best in fp32": ("mine too", "theirs"),  # 8 is faster than 6
     }
-    assert found["readme"].spread == Spread(3, 3, 3)
-    assert found["best"].spread.median == pytest.approx(24 / 9)
+    assert result["readme"].spread == Spread(3, 3, 3)
+    assert result["best"].spread.median == pytest.approx(24 / 9)
 
 
 def test_without_peers_there_is_no_ratio() -> None:
@@ -67,16 +67,16 @@ def test_a_share_is_of_the_best_path_of_the_precision() -> None:
 
 
 def test_limits_are_measured() -> None:
-    found = limits(bf16=False, size=64, megabytes=2)
-    assert set(found) == {"fp32", "fp32 oneDNN", "memory"}
-    assert all(0.01 < value < 1e6 for value in found.values())
+    measured_limits = limits(bf16=False, size=64, megabytes=2)
+    assert set(measured_limits) == {"fp32", "fp32 oneDNN", "memory"}
+    assert all(0.01 < value < 1e6 for value in measured_limits.values())
 
 
 def test_disabled_kernel_is_compared_with_tercet_only() -> None:
     speeds = {"tercet": [10, 20, 30], "tercet, without linear": [20, 20, 40], "theirs": [5, 5, 5]}
-    found = ratios(
+    result = ratios(
         speeds, {"tercet": "ours", "tercet, without linear": "off", "theirs": "peer"}, dict.fromkeys(speeds, "fp32")
     )
-    assert found["best"].ours == "tercet"
-    assert found["tercet, without linear"].theirs == "tercet, without linear"
-    assert found["tercet, without linear"].spread.median == 0.75
+    assert result["best"].ours == "tercet"
+    assert result["tercet, without linear"].theirs == "tercet, without linear"
+    assert result["tercet, without linear"].spread.median == 0.75

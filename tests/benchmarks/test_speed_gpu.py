@@ -8,9 +8,9 @@ import pytest
 import torch
 from benchmarks.speed import __main__ as program
 from benchmarks.speed.contender import Contender, Function, Settings
-from benchmarks.speed.limits import clock_of
+from benchmarks.speed.limits import device_clock
 from benchmarks.speed.measure import Result, Timing, measure
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows import GPU_ROWS
 from benchmarks.speed.rows.gpu_loss import TINY
 from benchmarks.speed.rows.gpu_training import bf16
@@ -18,23 +18,25 @@ from benchmarks.speed.rows.gpu_training import bf16
 from tercet.objectives import likelihood
 
 LIMITS = {"fp32": 2000.0, "fp32 TF32": 4000.0, "bf16": 9000.0, "memory": 4000.0}
-ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
-CHECKED = {
+SHORT_TIMING = Timing(rounds=2, seconds=0.0, repeats=0)
+N_SAME_ANSWERS = {
     "gpt-124m": 2, "gpt-baby": 2, "bert": 2, "translation": 4, "greedy-1": 1, "greedy-32": 1, "embed": 1, "beam": 1,
 }  # fmt: skip
-CHECKED |= dict.fromkeys(("loss-65", "loss-8k", "loss-50k"), 2)
+N_SAME_ANSWERS |= dict.fromkeys(("loss-65", "loss-8k", "loss-50k"), 2)
 
 
-def tiny(folder: Path, **more: Any) -> Asked:
-    return Asked(folder=folder, device="cuda", scale="tiny", bf16=True, **more)
+def tiny(folder: Path, **kwargs: Any) -> Options:
+    return Options(folder=folder, device="cuda", scale="tiny", bf16=True, **kwargs)
 
 
-def measured(row: Row, asked: Asked, say: Any = lambda line: None, timing: Timing = ONCE, **more: Any) -> Result:
-    return measure(row, asked, timing, say, rest=0.0, of_machine=lambda: dict(LIMITS), **more)
+def measure_quickly(
+    row: Row, options: Options, log: Any = lambda line: None, timing: Timing = SHORT_TIMING, **kwargs: Any
+) -> Result:
+    return measure(row, options, timing, log, rest=0.0, measure_limits=lambda: dict(LIMITS), **kwargs)
 
 
 def of(*contenders: Contender, name: str = "made") -> Row:
-    return Row(name=name, title="Made by hand", lineup=lambda asked: Lineup(list(contenders)))
+    return Row(name=name, title="Made by hand", lineup=lambda options: Lineup(list(contenders)))
 
 
 class Ticking:
@@ -57,12 +59,12 @@ class Ticking:
 @pytest.mark.parametrize("name", GPU_ROWS)
 def test_rows_of_a_gpu_run_at_tiny_sizes_with_the_answers_of_peers(tmp_path: Path, name: str) -> None:
     messages: list[str] = []
-    result = measured(GPU_ROWS[name], tiny(tmp_path), messages.append)
+    result = measure_quickly(GPU_ROWS[name], tiny(tmp_path), messages.append)
     assert not result.failed
     assert {"readme", "best"} <= set(result.ratios)
     sides = [figure["side"] for figure in result.figures.values()]
     assert {"ours", "readme"} <= set(sides)
-    assert sum("same answer" in line for line in messages) >= CHECKED.get(name, 0)
+    assert sum("same answer" in line for line in messages) >= N_SAME_ANSWERS.get(name, 0)
 
 
 def test_each_loss_is_measured_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,16 +72,16 @@ def test_each_loss_is_measured_in_its_form(tmp_path: Path, monkeypatch: pytest.M
 
     def noting(name: str) -> Any:
         work = getattr(likelihood, name)
-        return lambda *given: (used.append(name), work(*given))[1]
+        return lambda *args: (used.append(name), work(*args))[1]
 
     for name in ("_whole", "_chunked", "_library"):
         monkeypatch.setattr(likelihood, name, noting(name))
-    found = GPU_ROWS["loss-8k"].lineup(tiny(tmp_path)).contenders
-    for one in found:
-        if one.side == "ours":
-            one.setup()
-            assert one.run(2) == 2 * TINY.rows
-    names = ["_chunked", "_whole", "_chunked", *(["_library"] if len(found) == 6 else [])]
+    contenders = GPU_ROWS["loss-8k"].lineup(tiny(tmp_path)).contenders
+    for contender in contenders:
+        if contender.side == "ours":
+            contender.setup()
+            assert contender.run(2) == 2 * TINY.rows
+    names = ["_chunked", "_whole", "_chunked", *(["_library"] if len(contenders) == 6 else [])]
     assert used == [name for name in names for _ in range(3)]
 
 
@@ -104,7 +106,7 @@ def test_continued_run_measures_rows_without_figures(tmp_path: Path, capsys: pyt
 
 def test_rows_that_were_tried_come_last(tmp_path: Path) -> None:
     rows = [of(name=name) for name in ("whole", "ended", "new")]
-    earlier = [Result.begun(rows[0]), Result.begun(rows[1])]
+    earlier = [Result.empty(rows[0]), Result.empty(rows[1])]
     earlier[0].figures = {"tercet": {}}
     assert [row.name for row in program.left_over(rows, earlier)] == ["new", "ended"]
     assert program.earlier_results(tmp_path) == []
@@ -113,7 +115,7 @@ def test_rows_that_were_tried_come_last(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     mine, theirs = (Function(name, side, lambda n: n) for name, side in (("mine", "ours"), ("theirs", "readme")))
-    result = measured(of(mine, theirs), tiny(tmp_path))
+    result = measure_quickly(of(mine, theirs), tiny(tmp_path))
     assert result.ratios
     assert Result.of(json.loads(json.dumps(result.plain()))) == result
 
@@ -126,7 +128,7 @@ def test_budget_ends_a_row_with_ready_contenders(tmp_path: Path) -> None:
         Function("late", "peer", clock.work(1.0)),
     ]
     timing = Timing(rounds=4, seconds=0.0, repeats=0, budget=70.0)
-    result = measured(of(*contenders), tiny(tmp_path), timing=timing, clock=clock)
+    result = measure_quickly(of(*contenders), tiny(tmp_path), timing=timing, clock=clock)
     assert set(result.figures) == {"mine", "theirs"}
     assert result.left_out == {"late": "the row's time was used up"}
     assert len(result.rounds) == 1
@@ -136,18 +138,18 @@ def test_budget_ends_a_row_with_ready_contenders(tmp_path: Path) -> None:
 def test_shapes_are_compiled_one_by_one_if_they_do_not_change(tmp_path: Path) -> None:
     import torch._dynamo as dynamo
 
-    asked = Asked(folder=tmp_path, device="cuda")
-    static = bf16(asked)
+    options = Options(folder=tmp_path, device="cuda")
+    static = bf16(options)
     assert static.compiled
-    before = dynamo.config.automatic_dynamic_shapes
-    with static.in_force():
+    default = dynamo.config.automatic_dynamic_shapes
+    with static.apply():
         assert dynamo.config.automatic_dynamic_shapes is False
         assert torch.get_float32_matmul_precision() == "high"
-    assert dynamo.config.automatic_dynamic_shapes is before
-    with Settings(compiled=True).in_force():
-        assert dynamo.config.automatic_dynamic_shapes is before
+    assert dynamo.config.automatic_dynamic_shapes is default
+    with Settings(compiled=True).apply():
+        assert dynamo.config.automatic_dynamic_shapes is default
 
 
-def test_clock_of_a_cpu_waits_for_nothing() -> None:
-    clock = clock_of(torch.device("cpu"))
+def test_clock_of_a_cpu_does_not_wait() -> None:
+    clock = device_clock(torch.device("cpu"))
     assert clock() <= clock()

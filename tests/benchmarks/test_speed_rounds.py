@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from benchmarks.speed.rounds import LIMIT, Others, _own, compete
+from benchmarks.speed.rounds import LIMIT, OtherProcesses, _own_seconds, compete
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,15 +24,15 @@ class Clock:
         return self.now
 
 
-class Told(Others):
-    """A fake `Others` that returns the given shares in order, and then zero."""
+class FakeMeter(OtherProcesses):
+    """A fake `OtherProcesses` that returns the given shares in order, and then zero."""
 
     def __init__(self, *shares: float) -> None:
         self.shares = list(shares)
-        self.begun = 0
+        self.n_begun = 0
 
     def begin(self) -> None:
-        self.begun += 1
+        self.n_begun += 1
 
     def share(self) -> float:
         return self.shares.pop(0) if self.shares else 0.0
@@ -57,23 +57,23 @@ def test_each_round_runs_everyone_once_and_speeds_are_counts_over_times(
     clock, log = Clock(), list[str]()
     times = dict(zip(names, durations, strict=False))
     work = {name: working(clock, times[name], 7 * times[name] * (1 + i), log, name) for i, name in enumerate(names)}
-    found, failed = compete(
-        work, rounds=rounds, generator=random.Random(seed), others=Told(), clock=clock, rest=0.0
+    results, failed = compete(
+        work, rounds=rounds, generator=random.Random(seed), meter=FakeMeter(), clock=clock, rest=0.0
     )  # fmt: skip
     assert not failed
-    assert len(found) == rounds
+    assert len(results) == rounds
     assert [sorted(log[i : i + len(names)]) for i in range(0, len(log), len(names))] == [sorted(names)] * rounds
-    for one in found:
-        assert list(one.speeds) == names
-        assert one.tries == 1
+    for round_ in results:
+        assert list(round_.speeds) == names
+        assert round_.tries == 1
         for i, name in enumerate(names):
-            assert one.speeds[name] == pytest.approx(7 * (1 + i), rel=1e-6)
+            assert round_.speeds[name] == pytest.approx(7 * (1 + i), rel=1e-6)
 
 
 def test_the_order_changes_from_round_to_round() -> None:
     clock, log = Clock(), list[str]()
     work = {name: working(clock, 1.0, 1.0, log, name) for name in "abcd"}
-    compete(work, rounds=12, generator=random.Random(3), others=Told(), clock=clock, rest=0.0)
+    compete(work, rounds=12, generator=random.Random(3), meter=FakeMeter(), clock=clock, rest=0.0)
     orders = {tuple(log[i : i + 4]) for i in range(0, len(log), 4)}
     assert len(orders) > 6
     assert {order[0] for order in orders} == set("abcd")  # every contender comes first in some round
@@ -83,23 +83,23 @@ def test_the_order_changes_from_round_to_round() -> None:
 def test_disturbed_rounds_are_repeated_up_to_the_limit_and_the_calmest_counts(
     shares: list[float], rounds: int, repeats: int
 ) -> None:
-    clock, log, others = Clock(), list[str](), Told(*shares)
-    found, _ = compete(
+    clock, log, meter = Clock(), list[str](), FakeMeter(*shares)
+    results, _ = compete(
         {"a": working(clock, 1.0, 1.0, log, "a")}, rounds=rounds, generator=random.Random(0), repeats=repeats,
-        others=others, clock=clock, rest=0.0,
+        meter=meter, clock=clock, rest=0.0,
     )  # fmt: skip
-    told = [*shares, *[0.0] * (rounds * (repeats + 1))]
-    for one in found:
-        tries = told[: one.tries]
-        assert one.others == min(tries)
+    expected_shares = [*shares, *[0.0] * (rounds * (repeats + 1))]
+    for round_ in results:
+        tries = expected_shares[: round_.tries]
+        assert round_.others == min(tries)
         assert all(share > LIMIT for share in tries[:-1])  # no undisturbed round was run again
-        assert tries[-1] <= LIMIT or one.tries == repeats + 1
-        assert one.disturbed() == (min(tries) > LIMIT)
-        told = told[one.tries :]
-    assert len(log) == others.begun == sum(one.tries for one in found)
+        assert tries[-1] <= LIMIT or round_.tries == repeats + 1
+        assert round_.disturbed() == (min(tries) > LIMIT)
+        expected_shares = expected_shares[round_.tries :]
+    assert len(log) == meter.n_begun == sum(round_.tries for round_ in results)
 
 
-def test_the_speeds_of_the_calmest_try_are_kept() -> None:
+def test_speeds_of_the_calmest_try_count() -> None:
     clock = Clock()
     durations = iter([4.0, 2.0, 8.0])
 
@@ -107,12 +107,18 @@ def test_the_speeds_of_the_calmest_try_are_kept() -> None:
         clock.now += next(durations)
         return 16.0
 
-    found, _ = compete(
-        {"a": work}, rounds=1, generator=random.Random(0), repeats=2, others=Told(0.9, 0.3, 0.5), clock=clock, rest=0.0
+    results, _ = compete(
+        {"a": work},
+        rounds=1,
+        generator=random.Random(0),
+        repeats=2,
+        meter=FakeMeter(0.9, 0.3, 0.5),
+        clock=clock,
+        rest=0.0,
     )
-    assert found[0].speeds == {"a": 8.0}
-    assert (found[0].others, found[0].tries) == (0.3, 3)
-    assert found[0].disturbed()
+    assert results[0].speeds == {"a": 8.0}
+    assert (results[0].others, results[0].tries) == (0.3, 3)
+    assert results[0].disturbed()
 
 
 @pytest.mark.parametrize("at", [1, 2, 5])
@@ -129,10 +135,10 @@ def test_failing_contender_leaves_and_others_continue(at: int) -> None:
         return 1.0
 
     work = {"a": working(clock, 1.0, 5.0, log, "a"), "bad": failing, "c": working(clock, 1.0, 7.0, log, "c")}
-    found, failed = compete(work, rounds=6, generator=random.Random(1), others=Told(), clock=clock, rest=0.0)
+    results, failed = compete(work, rounds=6, generator=random.Random(1), meter=FakeMeter(), clock=clock, rest=0.0)
     assert failed == {"bad": "MemoryError: no room"}
     assert calls == at  # it is not called again
-    assert [one.speeds for one in found] == [{"a": 5.0, "c": 7.0}] * 6
+    assert [round_.speeds for round_ in results] == [{"a": 5.0, "c": 7.0}] * 6
 
 
 def test_at_least_one_round() -> None:
@@ -145,31 +151,31 @@ def test_use_of_others_is_not_negative_and_excludes_own_work(
 ) -> None:
     from benchmarks.speed import rounds
 
-    busy, own = iter([100.0, 103.5]), iter([10.0, 13.0])
+    busy, own_seconds = iter([100.0, 103.5]), iter([10.0, 13.0])
     monkeypatch.setattr(rounds, "_busy", lambda: next(busy))
-    monkeypatch.setattr(rounds, "_own", lambda: next(own))
+    monkeypatch.setattr(rounds, "_own_seconds", lambda: next(own_seconds))
     times = iter([0.0, 5.0])
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: next(times))
-    others = Others()
-    others.begin()
-    assert others.share() == pytest.approx(0.1)
+    meter = OtherProcesses()
+    meter.begin()
+    assert meter.share() == pytest.approx(0.1)
 
 
 def test_the_real_counters_count() -> None:
-    others = Others()
-    others.begin()
+    meter = OtherProcesses()
+    meter.begin()
     assert sum(range(200_000)) > 0
-    assert others.share() >= 0.0
+    assert meter.share() >= 0.0
 
 
 @pytest.mark.slow
-def test_use_of_child_processes_counts_as_own() -> None:
+def test_use_of_child_processes_counts_as_own_use() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             time.sleep(0.3)
-            before = _own()
+            start = _own_seconds()
             time.sleep(0.5)
-            taken = _own() - before
+            used = _own_seconds() - start
         finally:
             child.kill()
-    assert taken > 0.05
+    assert used > 0.05

@@ -18,11 +18,11 @@ import pytest
 import torch
 from benchmarks.speed import __main__ as program
 from benchmarks.speed.contender import Contender, Function, Settings
-from benchmarks.speed.measure import Timing, alone, measure
-from benchmarks.speed.own_process import OwnProcess, found, placed
+from benchmarks.speed.measure import Timing, measure, measure_peak_memory
+from benchmarks.speed.own_process import OwnProcess, find_contender, place_contenders
 from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
 from benchmarks.speed.picture import draw
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows import ROWS
 from benchmarks.speed.rows.gpt import TINY
 from benchmarks.speed.table import markdown, summary
@@ -34,12 +34,12 @@ from tercet.nn import Sinusoidal
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {"fp32": 200.0, "fp32 oneDNN": 400.0, "memory": 40.0}
-ONCE = Timing(rounds=2, seconds=0.0, repeats=0)
-measured = partial(measure, timing=ONCE, rest=0.0, of_machine=lambda: dict(LIMITS))
+SHORT_TIMING = Timing(rounds=2, seconds=0.0, repeats=0)
+measure_quickly = partial(measure, timing=SHORT_TIMING, rest=0.0, measure_limits=lambda: dict(LIMITS))
 
 
-def tiny(folder: Path, **more: Any) -> Asked:
-    return Asked(folder=folder, scale="tiny", **more)
+def tiny(folder: Path, **kwargs: Any) -> Options:
+    return Options(folder=folder, scale="tiny", **kwargs)
 
 
 def silent(line: str) -> None:
@@ -47,17 +47,17 @@ def silent(line: str) -> None:
 
 
 def of(*contenders: Contender, name: str = "made") -> Row:
-    def lineup(asked: Asked) -> Lineup:
+    def lineup(options: Options) -> Lineup:
         return Lineup(list(contenders), {"somebody": "is ill"}, ["a note"])
 
     return Row(name=name, title="Made by hand", lineup=lineup)
 
 
 def plain(name: str, side: Any, answer: float | None = 1.0, count: int = 3) -> Function:
-    def given() -> Tensor | None:
+    def get_answer() -> Tensor | None:
         return None if answer is None else torch.full((2, 5), answer)
 
-    return Function(name, side, lambda n: n * count, answer=given)
+    return Function(name, side, lambda n: n * count, answer=get_answer)
 
 
 def broken(where: str) -> Contender:
@@ -80,7 +80,7 @@ def broken(where: str) -> Contender:
 def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, where: str, why: str) -> None:
     messages: list[str] = []
     row = of(plain("mine", "ours"), broken(where), plain("theirs", "readme"))
-    result = measured(row, tiny(tmp_path), say=messages.append)
+    result = measure_quickly(row, tiny(tmp_path), log=messages.append)
     assert result.failed == {"broken": why}
     assert set(result.figures) == {"mine", "theirs"}
     assert set(result.ratios) == {"readme", "best"}
@@ -88,10 +88,10 @@ def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, where
 
 
 def test_row_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
-    def lineup(asked: Asked) -> Lineup:
+    def lineup(options: Options) -> Lineup:
         raise FileNotFoundError("no data")
 
-    result = measured(Row(name="x", title="X", lineup=lineup), tiny(tmp_path), say=silent)
+    result = measure_quickly(Row(name="x", title="X", lineup=lineup), tiny(tmp_path), log=silent)
     assert result.failed == {"all": "FileNotFoundError: no data"}
     assert result.figures == {}
 
@@ -100,51 +100,58 @@ def test_only_those_asked_for_take_part() -> None:
     def names(*only: str) -> tuple[list[str], dict[str, str]]:
         lineup = Lineup(contenders=[plain(name, "ours") for name in ("tercet", "tercet, int8", "other")])
         lineup.keep(only)
-        return [one.name for one in lineup.contenders], lineup.left_out
+        return [contender.name for contender in lineup.contenders], lineup.left_out
 
     assert names() == (["tercet", "tercet, int8", "other"], {})
     assert names("tercet", "none") == (["tercet", "tercet, int8"], {"others": "only tercet, none was asked for"})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "refused"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)])
+@pytest.mark.parametrize(
+    ("answer", "is_rejected"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)]
+)
 def test_contenders_with_other_answers_are_rejected_before_timing(
-    tmp_path: Path, answer: float | None, refused: bool
+    tmp_path: Path, answer: float | None, is_rejected: bool
 ) -> None:
-    result = measured(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), say=silent)
-    assert ("theirs" in result.failed) is refused
-    assert ("theirs" in result.figures) is not refused
-    if refused:
+    result = measure_quickly(of(plain("mine", "ours"), plain("theirs", "peer", answer)), tiny(tmp_path), log=silent)
+    assert ("theirs" in result.failed) is is_rejected
+    assert ("theirs" in result.figures) is not is_rejected
+    if is_rejected:
         assert "its answers are not ours" in result.failed["theirs"]
 
 
 def test_a_row_larger_than_the_memory_is_left_out(tmp_path: Path) -> None:
-    row = Row(name="huge", title="Huge", lineup=lambda asked: Lineup([plain("mine", "ours")]), gigabytes=1e6)
-    result = measured(row, Asked(folder=tmp_path), say=silent)
+    row = Row(name="huge", title="Huge", lineup=lambda options: Lineup([plain("mine", "ours")]), gigabytes=1e6)
+    result = measure_quickly(row, Options(folder=tmp_path), log=silent)
     assert "needs about 1000000 GiB of memory" in result.left_out["all"]
 
 
-TRAINED = ("gpt-char", "bert", "translation")
-DECODED = ("greedy-1", "greedy-8")
+TRAINING_ROWS = ("gpt-char", "bert", "translation")
+DECODING_ROWS = ("greedy-1", "greedy-8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [*TRAINED, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODED), "tokenising", "loading"],
+    [
+        *TRAINING_ROWS,
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODING_ROWS),
+        "tokenising",
+        "loading",
+    ],
 )
 def test_rows_run_at_tiny_sizes_with_equal_answers_for_equal_weights(tmp_path: Path, name: str) -> None:
     messages: list[str] = []
-    result = measured(ROWS[name], tiny(tmp_path), say=messages.append)
+    result = measure_quickly(ROWS[name], tiny(tmp_path), log=messages.append)
     assert not result.failed
     assert "best" in result.ratios
     assert any(figure["side"] == "ours" for figure in result.figures.values())
     same = sum("same answer" in line for line in messages)
-    if name in TRAINED:
+    if name in TRAINING_ROWS:
         assert same >= 2  # transformers in several ways, or PyTorch's Transformer
         for figure in result.figures.values():
             assert figure["bound"] == "matmul"
-    if name in DECODED and "CTranslate2, fp32" in result.figures:
+    if name in DECODING_ROWS and "CTranslate2, fp32" in result.figures:
         assert any("CTranslate2, fp32" in line and "same answer" in line for line in messages)
         assert result.figures["CTranslate2, int8"]["gbytes"] is not None
         assert "best in fp32" in result.ratios
@@ -152,19 +159,19 @@ def test_rows_run_at_tiny_sizes_with_equal_answers_for_equal_weights(tmp_path: P
 
 @pytest.mark.slow
 def test_misplaced_weight_is_detected(tmp_path: Path) -> None:
-    found = ROWS["gpt-char"].lineup(tiny(tmp_path))
-    mine = next(one for one in found.contenders if one.name == "tercet")
-    theirs = next(one for one in found.contenders if one.name.startswith("torch.nn"))
+    find_contender = ROWS["gpt-char"].lineup(tiny(tmp_path))
+    mine = next(contender for contender in find_contender.contenders if contender.name == "tercet")
+    theirs = next(contender for contender in find_contender.contenders if contender.name.startswith("torch.nn"))
 
     def astray() -> torch.nn.Module:
         model = PyTorchGPT(DecoderOnly(TINY.spec(), seed=1))
-        swapped = model.stack.layers[1].self_attn.in_proj_weight.data  # pyright: ignore
-        swapped.copy_(swapped.flip(0))
+        weights = model.stack.layers[1].self_attn.in_proj_weight.data  # pyright: ignore
+        weights.copy_(weights.flip(0))
         return model
 
     theirs._build = astray  # pyright: ignore
-    row = Row(name="x", title="X", lineup=lambda asked: Lineup([mine, theirs]))
-    result = measured(row, tiny(tmp_path), say=silent)
+    row = Row(name="x", title="X", lineup=lambda options: Lineup([mine, theirs]))
+    result = measure_quickly(row, tiny(tmp_path), log=silent)
     assert "its answers are not ours" in result.failed[theirs.name]
 
 
@@ -194,20 +201,20 @@ def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.
     out = tmp_path / "out"
     arguments = ["loading", "--scale", "tiny", "--rounds", "2", "--seconds", "0.001", "--no-memory", "--out", str(out)]
     assert program.main(arguments) == 0
-    told = json.loads((out / "speed.json").read_text())
-    assert set(told) == {"machine", "timing", "rows"}
-    assert {"cpu", "flags", "threads", "packages", "date", "cores", "bf16", "load"} <= set(told["machine"])
-    assert told["machine"]["packages"]["torch"] == torch.__version__
-    assert told["timing"]["rounds"] == 2
-    (row,) = told["rows"]
+    report = json.loads((out / "speed.json").read_text())
+    assert set(report) == {"machine", "timing", "rows"}
+    assert {"cpu", "flags", "threads", "packages", "date", "cores", "bf16", "load"} <= set(report["machine"])
+    assert report["machine"]["packages"]["torch"] == torch.__version__
+    assert report["timing"]["rounds"] == 2
+    (row,) = report["rows"]
     assert row["name"] == "loading"
     assert len(row["rounds"]) == 2
-    for one in row["rounds"]:
-        assert set(one) == {"speeds", "others", "tries"}
-        assert set(one["speeds"]) == set(row["figures"])
+    for round_ in row["rounds"]:
+        assert set(round_) == {"speeds", "others", "tries"}
+        assert set(round_["speeds"]) == set(row["figures"])
     for name, figure in row["figures"].items():
         low, median, high = (figure["speed"][key] for key in ("low", "median", "high"))
-        speeds = [one["speeds"][name] for one in row["rounds"]]
+        speeds = [round_["speeds"][name] for round_ in row["rounds"]]
         assert min(speeds) <= low <= median <= high <= max(speeds)
         assert figure["side"] in ("ours", "readme", "peer", "limit")
     for ratio in row["ratios"].values():
@@ -215,7 +222,7 @@ def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.
         assert ratio["spread"]["median"] > 0
     table = (out / "speed.md").read_text()
     assert "| **tercet** |" in table
-    assert told["machine"]["cpu"] in table
+    assert report["machine"]["cpu"] in table
     assert "limits before or after" in table
     assert "loading" in capsys.readouterr().out
     width, height = png_size(out / "speed.png")
@@ -226,8 +233,8 @@ def test_a_run_writes_json_a_table_and_a_picture(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
     contenders = [plain("mine", "ours"), plain("theirs", "readme"), plain("tuned", "peer"), plain("floor", "limit")]
-    result = measured(of(*contenders), tiny(tmp_path), say=silent)
-    draw([result, result], tmp_path / "two.png", about="here")
+    result = measure_quickly(of(*contenders), tiny(tmp_path), log=silent)
+    draw([result, result], tmp_path / "two.png", title="here")
     draw([result], tmp_path / "one.png")
     pixels = (255 * matplotlib.image.imread(tmp_path / "two.png")[..., :3]).round().astype(int)
     for colour in ((192, 80, 77), (154, 165, 177), (91, 124, 153), (227, 227, 227)):
@@ -237,7 +244,7 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_results_give_no_plot(tmp_path: Path) -> None:
-    result = measured(of(broken("setup")), tiny(tmp_path), say=silent)
+    result = measure_quickly(of(broken("setup")), tiny(tmp_path), log=silent)
     draw([result], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
     assert "| made | - | - |" in "\n".join(summary([result]))
@@ -252,7 +259,7 @@ def test_table_lists_missing_contenders_and_disturbed_rounds(tmp_path: Path) -> 
         def share(self) -> float:
             return 0.5
 
-    result = measured(of(plain("mine", "ours"), broken("run")), tiny(tmp_path), say=silent, others=Noisy())
+    result = measure_quickly(of(plain("mine", "ours"), broken("run")), tiny(tmp_path), log=silent, meter=Noisy())
     machine = {
         "cpu": "C",
         "flags": ["avx2"],
@@ -271,12 +278,12 @@ def test_table_lists_missing_contenders_and_disturbed_rounds(tmp_path: Path) -> 
 
 
 def test_rows_by_name_and_by_beginning() -> None:
-    assert [row.name for row in program.chosen(["greedy"], ROWS)] == ["greedy-1", "greedy-8"]
-    assert [row.name for row in program.chosen(["bert", "gpt-char"], ROWS)] == ["gpt-char", "bert"]
-    assert [row.name for row in program.chosen([], ROWS)] == list(ROWS)
-    assert [row.name for row in program.chosen([], ROWS, quick=True)][-1] == "start-up-import"
+    assert [row.name for row in program.choose_rows(["greedy"], ROWS)] == ["greedy-1", "greedy-8"]
+    assert [row.name for row in program.choose_rows(["bert", "gpt-char"], ROWS)] == ["gpt-char", "bert"]
+    assert [row.name for row in program.choose_rows([], ROWS)] == list(ROWS)
+    assert [row.name for row in program.choose_rows([], ROWS, quick=True)][-1] == "start-up-import"
     with pytest.raises(SystemExit, match="unknown row gptchar"):
-        program.chosen(["gptchar"], ROWS)
+        program.choose_rows(["gptchar"], ROWS)
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,55 +312,55 @@ def test_a_package_that_is_missing_is_named() -> None:
 
 
 def test_peak_memory_of_one_contender(tmp_path: Path) -> None:
-    peak = alone(ROWS["loading"], tiny(tmp_path), "tercet")
+    peak = measure_peak_memory(ROWS["loading"], tiny(tmp_path), "tercet")
     assert 2**20 < peak < 2**36
     with pytest.raises(ValueError, match="has no contender 'nobody'"):
-        alone(ROWS["loading"], tiny(tmp_path), "nobody")
+        measure_peak_memory(ROWS["loading"], tiny(tmp_path), "nobody")
 
 
 @pytest.mark.slow
 def test_contender_that_keeps_memory_runs_in_separate_process_with_same_answer(tmp_path: Path) -> None:
-    row, asked = ROWS["gpt-char"], tiny(tmp_path)
-    one = found(row, asked, "tercet")
-    assert placed([one], row, asked) == [one]
-    one.setup()
-    (far,) = placed([one], row, replace(asked, scale="quick"))
-    assert isinstance(far, OwnProcess)
-    assert far.told() == one.told()
-    far = OwnProcess(one, row.name, asked)
+    row, options = ROWS["gpt-char"], tiny(tmp_path)
+    near = find_contender(row, options, "tercet")
+    assert place_contenders([near], row, options) == [near]
+    near.setup()
+    (separate,) = place_contenders([near], row, replace(options, scale="quick"))
+    assert isinstance(separate, OwnProcess)
+    assert separate.describe() == near.describe()
+    separate = OwnProcess(near, row.name, options)
     try:
-        far.setup()
-        here, there = one.answer(), far.answer()
-        assert here is not None
-        assert there is not None
-        torch.testing.assert_close(here, there)
-        assert far.run(3) == one.run(3)
-        assert far.peak_memory() > 2**20
+        separate.setup()
+        near_answer, separate_answer = near.answer(), separate.answer()
+        assert near_answer is not None
+        assert separate_answer is not None
+        torch.testing.assert_close(near_answer, separate_answer)
+        assert separate.run(3) == near.run(3)
+        assert separate.peak_memory() > 2**20
     finally:
-        far.close()
+        separate.close()
 
 
-STARTS_ONE = """
+START_AND_DIE = """
 import os
 from pathlib import Path
-from benchmarks.speed.own_process import OwnProcess, found
-from benchmarks.speed.row import Asked
+from benchmarks.speed.own_process import OwnProcess, find_contender
+from benchmarks.speed.row import Options
 from benchmarks.speed.rows import ROWS
 
-row, asked = ROWS["gpt-char"], Asked(folder=Path("."), scale="tiny")
-far = OwnProcess(found(row, asked, "tercet"), row.name, asked)
-far.setup()
-print(*far._pool._processes, flush=True)
+row, options = ROWS["gpt-char"], Options(folder=Path("."), scale="tiny")
+separate = OwnProcess(find_contender(row, options, "tercet"), row.name, options)
+separate.setup()
+print(*separate._pool._processes, flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
 @pytest.mark.exhaustive
 def test_contender_process_ends_with_its_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", STARTS_ONE], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
+    result = subprocess.run([sys.executable, "-c", START_AND_DIE], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == -9, result.stderr
     with contextlib.suppress(psutil.NoSuchProcess):
-        process, end = psutil.Process(int(done.stdout)), time.monotonic() + 30
+        process, end = psutil.Process(int(result.stdout)), time.monotonic() + 30
         while process.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -362,20 +369,20 @@ def test_contender_process_ends_with_its_parent() -> None:
 @pytest.mark.slow
 def test_better_of_two_limit_measurements_counts(tmp_path: Path) -> None:
     looks = iter([{"fp32": 50.0, "memory": 40.0}, {"fp32": 70.0, "memory": 20.0}])
-    result = measured(of(plain("mine", "ours")), tiny(tmp_path), say=silent, of_machine=lambda: next(looks))
+    result = measure_quickly(of(plain("mine", "ours")), tiny(tmp_path), log=silent, measure_limits=lambda: next(looks))
     assert result.limits == {"fp32": 70.0, "memory": 40.0}
 
 
 @pytest.mark.exhaustive
 def test_peak_memory_in_a_separate_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.speed.measure import in_own_process
+    from benchmarks.speed.measure import memory_meter
 
     monkeypatch.chdir(Path(__file__).parents[2])
     messages: list[str] = []
-    peak = in_own_process(["--scale", "tiny", "--folder", str(tmp_path)], messages.append)
-    found = peak("loading", "tercet")
-    assert found is not None
-    assert 2**20 < found < 2**34
+    peak = memory_meter(["--scale", "tiny", "--folder", str(tmp_path)], messages.append)
+    peak_bytes = peak("loading", "tercet")
+    assert peak_bytes is not None
+    assert 2**20 < peak_bytes < 2**34
     assert peak("loading", "nobody") is None
     assert "no peak memory of nobody" in messages[0]
 
@@ -383,7 +390,7 @@ def test_peak_memory_in_a_separate_process(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.exhaustive
 def test_starts_are_timed(tmp_path: Path) -> None:
     for name in ("start-up-help", "start-up-import", "start-up-token"):
-        result = measured(ROWS[name], tiny(tmp_path), say=silent)
+        result = measure_quickly(ROWS[name], tiny(tmp_path), log=silent)
         assert not result.failed
         assert result.seconds_each
 

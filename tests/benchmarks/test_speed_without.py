@@ -6,8 +6,8 @@ import pytest
 import torch
 from benchmarks.speed.__main__ import parser
 from benchmarks.speed.contender import Contender, Settings
-from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.without import QUESTIONS, Without, lineup_of
+from benchmarks.speed.row import Lineup, Options, Row
+from benchmarks.speed.without import QUESTIONS, Without, full_lineup
 from torch import Tensor
 
 from tercet.kernel import api
@@ -22,7 +22,7 @@ class Product(Contender):
         self.linear, self.x = Linear(64, 64), torch.randn(512, 64)
 
     def run(self, n: int) -> float:
-        self.made_by: str = str(self.linear(self.x).grad_fn)
+        self.gradient_function: str = str(self.linear(self.x).grad_fn)
         return 1.0
 
     def answer(self) -> Tensor:
@@ -31,14 +31,14 @@ class Product(Contender):
 
 def test_kernel_is_disabled_only_while_its_contender_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "supports_training_linear", lambda *_, **__: True)
-    one = Product()
-    off = Without(Product(), "linear")
-    one.run(1)
-    off.run(1)
-    assert "Addmm" not in one.made_by
-    assert "Addmm" in off._one.made_by  # pyright: ignore
-    assert off.answer() == 1
-    assert one.answer() == 0
+    contender = Product()
+    without = Without(Product(), "linear")
+    contender.run(1)
+    without.run(1)
+    assert "Addmm" not in contender.gradient_function
+    assert "Addmm" in without._contender.gradient_function  # pyright: ignore
+    assert without.answer() == 1
+    assert contender.answer() == 0
 
 
 def test_each_kernel_has_an_existing_support_function() -> None:
@@ -47,9 +47,13 @@ def test_each_kernel_has_an_existing_support_function() -> None:
 
 
 def test_tercet_is_repeated_for_each_disabled_kernel(tmp_path: Path) -> None:
-    row = Row(name="x", title="X", lineup=lambda asked: Lineup([Product()]))
-    lineup = lineup_of(row, Asked(folder=tmp_path, without=("linear", "adam")))
-    assert [one.name for one in lineup.contenders] == ["tercet", "tercet, without linear", "tercet, without adam"]
+    row = Row(name="x", title="X", lineup=lambda options: Lineup([Product()]))
+    lineup = full_lineup(row, Options(folder=tmp_path, without=("linear", "adam")))
+    assert [contender.name for contender in lineup.contenders] == [
+        "tercet",
+        "tercet, without linear",
+        "tercet, without adam",
+    ]
 
 
 def test_unknown_kernel_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:

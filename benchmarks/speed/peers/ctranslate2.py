@@ -29,12 +29,12 @@ class CTranslate2Process:
     """
 
     def __init__(self, kind: Literal["Generator", "Translator"], folder: Path, precision: str) -> None:
-        given = (kind, str(folder), TYPES[precision], torch.get_num_threads())
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=given)
+        initargs = (kind, str(folder), TYPES[precision], torch.get_num_threads())
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=initargs)
 
-    def ask(self, function: Callable[..., Result], *given: Any) -> Result:
-        """Call `function(model, *given)` in the process; a module-level function, because it is pickled by name."""
-        return self._pool.submit(_answer, function, *given).result()
+    def call(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call `function(model, *args)` in the process; a module-level function, because it is pickled by name."""
+        return self._pool.submit(_answer, function, *args).result()
 
     def peak_memory(self) -> int:
         return self._pool.submit(peak_memory).result()
@@ -50,5 +50,5 @@ def _open(kind: str, folder: str, compute_type: str, threads: int) -> None:
     _model = getattr(ctranslate2, kind)(folder, compute_type=compute_type, intra_threads=threads)
 
 
-def _answer(function: Callable[..., Any], *given: Any) -> Any:
-    return function(_model, *given)
+def _answer(function: Callable[..., Any], *args: Any) -> Any:
+    return function(_model, *args)

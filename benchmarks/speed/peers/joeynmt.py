@@ -22,7 +22,7 @@ NORMS_AND_ATTENTIONS = {
         "cross_attention": "src_trg_att", "cross_residual.after": "dec_layer_norm",
     },
 }  # fmt: skip
-FIXED = {
+FEEDFORWARD = {
     "feedforward.up": "feed_forward.pwff_layer.0", "feedforward.down": "feed_forward.pwff_layer.3",
     "feedforward_residual.after": "feed_forward.layer_norm",
 }  # fmt: skip
@@ -82,8 +82,8 @@ def copy_weights(ours: EncoderDecoder, model: nn.Module) -> None:
             continue
         number, _, part = rest.partition(".")
         part, _, kind = part.rpartition(".")
-        if part in FIXED:
-            their_part = FIXED[part]
+        if part in FEEDFORWARD:
+            their_part = FEEDFORWARD[part]
         elif part in NORMS_AND_ATTENTIONS[side]:
             their_part = NORMS_AND_ATTENTIONS[side][part]
         else:

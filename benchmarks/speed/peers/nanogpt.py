@@ -42,11 +42,11 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
         for kind in ("weight", "bias") if stack.bias else ("weight",):
             into[f"transformer.ln_f.{kind}"].copy_(state[f"stack.final_norm.{kind}"])
             for number in range(stack.n_layers):
-                here, there = f"stack.blocks.{number}", f"transformer.h.{number}"
-                three = [state[f"{here}.self_attention.{part}.{kind}"] for part in ("query", "key", "value")]
-                into[f"{there}.attn.c_attn.{kind}"].copy_(torch.cat(three))
-                for mine, their in NAMES.items():
-                    into[f"{there}.{their}.{kind}"].copy_(state[f"{here}.{mine}.{kind}"])
+                our_block, their_block = f"stack.blocks.{number}", f"transformer.h.{number}"
+                three = [state[f"{our_block}.self_attention.{part}.{kind}"] for part in ("query", "key", "value")]
+                into[f"{their_block}.attn.c_attn.{kind}"].copy_(torch.cat(three))
+                for our_name, their_name in NAMES.items():
+                    into[f"{their_block}.{their_name}.{kind}"].copy_(state[f"{our_block}.{our_name}.{kind}"])
     for block in model.transformer.h:
         if attention == "eager":
             mask = torch.tril(torch.ones(spec.max_len, spec.max_len)).view(1, 1, spec.max_len, spec.max_len)

@@ -64,14 +64,14 @@ class PyTorchTranslator(nn.Module):
             _fill(reader, state, "encoder")
             _fill(writer, state, "decoder")
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
         return self.dropout(self.embedding(tokens) * self.scale + self.positions[: tokens.shape[1]])  # pyright: ignore
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         empty = source == self.pad
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device).isinf()
         hidden = self.stacks(
-            self._embedded(source), self._embedded(target), tgt_mask=mask, tgt_is_causal=True,
+            self._embed(source), self._embed(target), tgt_mask=mask, tgt_is_causal=True,
             src_key_padding_mask=empty, memory_key_padding_mask=empty,
         )  # fmt: skip
         return F.linear(hidden, self.embedding.weight)

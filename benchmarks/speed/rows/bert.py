@@ -14,8 +14,8 @@ import torch
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.ours import ours_training
 from benchmarks.speed.peers.hugging import hugging
-from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.training import Training, named, peer_settings
+from benchmarks.speed.row import Lineup, Options, Row
+from benchmarks.speed.training import Training, contender_name, peer_settings
 from torch import Tensor, nn
 
 from tercet.models import Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
@@ -23,10 +23,10 @@ from tercet.objectives import IGNORE_INDEX, MaskedBatch, Masking, masked_loss
 from tercet.objectives.masking import mask_rows
 
 SPECIAL, MASK, RATE = 5, 4, 0.15
-Given = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all positions, as other libraries require
+LabeledBatch = tuple[MaskedBatch, Tensor]  # and the labels (B, T) over all positions, as other libraries require
 
 
-def spec_of(*, layers: int, width: int, heads: int, length: int, vocabulary: int) -> EncoderOnlySpec:
+def build_spec(*, layers: int, width: int, heads: int, length: int, vocabulary: int) -> EncoderOnlySpec:
     stack = StackSpec(
         d_model=width, n_layers=layers, n_heads=heads, norm_eps=1e-12, placement="post", dropout=Dropout()
     )  # fmt: skip
@@ -36,73 +36,73 @@ def spec_of(*, layers: int, width: int, heads: int, length: int, vocabulary: int
     )  # fmt: skip
 
 
-def batches_of(count: int, rows: int, length: int, vocabulary: int) -> list[Given]:
+def random_batches(count: int, rows: int, length: int, vocabulary: int) -> list[LabeledBatch]:
     generator = np.random.default_rng(0)
-    made: list[Given] = []
+    batches: list[LabeledBatch] = []
     for _ in range(count):
         tokens = generator.integers(SPECIAL, vocabulary, (rows, length))
         masked = mask_rows(
             tokens, np.ones(tokens.shape, bool), masking=Masking(rate=RATE), generator=generator,
             mask_id=MASK, random_ids=np.arange(SPECIAL, vocabulary),
         )  # fmt: skip
-        batch = MaskedBatch(*(torch.from_numpy(one) for one in (masked.inputs, masked.positions, masked.targets)))
+        batch = MaskedBatch(*(torch.from_numpy(array) for array in (masked.inputs, masked.positions, masked.targets)))
         used = batch.targets != IGNORE_INDEX
         labels = torch.full_like(batch.inputs, IGNORE_INDEX)
         labels.view(-1)[batch.positions[used]] = batch.targets[used]
-        made.append((batch, labels))
-    return made
+        batches.append((batch, labels))
+    return batches
 
 
-def lineup(asked: Asked) -> Lineup:
-    tiny, quick = asked.scale == "tiny", asked.scale == "quick"
+def lineup(options: Options) -> Lineup:
+    tiny, quick = options.scale == "tiny", options.scale == "quick"
     layers, width, heads, length, rows, vocabulary = (2, 24, 2, 7, 3, 23) if tiny else (4, 256, 4, 128, 32, 8192)
-    spec = spec_of(layers=layers, width=width, heads=heads, length=length, vocabulary=vocabulary)
-    batches = batches_of(1, rows, length, vocabulary)
+    spec = build_spec(layers=layers, width=width, heads=heads, length=length, vocabulary=vocabulary)
+    batches = random_batches(1, rows, length, vocabulary)
     tokens = rows * length
-    asked_for = ceil(RATE * length) / length
-    matrices = layers * 12 * width**2 + asked_for * (width * vocabulary + width**2)
+    predicted_share = ceil(RATE * length) / length
+    matrices = layers * 12 * width**2 + predicted_share * (width * vocabulary + width**2)
     flops = 6.0 * matrices + 12.0 * layers * length * width
 
     def model() -> EncoderOnly:
         return EncoderOnly(spec, seed=1)
 
     def logits(of: Any) -> Tensor:
-        found = of(batches[0][0].inputs)
-        return found if isinstance(found, Tensor) else found.logits
+        output = of(batches[0][0].inputs)
+        return output if isinstance(output, Tensor) else output.logits
 
     def theirs(name: str, side: Side, way: Settings) -> Training:
         return Training(
-            name, side, way, build=partial(hugging_as, model, way), loss=labelled_loss, batches=batches, tokens=tokens,
+            name, side, way, build=partial(hugging_as, model, way), loss=labeled_loss, batches=batches, tokens=tokens,
             answer=logits, flops=flops,
         )  # fmt: skip
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
-        ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=not tiny)
+        ways = peer_settings(bf16=options.bf16, quick=quick, compiles=not tiny)
         return [
             theirs("transformers", "readme", Settings(attention="sdpa", fused=False)),
-            *(theirs(named("transformers", way), "peer", way) for way in ways),
+            *(theirs(contender_name("transformers", way), "peer", way) for way in ways),
         ]
 
-    found = Lineup()
-    found.add(
+    lineup = Lineup()
+    lineup.add(
         *ours_training(
-            model, lambda of, given: masked_loss(of, given[0]).mean, batches, tokens, logits, flops, compiled=not tiny
+            model, lambda of, batch: masked_loss(of, batch[0]).mean, batches, tokens, logits, flops, compiled=not tiny
         )
     )
-    found.try_to("transformers", with_transformers)
-    if not asked.bf16:
-        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
-    return found
+    lineup.try_to("transformers", transformers_contenders)
+    if not options.bf16:
+        lineup.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return lineup
 
 
 def hugging_as(model: Any, way: Settings) -> nn.Module:
     return hugging(model(), way.attention)
 
 
-def labelled_loss(model: Any, given: Given) -> Tensor:
-    return model(input_ids=given[0].inputs, labels=given[1]).loss
+def labeled_loss(model: Any, batch: LabeledBatch) -> Tensor:
+    return model(input_ids=batch[0].inputs, labels=batch[1]).loss
 
 
 BERT = Row(

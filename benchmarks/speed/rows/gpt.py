@@ -18,14 +18,14 @@ from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.peers.nanogpt import nanogpt
 from benchmarks.speed.peers.pytorch import PyTorchGPT
 from benchmarks.speed.peers.x import x_transformer
-from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.training import Loss, Training, named, peer_settings
+from benchmarks.speed.row import Lineup, Options, Row
+from benchmarks.speed.training import Loss, Training, contender_name, peer_settings
 from torch import Tensor, nn
 
 from tercet.models import DecoderOnly, DecoderOnlySpec, Dropout, StackSpec
 from tercet.objectives import CausalBatch, causal_loss
 
-CHECKED = 2  # rows whose logits are compared with Tercet's
+N_CHECKED = 2  # rows whose logits are compared with Tercet's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Shape:
         matrices = self.layers * 12 * self.width**2 + self.width * self.vocabulary
         return 6.0 * matrices + 12.0 * self.layers * self.length * self.width
 
-    def told(self) -> str:
+    def describe(self) -> str:
         dropout = f", dropout {self.dropout:g}" if self.dropout else ""
         sizes = f"{self.layers} layers of {self.width}, no biases, T {self.length}, B {self.rows}, V {self.vocabulary}"
         return f"{sizes}{dropout}"
@@ -70,88 +70,94 @@ SHAPES = {
 }
 
 
-def lineup(name: str, asked: Asked) -> Lineup:
-    shape = TINY if asked.scale == "tiny" else SHAPES[name]
+def lineup(name: str, options: Options) -> Lineup:
+    shape = TINY if options.scale == "tiny" else SHAPES[name]
     batches = shape.batches(2)
-    spec, tokens_in = shape.spec(), len(batches) * batches[0].inputs.numel()
+    spec, n_tokens = shape.spec(), len(batches) * batches[0].inputs.numel()
 
     def model() -> DecoderOnly:
         return DecoderOnly(spec, seed=1)
 
-    logits = partial(logits_of, batches[0])
+    logits = partial(read_logits, batches[0])
 
-    def contender(name: str, side: Side, settings: Settings, build: Any, loss: Loss, *, alike: bool = True) -> Training:
+    def contender(
+        name: str, side: Side, settings: Settings, build: Any, loss: Loss, *, same_weights: bool = True
+    ) -> Training:
         return Training(
-            name, side, settings, build=build, loss=loss, batches=batches, tokens=tokens_in,
-            answer=logits if alike else None, flops=shape.flops(),
+            name, side, settings, build=build, loss=loss, batches=batches, tokens=n_tokens,
+            answer=logits if same_weights else None, flops=shape.flops(),
         )  # fmt: skip
 
-    compiles = asked.scale != "tiny"
-    quick = asked.scale == "quick"
-    ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=compiles)
-    found = Lineup()
-    found.add(
+    compiles = options.scale != "tiny"
+    quick = options.scale == "quick"
+    ways = peer_settings(bf16=options.bf16, quick=quick, compiles=compiles)
+    lineup = Lineup()
+    lineup.add(
         *ours_training(
             model, lambda of, batch: causal_loss(of, batch).mean, batches,
-            tokens_in, logits, shape.flops(), compiled=compiles, checkpointed=name == "gpt-124m",
+            n_tokens, logits, shape.flops(), compiled=compiles, checkpointed=name == "gpt-124m",
         )
     )  # fmt: skip
 
     plain = Settings(attention="sdpa", fused=False)
-    if asked.nanogpt is None:
-        found.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
+    if options.nanogpt is None:
+        lineup.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
     else:
-        checkout = asked.nanogpt
-        found.add(
+        checkout = options.nanogpt
+        lineup.add(
             contender("nanoGPT", "readme", plain, lambda: nanogpt(checkout, model(), "sdpa"), nanogpt_loss),
             *(
-                contender(named("nanoGPT", way), "peer", way, partial(nanogpt_as, checkout, model, way), nanogpt_loss)
+                contender(
+                    contender_name("nanoGPT", way), "peer", way, partial(nanogpt_as, checkout, model, way), nanogpt_loss
+                )
                 for way in ways
             ),
         )
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
-        side: Side = "readme" if asked.nanogpt is None else "peer"
+        side: Side = "readme" if options.nanogpt is None else "peer"
         return [
             contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), output_loss),
             *(
-                contender(named("transformers", way), "peer", way, partial(hugging_as, model, way), output_loss)
+                contender(
+                    contender_name("transformers", way), "peer", way, partial(hugging_as, model, way), output_loss
+                )
                 for way in ways
             ),
         ]
 
-    def with_x_transformers() -> list[Contender]:
+    def x_transformers_contenders() -> list[Contender]:
         import x_transformers  # noqa: F401
 
         return [
             contender(
-                named("x-transformers", way),
+                contender_name("x-transformers", way),
                 "peer",
                 way,
                 lambda: x_transformer(spec, flash=False),
                 logits_loss,
-                alike=False,
+                same_weights=False,
             )
             for way in ways[-1:]
         ]
 
-    found.try_to("transformers", with_transformers)
+    lineup.try_to("transformers", transformers_contenders)
     if quick:
-        found.leave_out("x-transformers, torch.nn", "this is a quick run")
+        lineup.leave_out("x-transformers, torch.nn", "this is a quick run")
     else:
-        found.try_to("x-transformers", with_x_transformers)
-    own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
-    found.add(
+        lineup.try_to("x-transformers", x_transformers_contenders)
+    torch_settings = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
+    lineup.add(
         *(
-            contender(named("torch.nn", way), "peer", way, lambda: PyTorchGPT(model()), logits_loss)
-            for way in ([] if quick else own)
+            contender(contender_name("torch.nn", way), "peer", way, lambda: PyTorchGPT(model()), logits_loss)
+            for way in ([] if quick else torch_settings)
         )
     )
-    if not asked.bf16:
-        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
-    return found
+    if not options.bf16:
+        lineup.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return lineup
 
 
 def hugging_as(model: Any, way: Settings) -> nn.Module:
@@ -162,13 +168,13 @@ def nanogpt_as(checkout: Any, model: Any, way: Settings) -> nn.Module:
     return nanogpt(checkout, model(), way.attention)
 
 
-def logits_of(batch: CausalBatch, model: Any) -> Tensor:
+def read_logits(batch: CausalBatch, model: Any) -> Tensor:
     """Return the logits of the first rows of a batch, for any library's model."""
-    inputs, targets = batch.inputs[:CHECKED], batch.targets[:CHECKED]
+    inputs, targets = batch.inputs[:N_CHECKED], batch.targets[:N_CHECKED]
     if model.__class__.__module__ == "nanogpt_model":  # without targets it computes logits for the last position only
         return model(inputs, targets)[0]
-    found = model(inputs)
-    return found if isinstance(found, Tensor) else found.logits
+    output = model(inputs)
+    return output if isinstance(output, Tensor) else output.logits
 
 
 def logits_loss(model: Any, batch: CausalBatch) -> Tensor:
@@ -187,10 +193,10 @@ def nanogpt_loss(model: Any, batch: CausalBatch) -> Tensor:
 GPT = [
     Row(
         name=name,
-        title=f"GPT training, whole step: {shape.told()}",
+        title=f"GPT training, whole step: {shape.describe()}",
         lineup=partial(lineup, name),
         gigabytes=14.0 if name == "gpt-124m" else 8.0,
-        apart=name != "gpt-124m",  # many large models in separate processes need too much memory
+        separate_processes=name != "gpt-124m",  # many large models in separate processes need too much memory
     )
     for name, shape in SHAPES.items()
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.peers.hugging import hugging
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from torch import Tensor
 
 from tercet.cli.device import place_model
@@ -59,12 +59,12 @@ class Ours(Searching):
         place_model(self.model, self.device, "none" if precision == "fp32" else precision)
 
     def search(self) -> int:
-        found = beam_search(
+        answers = beam_search(
             self.model, [[BOS]] * len(self._sources), Beam(size=SIZE), eos_id=EOS, forbidden={PAD, BOS},
             sources=self._sources, max_new_tokens=self._new, min_new_tokens=self._new,
         )  # fmt: skip
-        assert all(len(best[0].ids) == self._new for best in found)
-        return len(found)
+        assert all(len(best[0].ids) == self._new for best in answers)
+        return len(answers)
 
     @torch.no_grad()
     def answer(self) -> Tensor | None:
@@ -95,16 +95,16 @@ class Hugging(Searching):
         return logits.cpu() if self.settings.precision == "fp32" else None
 
 
-def lineup(asked: Asked) -> Lineup:
-    sizes = TINY if asked.scale == "tiny" else FULL
+def lineup(options: Options) -> Lineup:
+    sizes = TINY if options.scale == "tiny" else FULL
     stack = {
         "d_model": sizes["width"],
         "n_layers": sizes["layers"],
         "n_heads": sizes["heads"],
         "d_ff": 4 * sizes["width"],
     }
-    both = {"encoder": stack, "decoder": stack}
-    spec = model_spec({"preset": "transformer-tiny", "vocab_size": sizes["vocabulary"], "max_len": 64, **both})
+    stacks = {"encoder": stack, "decoder": stack}
+    spec = model_spec({"preset": "transformer-tiny", "vocab_size": sizes["vocabulary"], "max_len": 64, **stacks})
     generator = torch.Generator().manual_seed(0)
     size = sizes["sentences"], sizes["source"]
     sources = torch.randint(FIRST, sizes["vocabulary"], size, generator=generator).tolist()
@@ -115,7 +115,7 @@ def lineup(asked: Asked) -> Lineup:
     def contender(kind: Any, name: str, side: Side, settings: Settings) -> Contender:
         return kind(name, side, settings, build=model, sources=sources, new=sizes["new"])
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
         return [
@@ -123,11 +123,11 @@ def lineup(asked: Asked) -> Lineup:
             contender(Hugging, "transformers, bf16", "peer", Settings(attention="sdpa", precision="bf16")),
         ]
 
-    found = Lineup()
-    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
-    found.add(contender(Ours, "tercet, bf16", "ours", Settings(attention="own", precision="bf16")))
-    found.try_to("transformers", with_transformers)
-    return found
+    lineup = Lineup()
+    lineup.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    lineup.add(contender(Ours, "tercet, bf16", "ours", Settings(attention="own", precision="bf16")))
+    lineup.try_to("transformers", transformers_contenders)
+    return lineup
 
 
 BEAM_ON_GPU = Row(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows.greedy import FULL, TINY, WIDTHS, Decoding, Hugging, Ours
 from benchmarks.speed.words import trained_model, words
 
@@ -23,14 +23,14 @@ STREAMS = 64
 class OurEngine(Decoding):
     """Tercet's `Engine`: all prompts are submitted at once, and read to their ends."""
 
-    def __init__(self, *args: Any, folder: Path, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, folder: Path, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._folder = folder
 
     def setup(self) -> None:
         self.model = self.ours()
-        made = trained_model(self._build().eval(), self._folder)
-        run = tercet.Run(trained_model=made.wrap(self.model, made.tokenizer, folder=self._folder))
+        saved = trained_model(self._build().eval(), self._folder)
+        run = tercet.Run(trained_model=saved.wrap(self.model, saved.tokenizer, folder=self._folder))
         count = len(self._prompts)
         self._engine = tercet.Engine(run, limits=Limits(slots=count, waiting=count))
         names = words(self.model.spec.vocab_size)
@@ -51,8 +51,8 @@ class OurEngine(Decoding):
         super().close()
 
 
-def lineup(batch: int, served: bool, asked: Asked) -> Lineup:
-    tiny = asked.scale == "tiny"
+def lineup(batch: int, serves: bool, options: Options) -> Lineup:
+    tiny = options.scale == "tiny"
     sizes = TINY if tiny else FULL
     layers, width, vocabulary, prompt, new = (sizes[k] for k in ("layers", "width", "vocabulary", "prompt", "new"))
     stack = StackSpec(d_model=width, n_layers=layers, n_heads=sizes["heads"])
@@ -64,16 +64,16 @@ def lineup(batch: int, served: bool, asked: Asked) -> Lineup:
     def model() -> DecoderOnly:
         return DecoderOnly(spec, seed=1)
 
-    def contender(kind: Any, name: str, side: Side, settings: Settings, **more: Any) -> Contender:
-        bytes_each = WIDTHS[settings.precision]
-        read = bytes_each * (12 * layers * width**2 + width * vocabulary) / rows
-        context = bytes_each * 2 * layers * width * (prompt + new / 2)
-        return kind(name, side, settings, build=model, prompts=prompts, new=new, bytes=read + context, **more)
+    def contender(kind: Any, name: str, side: Side, settings: Settings, **kwargs: Any) -> Contender:
+        bytes_per_number = WIDTHS[settings.precision]
+        read = bytes_per_number * (12 * layers * width**2 + width * vocabulary) / rows
+        context = bytes_per_number * 2 * layers * width * (prompt + new / 2)
+        return kind(name, side, settings, build=model, prompts=prompts, new=new, bytes=read + context, **kwargs)
 
     fp32, half = Settings(attention="sdpa"), Settings(attention="sdpa", precision="bf16")
-    static = Settings(attention="sdpa", precision="bf16", compiled=True, more="static cache")
+    static = Settings(attention="sdpa", precision="bf16", compiled=True, note="static cache")
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
         return [
@@ -82,19 +82,21 @@ def lineup(batch: int, served: bool, asked: Asked) -> Lineup:
             contender(Hugging, "transformers, bf16", "peer", half),
         ]
 
-    found, own = Lineup(), {"attention": "own"}
-    if served:
-        folder = asked.folder / f"serving-{asked.scale}"
-        found.add(contender(OurEngine, "tercet, bf16", "ours", Settings(precision="bf16", **own), folder=folder))
-        found.notes.append("a peer gets all prompts as one batch: it has no server whose streams could be counted")
+    lineup, our_settings = Lineup(), {"attention": "own"}
+    if serves:
+        folder = options.folder / f"serving-{options.scale}"
+        lineup.add(
+            contender(OurEngine, "tercet, bf16", "ours", Settings(precision="bf16", **our_settings), folder=folder)
+        )
+        lineup.notes.append("a peer gets all prompts as one batch: it has no server whose streams could be counted")
     else:
-        found.add(contender(Ours, "tercet", "ours", Settings(**own)))
-        found.add(contender(Ours, "tercet, bf16", "ours", Settings(precision="bf16", **own)))
-    found.try_to("transformers", with_transformers)
-    if not served and not tiny:
-        compiled = Settings(precision="bf16", compiled=True, **own)
-        found.add(contender(Ours, "tercet, bf16, compiled", "ours", compiled))
-    return found
+        lineup.add(contender(Ours, "tercet", "ours", Settings(**our_settings)))
+        lineup.add(contender(Ours, "tercet, bf16", "ours", Settings(precision="bf16", **our_settings)))
+    lineup.try_to("transformers", transformers_contenders)
+    if not serves and not tiny:
+        compiled = Settings(precision="bf16", compiled=True, **our_settings)
+        lineup.add(contender(Ours, "tercet, bf16, compiled", "ours", compiled))
+    return lineup
 
 
 DECODING = [

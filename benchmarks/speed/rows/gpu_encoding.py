@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.peers.hugging import hugging
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows import bert
 from benchmarks.speed.rows.gpu_training import BERT_SIZES
 from benchmarks.speed.words import SPECIAL, tokenizer, words
@@ -18,8 +18,8 @@ import tercet
 from tercet.checkpoint import TrainedModel
 from tercet.models import EncoderOnly
 
-TEXTS, LONGEST, AT_ONCE = 2048, 200, 128
-CHECKED = 5  # texts whose vectors are compared with Tercet's
+TEXTS, LONGEST, BATCH_SIZE = 2048, 200, 128
+N_CHECKED = 5  # texts whose vectors are compared with Tercet's
 TINY_SIZES = {"layers": 2, "width": 24, "heads": 2, "length": 16, "vocabulary": 23}
 
 
@@ -36,8 +36,8 @@ class Embedding(Contender):
         return n * self._count
 
     def answer(self) -> Tensor | None:
-        found = torch.from_numpy(self.vectors(self._texts[:CHECKED]))
-        return found if self.settings.precision == "fp32" else None
+        vectors = torch.from_numpy(self.vectors(self._texts[:N_CHECKED]))
+        return vectors if self.settings.precision == "fp32" else None
 
     def vectors(self, texts: list[str]) -> np.ndarray:
         raise NotImplementedError
@@ -75,20 +75,22 @@ class Hugging(Embedding):
         bos, eos = self._tokenizer.bos_id, self._tokenizer.eos_id
         rows = [torch.tensor([bos, *ids.tolist(), eos]) for ids in self._tokenizer.encode_batch(texts)]
         order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
-        found: list[Tensor] = []
-        for start in range(0, len(order), AT_ONCE):
-            some = [rows[number] for number in order[start : start + AT_ONCE]]
-            ids = nn.utils.rnn.pad_sequence(some, batch_first=True).to(self.device)
-            real = (torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in some])[:, None]).to(self.device)
+        batch_vectors: list[Tensor] = []
+        for start in range(0, len(order), BATCH_SIZE):
+            batch_rows = [rows[number] for number in order[start : start + BATCH_SIZE]]
+            ids = nn.utils.rnn.pad_sequence(batch_rows, batch_first=True).to(self.device)
+            real = (torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in batch_rows])[:, None]).to(
+                self.device
+            )
             hidden = self.model(input_ids=ids, attention_mask=real.long()).last_hidden_state.float()
             mean = (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-            found.append(F.normalize(mean, dim=-1))
-        vectors = torch.cat(found).cpu().numpy()
+            batch_vectors.append(F.normalize(mean, dim=-1))
+        vectors = torch.cat(batch_vectors).cpu().numpy()
         return vectors[np.argsort(order)]
 
 
-def lineup(asked: Asked) -> Lineup:
-    tiny = asked.scale == "tiny"
+def lineup(options: Options) -> Lineup:
+    tiny = options.scale == "tiny"
     sizes = TINY_SIZES if tiny else BERT_SIZES
     names = words(sizes["vocabulary"])
     generator = np.random.default_rng(0)
@@ -96,14 +98,14 @@ def lineup(asked: Asked) -> Lineup:
     texts = [" ".join(names[i] for i in generator.integers(len(SPECIAL), len(names), length)) for length in lengths]
 
     def model() -> EncoderOnly:
-        return EncoderOnly(bert.spec_of(**sizes), seed=1)
+        return EncoderOnly(bert.build_spec(**sizes), seed=1)
 
     def contender(kind: type[Embedding], name: str, side: Side, settings: Settings) -> Contender:
         return kind(name, side, settings, model=model, texts=texts, count=int(lengths.sum()))
 
     half = {"precision": "bf16"}
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
         compiled = Settings(attention="sdpa", compiled=not tiny, dynamic=True, **half)
@@ -113,11 +115,11 @@ def lineup(asked: Asked) -> Lineup:
             contender(Hugging, "transformers, bf16, compiled", "peer", compiled),
         ]
 
-    found = Lineup()
-    found.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
-    found.add(contender(Ours, "tercet, bf16", "ours", Settings(attention="own", **half)))
-    found.try_to("transformers", with_transformers)
-    return found
+    lineup = Lineup()
+    lineup.add(contender(Ours, "tercet", "ours", Settings(attention="own")))
+    lineup.add(contender(Ours, "tercet, bf16", "ours", Settings(attention="own", **half)))
+    lineup.try_to("transformers", transformers_contenders)
+    return lineup
 
 
 ENCODING = [Row(name="embed", title="Vectors of texts on a GPU: BERT base, 4 to 200 words", lineup=lineup)]

@@ -13,7 +13,7 @@ from typing import get_args
 import torch
 import torch.nn.functional as F
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows.gpu_training import bf16
 from torch import Tensor
 
@@ -66,10 +66,10 @@ class Likelihood(Contender):
         self._hidden = torch.randn(rows, width, generator=generator).to(self.device).requires_grad_()
         self._targets = torch.randint(vocabulary, (rows,), generator=generator).to(self.device)
         self._ready = self._loss
-        with Settings().in_force():
+        with Settings().apply():
             mean = self._learn()
         gradients = [x.grad[0] for x in (self._hidden, self._unembedding.weight) if x.grad is not None]
-        self._answered = torch.cat([mean[None], gradients[0] * rows, *gradients[1:]]).cpu()
+        self._output = torch.cat([mean[None], gradients[0] * rows, *gradients[1:]]).cpu()
         if self.settings.compiled:
             self._ready = torch.compile(self._loss, dynamic=self.settings.dynamic, mode=self.settings.mode)
 
@@ -88,7 +88,7 @@ class Likelihood(Contender):
         return n * self._shape.rows
 
     def answer(self) -> Tensor | None:
-        return self._answered
+        return self._output
 
     def close(self) -> None:
         del self._unembedding, self._hidden, self._targets, self._ready
@@ -103,22 +103,22 @@ def formula(hidden: Tensor, unembedding: Unembedding, targets: Tensor) -> Tensor
     return F.cross_entropy(F.linear(hidden, unembedding.weight), targets)
 
 
-def lineup(name: str, asked: Asked) -> Lineup:
-    shape = TINY if asked.scale == "tiny" else SHAPES[name]
-    compiled = bf16(asked, attention="", fused=None)
+def lineup(name: str, options: Options) -> Lineup:
+    shape = TINY if options.scale == "tiny" else SHAPES[name]
+    compiled = bf16(options, attention="", fused=None)
     plain = replace(compiled, compiled=False)
-    found = Lineup()
-    found.add(
+    lineup = Lineup()
+    lineup.add(
         Likelihood("tercet", "ours", compiled, shape=shape, loss=ours),
         Likelihood("torch.nn", "readme", plain, shape=shape, loss=formula),
         Likelihood("torch.nn, compiled", "peer", compiled, shape=shape, loss=formula),
     )
     for form in FORMS:
         if form == "library" and not hasattr(F, "linear_cross_entropy"):
-            found.leave_out("tercet, library", "PyTorch has no linear_cross_entropy")
+            lineup.leave_out("tercet, library", "PyTorch has no linear_cross_entropy")
         else:
-            found.add(Likelihood(f"tercet, {form}", "ours", compiled, shape=shape, loss=ours, form=form))
-    return found
+            lineup.add(Likelihood(f"tercet, {form}", "ours", compiled, shape=shape, loss=ours, form=form))
+    return lineup
 
 
 LOSSES = [

@@ -12,9 +12,9 @@ from math import ceil
 from typing import Any
 
 from benchmarks.speed.contender import Contender, Settings, Side
-from benchmarks.speed.ours import chosen, compile_as_tercet
+from benchmarks.speed.ours import auto_settings, compile_as_tercet
 from benchmarks.speed.peers.pytorch import PyTorchGPT, PyTorchTranslator
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.rows import bert, gpt, translation
 from benchmarks.speed.training import Loss, Training
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ BASE = {"d_model": 512, "n_layers": 6, "n_heads": 8, "d_ff": 2048}
 BATCH_TOKENS = 16384
 
 
-def bf16(asked: Asked, **more: Any) -> Settings:
+def bf16(options: Options, **fields: Any) -> Settings:
     """Return the settings of other libraries on a GPU: fused kernels, TF32 for fp32; compiled except in tests."""
     return Settings(
         **{
@@ -48,13 +48,13 @@ def bf16(asked: Asked, **more: Any) -> Settings:
             "fused": True,
             "dynamic": False,
         }
-        | more
-        | ({"compiled": False} if asked.scale == "tiny" else {})
+        | fields
+        | ({"compiled": False} if options.scale == "tiny" else {})
     )
 
 
 def ours(
-    asked: Asked,
+    options: Options,
     build: Callable[[], nn.Module],
     loss: Loss,
     batches: Sequence[Any],
@@ -62,23 +62,23 @@ def ours(
     answer: Callable[[Any], Tensor],
     flops: float,
     *,
-    more: str = "",
+    suffix: str = "",
     static: bool = True,
     graphs: bool = False,
 ) -> list[Training]:
     """Return Tercet's contenders on a GPU: compiled, then eager; in tests only the latter.
 
     Args:
-        more: Suffix of their names in the row.
+        suffix: Suffix of their names in the row.
         static: If True, all batches have one shape.
         graphs: If True, add a contender that is compiled and replayed as CUDA graphs.
     """
-    plain = replace(chosen("auto")[0], keeps_memory=False)  # keeping memory applies to a CPU
+    plain = replace(auto_settings("auto")[0], keeps_memory=False)  # keeping memory applies to a CPU
     compiled = replace(plain, compiled=True, dynamic=False if static else None)
     ways = {
-        f"tercet, compiled{more}": compiled,
-        **({f"tercet, CUDA graphs{more}": replace(compiled, mode="reduce-overhead")} if graphs else {}),
-        f"tercet{more}": plain,
+        f"tercet, compiled{suffix}": compiled,
+        **({f"tercet, CUDA graphs{suffix}": replace(compiled, mode="reduce-overhead")} if graphs else {}),
+        f"tercet{suffix}": plain,
     }
     return [
         Training(
@@ -87,56 +87,56 @@ def ours(
             clip=clip_gradients, flops=flops,
         )
         for name, settings in ways.items()
-        if asked.scale != "tiny" or not settings.compiled
+        if options.scale != "tiny" or not settings.compiled
     ]  # fmt: skip
 
 
-def gpt_lineup(name: str, asked: Asked) -> Lineup:
-    shape = gpt.TINY if asked.scale == "tiny" else SHAPES[name]
-    larger = replace(shape, rows=LARGER[name] if asked.scale != "tiny" else 3)
+def gpt_lineup(name: str, options: Options) -> Lineup:
+    shape = gpt.TINY if options.scale == "tiny" else SHAPES[name]
+    larger = replace(shape, rows=LARGER[name] if options.scale != "tiny" else 3)
 
     def model() -> DecoderOnly:
         return DecoderOnly(shape.spec(), seed=1)
 
-    def batches_of(sized: gpt.Shape) -> tuple[list[CausalBatch], int]:
-        made = [asked.moved(batch) for batch in sized.batches(2)]
-        return made, sum(batch.inputs.numel() for batch in made)
+    def make_batches(sized_shape: gpt.Shape) -> tuple[list[CausalBatch], int]:
+        batches = [options.to_device(batch) for batch in sized_shape.batches(2)]
+        return batches, sum(batch.inputs.numel() for batch in batches)
 
-    def mine(sized: gpt.Shape, more: str = "") -> list[Training]:
-        batches, tokens = batches_of(sized)
-        loss, answer = lambda of, batch: causal_loss(of, batch).mean, partial(gpt.logits_of, batches[0])
-        return ours(asked, model, loss, batches, tokens, answer, shape.flops(), more=more, graphs=not more)
+    def mine(sized_shape: gpt.Shape, suffix: str = "") -> list[Training]:
+        batches, tokens = make_batches(sized_shape)
+        loss, answer = lambda of, batch: causal_loss(of, batch).mean, partial(gpt.read_logits, batches[0])
+        return ours(options, model, loss, batches, tokens, answer, shape.flops(), suffix=suffix, graphs=not suffix)
 
-    def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized: gpt.Shape = shape) -> Training:
-        batches, tokens = batches_of(sized)
+    def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, sized_shape: gpt.Shape = shape) -> Training:
+        batches, tokens = make_batches(sized_shape)
         # The answers of a larger batch are for other tokens.
-        answer = partial(gpt.logits_of, batches[0]) if sized is shape else None
+        answer = partial(gpt.read_logits, batches[0]) if sized_shape is shape else None
         return Training(
             name, side, way, build=build, loss=loss, batches=batches, tokens=tokens, answer=answer, flops=shape.flops()
         )
 
-    found, rows = Lineup(), f", {larger.rows} rows"
+    lineup, rows = Lineup(), f", {larger.rows} rows"
     *compiled, plain = mine(shape)
-    found.add((compiled or [plain])[0])
-    if asked.nanogpt is None:
-        found.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
-        found.add(*compiled[1:], mine(larger, rows)[0])
+    lineup.add((compiled or [plain])[0])
+    if options.nanogpt is None:
+        lineup.leave_out("nanoGPT", "give --nanogpt the folder of a checkout")
+        lineup.add(*compiled[1:], mine(larger, rows)[0])
     else:
-        build = partial(gpt.nanogpt_as, asked.nanogpt, model, bf16(asked))
-        found.add(theirs("nanoGPT", "readme", bf16(asked), build, gpt.nanogpt_loss))
-        found.add(*compiled[1:], mine(larger, rows)[0])
-        found.add(theirs(f"nanoGPT{rows}", "peer", bf16(asked), build, gpt.nanogpt_loss, larger))
-        tuned = bf16(asked, mode="max-autotune")
-        found.add(theirs("nanoGPT, max-autotune", "peer", tuned, build, gpt.nanogpt_loss))
+        build = partial(gpt.nanogpt_as, options.nanogpt, model, bf16(options))
+        lineup.add(theirs("nanoGPT", "readme", bf16(options), build, gpt.nanogpt_loss))
+        lineup.add(*compiled[1:], mine(larger, rows)[0])
+        lineup.add(theirs(f"nanoGPT{rows}", "peer", bf16(options), build, gpt.nanogpt_loss, larger))
+        tuned = bf16(options, mode="max-autotune")
+        lineup.add(theirs("nanoGPT, max-autotune", "peer", tuned, build, gpt.nanogpt_loss))
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
-        side: Side = "readme" if asked.nanogpt is None else "peer"
-        build = partial(gpt.hugging_as, model, bf16(asked))
-        return [theirs("transformers", side, bf16(asked), build, gpt.output_loss)]
+        side: Side = "readme" if options.nanogpt is None else "peer"
+        build = partial(gpt.hugging_as, model, bf16(options))
+        return [theirs("transformers", side, bf16(options), build, gpt.output_loss)]
 
-    def with_liger() -> list[Contender]:
+    def liger_contenders() -> list[Contender]:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # pyright: ignore
 
         fused = LigerFusedLinearCrossEntropyLoss()
@@ -145,26 +145,26 @@ def gpt_lineup(name: str, asked: Asked) -> Lineup:
             hidden = of.transformer(input_ids=batch.inputs, use_cache=False).last_hidden_state
             return fused(of.lm_head.weight, hidden.flatten(0, 1), batch.targets.flatten())
 
-        way = bf16(asked, more="Liger's fused loss")
+        way = bf16(options, note="Liger's fused loss")
         return [theirs("transformers, Liger", "peer", way, partial(gpt.hugging_as, model, way), loss)]
 
-    found.try_to("transformers", with_transformers)
-    found.try_to("Liger", with_liger)
-    found.add(theirs("torch.nn", "peer", bf16(asked), lambda: PyTorchGPT(model()), gpt.logits_loss))
-    found.add(*([plain] if compiled else []))
-    return found
+    lineup.try_to("transformers", transformers_contenders)
+    lineup.try_to("Liger", liger_contenders)
+    lineup.add(theirs("torch.nn", "peer", bf16(options), lambda: PyTorchGPT(model()), gpt.logits_loss))
+    lineup.add(*([plain] if compiled else []))
+    return lineup
 
 
-def bert_lineup(asked: Asked) -> Lineup:
-    tiny = asked.scale == "tiny"
+def bert_lineup(options: Options) -> Lineup:
+    tiny = options.scale == "tiny"
     sizes = {"layers": 2, "width": 24, "heads": 2, "length": 7, "vocabulary": 23} if tiny else BERT_SIZES
     rows, (layers, width, length, vocabulary) = (
         3 if tiny else BERT_ROWS,
         (sizes[name] for name in ("layers", "width", "length", "vocabulary")),
     )
-    spec = bert.spec_of(**sizes)
-    made = bert.batches_of(2, rows, length, vocabulary)
-    batches = [(asked.moved(batch), labels.to(asked.place)) for batch, labels in made]
+    spec = bert.build_spec(**sizes)
+    cpu_batches = bert.random_batches(2, rows, length, vocabulary)
+    batches = [(options.to_device(batch), labels.to(options.place)) for batch, labels in cpu_batches]
     tokens, share = len(batches) * rows * length, ceil(bert.RATE * length) / length
     flops = 6.0 * (layers * 12 * width**2 + share * (width * vocabulary + width**2)) + 12.0 * layers * length * width
 
@@ -172,20 +172,20 @@ def bert_lineup(asked: Asked) -> Lineup:
         return EncoderOnly(spec, seed=1)
 
     def logits(of: Any) -> Tensor:
-        found = of(batches[0][0].inputs[: gpt.CHECKED])
-        return found if isinstance(found, Tensor) else found.logits
+        output = of(batches[0][0].inputs[: gpt.N_CHECKED])
+        return output if isinstance(output, Tensor) else output.logits
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
-        plain = bf16(asked, compiled=False)
+        plain = bf16(options, compiled=False)
         return [
             Training(
                 name,
                 side,
                 way,
                 build=partial(bert.hugging_as, model, way),
-                loss=bert.labelled_loss,
+                loss=bert.labeled_loss,
                 batches=batches,
                 tokens=tokens,
                 answer=logits,
@@ -193,29 +193,31 @@ def bert_lineup(asked: Asked) -> Lineup:
             )
             for name, side, way in (
                 ("transformers", "readme", plain),
-                ("transformers, compiled", "peer", bf16(asked)),
+                ("transformers, compiled", "peer", bf16(options)),
             )
         ]
 
-    found = Lineup()
-    first, *others = ours(asked, model, lambda of, one: masked_loss(of, one[0]).mean, batches, tokens, logits, flops)
-    found.add(first)
-    found.try_to("transformers", with_transformers)
-    found.add(*others)
-    return found
+    lineup = Lineup()
+    first, *rest = ours(
+        options, model, lambda of, batch: masked_loss(of, batch[0]).mean, batches, tokens, logits, flops
+    )
+    lineup.add(first)
+    lineup.try_to("transformers", transformers_contenders)
+    lineup.add(*rest)
+    return lineup
 
 
-def translation_lineup(asked: Asked) -> Lineup:
-    found = Lineup()
+def translation_lineup(options: Options) -> Lineup:
+    lineup = Lineup()
     try:
-        tiny = asked.scale == "tiny"
-        spec, made = translation.data(tiny, asked.folder, sizes=BASE, batch_tokens=BATCH_TOKENS)
+        tiny = options.scale == "tiny"
+        spec, cpu_batches = translation.data(tiny, options.folder, sizes=BASE, batch_tokens=BATCH_TOKENS)
     except UserError as error:
-        found.leave_out("all", str(error))
-        return found
-    tokens = sum(sum(map(sum, translation.real(batch))) for batch in made)
-    flops = sum(translation.flops_of(batch, spec.encoder, spec.vocab_size) for batch in made) / tokens
-    batches = [asked.moved(batch) for batch in made]
+        lineup.leave_out("all", str(error))
+        return lineup
+    tokens = sum(sum(map(sum, translation.real(batch))) for batch in cpu_batches)
+    flops = sum(translation.batch_flops(batch, spec.encoder, spec.vocab_size) for batch in cpu_batches) / tokens
+    batches = [options.to_device(batch) for batch in cpu_batches]
 
     def model() -> EncoderDecoder:
         return EncoderDecoder(spec, seed=1)
@@ -224,7 +226,7 @@ def translation_lineup(asked: Asked) -> Lineup:
         """Return the logits of targets without padding."""
         return scores(of, batches[0])[batches[0].targets != translation.IGNORE_INDEX]
 
-    def of_ours(of: Any, batch: Any) -> Tensor:
+    def our_logits(of: Any, batch: Any) -> Tensor:
         return of(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)
 
     def theirs(name: str, side: Side, way: Settings, build: Any, loss: Any, scores: Any) -> Training:
@@ -233,9 +235,9 @@ def translation_lineup(asked: Asked) -> Lineup:
             flops=flops,
         )  # fmt: skip
 
-    plain, compiled = bf16(asked, compiled=False), bf16(asked, dynamic=True)
+    plain, compiled = bf16(options, compiled=False), bf16(options, dynamic=True)
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
         build = partial(translation.hugging_as, model, plain)
@@ -245,22 +247,22 @@ def translation_lineup(asked: Asked) -> Lineup:
             theirs("transformers, compiled", "peer", compiled, *how),
         ]
 
-    first, *others = ours(
-        asked, model, translation.our_loss, batches, tokens, partial(logits, of_ours), flops, static=False
+    first, *rest = ours(
+        options, model, translation.our_loss, batches, tokens, partial(logits, our_logits), flops, static=False
     )  # fmt: skip
-    found.add(first)
-    found.try_to("transformers", with_transformers)
+    lineup.add(first)
+    lineup.try_to("transformers", transformers_contenders)
     how = lambda: PyTorchTranslator(model(), pad=translation.PAD), translation.torch_loss, translation.torch_logits
-    found.add(theirs("torch.nn", "peer", plain, *how), theirs("torch.nn, compiled", "peer", compiled, *how))
-    found.add(*others)
-    return found
+    lineup.add(theirs("torch.nn", "peer", plain, *how), theirs("torch.nn, compiled", "peer", compiled, *how))
+    lineup.add(*rest)
+    return lineup
 
 
 TRAINING = [
     *(
         Row(
             name=name,
-            title=f"GPT training on a GPU, whole step: {shape.told()}",
+            title=f"GPT training on a GPU, whole step: {shape.describe()}",
             lineup=partial(gpt_lineup, name),
             weight=4.0 if name == "gpt-124m" else 2.0,
         )

@@ -17,7 +17,7 @@ import torch
 from benchmarks.speed.contender import Contender, Settings, Side
 from benchmarks.speed.peers.ctranslate2 import CTranslate2Process
 from benchmarks.speed.peers.hugging import hugging
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.words import trained_model, words
 from torch import Tensor
 
@@ -127,28 +127,28 @@ class CTranslate2(Contender):
         prompts: list[list[int]],
         new: int,
         folder: Path,
-        **more: Any,
+        **kwargs: Any,
     ):
-        super().__init__(*args, **more)
+        super().__init__(*args, **kwargs)
         self._build, self._ids, self._new, self._folder = build, prompts, new, folder
 
     def setup(self) -> None:
-        there = self._folder / "ctranslate2"
+        model_folder = self._folder / "ctranslate2"
         model = self._build()
         names = words(model.spec.vocab_size)
         self._prompts = [[names[number] for number in row] for row in self._ids]
-        if not (there / "model.bin").is_file():
-            there.mkdir(parents=True, exist_ok=True)
-            ctranslate2_writer(trained_model(model.eval(), self._folder / "ours"))(there)
-        self.model = CTranslate2Process("Generator", there, self.settings.precision)
+        if not (model_folder / "model.bin").is_file():
+            model_folder.mkdir(parents=True, exist_ok=True)
+            ctranslate2_writer(trained_model(model.eval(), self._folder / "ours"))(model_folder)
+        self.model = CTranslate2Process("Generator", model_folder, self.settings.precision)
 
     def run(self, n: int) -> float:
-        return sum(self.model.ask(_written, self._prompts, self._new) for _ in range(n))
+        return sum(self.model.call(_generate, self._prompts, self._new) for _ in range(n))
 
     def answer(self) -> Tensor | None:
         if self.settings.precision != "fp32":
             return None
-        return torch.from_numpy(self.model.ask(_logits, self._prompts))
+        return torch.from_numpy(self.model.call(_logits, self._prompts))
 
     def peak_memory(self) -> int:
         return self.model.peak_memory()
@@ -157,23 +157,25 @@ class CTranslate2(Contender):
         self.model.close()
 
 
-def _written(model: Any, prompts: list[list[str]], new: int) -> int:
-    found = model.generate_batch(
+def _generate(model: Any, prompts: list[list[str]], new: int) -> int:
+    results = model.generate_batch(
         prompts, beam_size=1, sampling_topk=1, min_length=new, max_length=new, include_prompt_in_result=False,
         max_batch_size=len(prompts),
     )  # fmt: skip
-    return sum(len(one.sequences_ids[0]) for one in found)
+    return sum(len(result.sequences_ids[0]) for result in results)
 
 
 def _logits(model: Any, prompts: list[list[str]]) -> np.ndarray:
     return np.array(model.forward_batch(prompts))
 
 
-def lineup(batch: int, asked: Asked) -> Lineup:
-    sizes = SIZES[asked.scale]
+def lineup(batch: int, options: Options) -> Lineup:
+    sizes = SIZES[options.scale]
     layers, width, vocabulary, prompt, new = (sizes[k] for k in ("layers", "width", "vocabulary", "prompt", "new"))
     stack = StackSpec(d_model=width, n_layers=layers, n_heads=sizes["heads"])
-    spec = DecoderOnlySpec(vocab_size=vocabulary, max_len=max(1024 if asked.scale == "full" else 256, 16), stack=stack)
+    spec = DecoderOnlySpec(
+        vocab_size=vocabulary, max_len=max(1024 if options.scale == "full" else 256, 16), stack=stack
+    )
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(3, vocabulary, (batch, prompt), generator=generator).tolist()
 
@@ -184,49 +186,49 @@ def lineup(batch: int, asked: Asked) -> Lineup:
         matrices = WIDTHS[settings.precision] * (12 * layers * width**2 + width * vocabulary)
         return matrices / batch + 4 * 2 * layers * width * (prompt + new / 2)
 
-    def contender(kind: Any, name: str, side: Side, settings: Settings, **more: Any) -> Contender:
+    def contender(kind: Any, name: str, side: Side, settings: Settings, **kwargs: Any) -> Contender:
         return kind(
-            name, side, settings, build=model, prompts=prompts, new=new, bytes=read(settings), **more
+            name, side, settings, build=model, prompts=prompts, new=new, bytes=read(settings), **kwargs
         )  # fmt: skip
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
         ways = [Settings(attention="eager"), Settings(attention="sdpa", matmul="medium")]
-        if asked.bf16:
+        if options.bf16:
             ways.append(Settings(attention="sdpa", precision="bf16"))
         return [
             contender(Hugging, "transformers", "readme", Settings(attention="sdpa")),
-            *(contender(Hugging, named(way), "peer", way) for way in ways if asked.scale != "quick"),
+            *(contender(Hugging, contender_name(way), "peer", way) for way in ways if options.scale != "quick"),
         ]
 
-    def with_ctranslate2() -> list[Contender]:
+    def ctranslate2_contenders() -> list[Contender]:
         import ctranslate2  # noqa: F401
 
-        folder = asked.folder / f"greedy-{asked.scale}"
+        folder = options.folder / f"greedy-{options.scale}"
         return [
             contender(CTranslate2, f"CTranslate2, {precision}", "peer", Settings(precision=precision), folder=folder)
             for precision in ("fp32", "int8")
         ]
 
-    found = Lineup()
-    found.add(contender(Ours, "tercet", "ours", Settings(attention="own", keeps_memory=True)))
+    lineup = Lineup()
+    lineup.add(contender(Ours, "tercet", "ours", Settings(attention="own", keeps_memory=True)))
     for narrow in ("bf16", "int8"):
-        found.add(
+        lineup.add(
             contender(Ours, f"tercet, {narrow}", "ours", Settings(attention="own", keeps_memory=True, precision=narrow))
         )
-    found.try_to("transformers", with_transformers)
-    found.try_to("CTranslate2", with_ctranslate2)
-    if asked.scale != "full":
-        found.notes.append(
+    lineup.try_to("transformers", transformers_contenders)
+    lineup.try_to("CTranslate2", ctranslate2_contenders)
+    if options.scale != "full":
+        lineup.notes.append(
             f"smaller here: {layers} layers of {width}, V {vocabulary}, prompt {prompt}, {new} new tokens"
         )
-    if not asked.bf16:
-        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
-    return found
+    if not options.bf16:
+        lineup.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return lineup
 
 
-def named(way: Settings) -> str:
+def contender_name(way: Settings) -> str:
     return ", ".join(["transformers", way.attention, *(["oneDNN"] if way.matmul != "highest" else []),
                       *([way.precision] if way.precision != "fp32" else [])])  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.speed.contender import Contender, Function
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from torch.utils.data import DataLoader, Dataset
 
 from tercet.data.rows.token_rows import PackedRows
@@ -32,8 +32,8 @@ class Slices(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._ids[at : at + LENGTH], self._ids[at + 1 : at + LENGTH + 1]
 
 
-def lineup(asked: Asked) -> Lineup:
-    count = 20_000 if asked.scale == "tiny" else 1_000_000
+def lineup(options: Options) -> Lineup:
+    count = 20_000 if options.scale == "tiny" else 1_000_000
     ids = np.random.default_rng(0).integers(0, 65, count).astype(np.uint16)
     packed = PackedRows(ids, np.zeros(1, np.int64), length=LENGTH)
 
@@ -44,15 +44,15 @@ def lineup(asked: Asked) -> Lineup:
         return n * BATCHES * ROWS * LENGTH
 
     def theirs(n: int) -> float:
-        done = 0
-        while done < n * BATCHES:
+        n_batches = 0
+        while n_batches < n * BATCHES:
             for _ in DataLoader(Slices(ids), batch_size=ROWS, shuffle=True, drop_last=True):
-                done += 1
-                if done == n * BATCHES:
+                n_batches += 1
+                if n_batches == n * BATCHES:
                     break
         return n * BATCHES * ROWS * LENGTH
 
-    def by_lot(n: int) -> float:
+    def random_slices(n: int) -> float:
         for _ in range(n * BATCHES):
             places = torch.randint(len(ids) - LENGTH, (ROWS,)).tolist()
             inputs: Any = torch.stack([torch.from_numpy(ids[at : at + LENGTH].astype(np.int64)) for at in places])
@@ -60,14 +60,14 @@ def lineup(asked: Asked) -> Lineup:
             assert inputs.shape == (ROWS, LENGTH)
         return n * BATCHES * ROWS * LENGTH
 
-    found = Lineup()
+    lineup = Lineup()
     contenders: list[Contender] = [
         Function("tercet", "ours", ours),
         Function("torch DataLoader", "readme", theirs),
-        Function("slices by lot (numpy)", "peer", by_lot),
+        Function("slices by lot (numpy)", "peer", random_slices),
     ]
-    found.add(*contenders)
-    return found
+    lineup.add(*contenders)
+    return lineup
 
 
 LOADING = Row(name="loading", title="Data loading: batches of 12 rows of 64 tokens", lineup=lineup)

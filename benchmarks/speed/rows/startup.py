@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from benchmarks.speed.contender import Contender, Function
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from benchmarks.speed.words import trained_model
 
 from tercet.checkpoint import convert
@@ -23,10 +23,10 @@ print(tokenizer.decode(model.generate(**ids, do_sample=False, max_new_tokens=1)[
 
 
 def start(command: Sequence[str]) -> None:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-    if done.returncode:
-        told = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        raise RuntimeError(f"{' '.join(command)[:60]} ended with {done.returncode}: {told}")
+    process = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        raise RuntimeError(f"{' '.join(command)[:60]} ended with {process.returncode}: {last_line}")
 
 
 def starting(name: str, side: str, command: Sequence[str], setup: Callable[[], None] | None = None) -> Contender:
@@ -38,42 +38,42 @@ def starting(name: str, side: str, command: Sequence[str], setup: Callable[[], N
     return Function(name, side, work, setup=setup)  # pyright: ignore[reportArgumentType]
 
 
-def help(asked: Asked) -> Lineup:
-    found = Lineup()
-    found.add(starting("tercet --help", "ours", ["-m", "tercet", "--help"]))
-    found.add(starting("python only", "limit", ["-c", "pass"]))
-    if find_spec("transformers") and asked.scale != "tiny":
-        found.add(starting("transformers --help", "readme", ["-m", "transformers.cli.transformers", "--help"]))
-    return found
+def help(options: Options) -> Lineup:
+    lineup = Lineup()
+    lineup.add(starting("tercet --help", "ours", ["-m", "tercet", "--help"]))
+    lineup.add(starting("python only", "limit", ["-c", "pass"]))
+    if find_spec("transformers") and options.scale != "tiny":
+        lineup.add(starting("transformers --help", "readme", ["-m", "transformers.cli.transformers", "--help"]))
+    return lineup
 
 
-def imports(asked: Asked) -> Lineup:
-    found = Lineup()
-    found.add(
+def imports(options: Options) -> Lineup:
+    lineup = Lineup()
+    lineup.add(
         starting("import tercet, a model", "ours", ["-c", "import tercet; from tercet.models import DecoderOnly"])
     )
-    found.add(starting("import torch", "limit", ["-c", "import torch"]))
-    if find_spec("transformers") and asked.scale != "tiny":
-        found.add(
+    lineup.add(starting("import torch", "limit", ["-c", "import torch"]))
+    if find_spec("transformers") and options.scale != "tiny":
+        lineup.add(
             starting("import transformers, a model", "readme", ["-c", "from transformers import GPT2LMHeadModel"])
         )
-    return found
+    return lineup
 
 
-def first_token(asked: Asked) -> Lineup:
-    layers, width = (2, 24) if asked.scale == "tiny" else (6, 384)
+def first_token(options: Options) -> Lineup:
+    layers, width = (2, 24) if options.scale == "tiny" else (6, 384)
     spec = DecoderOnlySpec(
         vocab_size=1000, max_len=64, stack=StackSpec(n_layers=layers, d_model=width, n_heads=width // 12)
     )
-    ours, theirs = asked.folder / "start-ours", asked.folder / "start-theirs"
+    ours, theirs = options.folder / "start-ours", options.folder / "start-theirs"
 
     def write() -> None:
         if not theirs.exists():
             trained_model(DecoderOnly(spec, seed=1), ours)
             convert(ours, theirs, "hf")
 
-    found = Lineup()
-    ask = [
+    lineup = Lineup()
+    command = [
         "-m",
         "tercet",
         "generate",
@@ -85,12 +85,12 @@ def first_token(asked: Asked) -> Lineup:
         "--temperature",
         "0",
     ]
-    found.add(starting("tercet generate", "ours", ask, write))
+    lineup.add(starting("tercet generate", "ours", command, write))
     if find_spec("transformers"):
-        found.add(starting("transformers, from_pretrained", "readme", ["-c", THEIRS, str(theirs)], write))
+        lineup.add(starting("transformers, from_pretrained", "readme", ["-c", THEIRS, str(theirs)], write))
     else:
-        found.leave_out("transformers", "the package transformers is not installed")
-    return found
+        lineup.leave_out("transformers", "the package transformers is not installed")
+    return lineup
 
 
 START_UP = [

@@ -9,22 +9,22 @@ import numpy as np
 import tokenizers
 import torch
 from benchmarks.speed.contender import Contender, Function
-from benchmarks.speed.row import Asked, Lineup, Row
+from benchmarks.speed.row import Lineup, Options, Row
 from torch import Tensor
 
 from tercet.tokens import BPE, Tokenizer
 
 
-def text_of(asked: Asked) -> tuple[str, str]:
+def read_text(options: Options) -> tuple[str, str]:
     """Return Shakespeare if TERCET_DATA contains it, otherwise random words; and the name of the text."""
     path = Path(os.environ.get("TERCET_DATA", ""), "shakespeare", "input.txt")
-    if asked.scale != "tiny" and path.is_file():
+    if options.scale != "tiny" and path.is_file():
         return path.read_text(), "Shakespeare"
     generator = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlu"))
-    count = 300 if asked.scale == "tiny" else 200_000
-    made = ["".join(generator.choice(letters, size)) for size in generator.integers(1, 9, 3000)]
-    lines = [" ".join(made[i] for i in generator.integers(0, len(made), 8)) for _ in range(count // 8)]
+    count = 300 if options.scale == "tiny" else 200_000
+    words = ["".join(generator.choice(letters, size)) for size in generator.integers(1, 9, 3000)]
+    lines = [" ".join(words[i] for i in generator.integers(0, len(words), 8)) for _ in range(count // 8)]
     return "\n".join(lines), "words by lot"
 
 
@@ -32,10 +32,10 @@ def flat(ids: Any) -> Tensor:
     return torch.from_numpy(np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]))
 
 
-def lineup(asked: Asked) -> Lineup:
-    text, name = text_of(asked)
+def lineup(options: Options) -> Lineup:
+    text, name = read_text(options)
     parts = [part for part in text.split("\n\n") if part] if "\n\n" in text else text.splitlines()
-    ours = Tokenizer.train(BPE(vocab_size=300 if asked.scale == "tiny" else 4096), [text[:400_000]])
+    ours = Tokenizer.train(BPE(vocab_size=300 if options.scale == "tiny" else 4096), [text[:400_000]])
     library = tokenizers.Tokenizer.from_str(ours.to_json())
     expected = flat(ours.encode_batch(parts))
     count = len(expected)
@@ -48,25 +48,25 @@ def lineup(asked: Asked) -> Lineup:
 
         return Function(name, side, work, answer=lambda: flat(encode(parts)))
 
-    def alone(texts: list[str]) -> Any:
+    def encode_singly(texts: list[str]) -> Any:
         return [ours.encode(text) for text in texts]
 
     def theirs(texts: list[str]) -> Any:
-        return [one.ids for one in library.encode_batch(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in library.encode_batch(texts, add_special_tokens=False)]
 
     def fast(texts: list[str]) -> Any:
-        return [one.ids for one in library.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    found = Lineup()
-    found.add(
+    lineup = Lineup()
+    lineup.add(
         contender("tercet", "ours", ours.encode_batch),
-        contender("tercet, text by text", "ours", alone),
+        contender("tercet, text by text", "ours", encode_singly),
         contender("tokenizers", "readme", theirs),
         contender("tokenizers, fast", "peer", fast),
     )
 
-    def with_tiktoken() -> list[Contender]:
-        encoding, first = in_tiktoken(ours)
+    def tiktoken_contenders() -> list[Contender]:
+        encoding, first = tiktoken_encoding(ours)
 
         def encode(texts: list[str]) -> Any:
             return [[number + first for number in row] for row in encoding.encode_ordinary_batch(texts)]
@@ -74,14 +74,14 @@ def lineup(asked: Asked) -> Lineup:
         return [contender("tiktoken", "peer", encode)]
 
     try:
-        found.try_to("tiktoken", with_tiktoken)
+        lineup.try_to("tiktoken", tiktoken_contenders)
     except ValueError as error:
-        found.leave_out("tiktoken", str(error))
-    found.notes.append(f"{len(text):,} characters of {name} in {len(parts):,} texts, {count:,} tokens")
-    return found
+        lineup.leave_out("tiktoken", str(error))
+    lineup.notes.append(f"{len(text):,} characters of {name} in {len(parts):,} texts, {count:,} tokens")
+    return lineup
 
 
-def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
+def tiktoken_encoding(ours: Tokenizer) -> tuple[Any, int]:
     """Return the same vocabulary in tiktoken, whose ids start at 0 with the bytes, and the offset of Tercet's ids.
 
     Raises:
@@ -90,11 +90,11 @@ def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
     import tiktoken
 
     model = json.loads(ours.to_json())["model"]
-    bytes_of = {character: byte for byte, character in enumerate(byte_characters())}
+    byte_values = {character: byte for byte, character in enumerate(byte_characters())}
     pieces = sorted(
-        (number, bytes(bytes_of[c] for c in piece))
+        (number, bytes(byte_values[c] for c in piece))
         for piece, number in model["vocab"].items()
-        if all(c in bytes_of for c in piece)
+        if all(c in byte_values for c in piece)
     )
     first = pieces[0][0]
     if [number for number, _ in pieces] != list(range(first, first + len(pieces))):
@@ -108,9 +108,9 @@ def in_tiktoken(ours: Tokenizer) -> tuple[Any, int]:
 
 def byte_characters() -> list[str]:
     """Return the character for each byte in a byte-level vocabulary: the byte's own if it is visible."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    replacements = iter(range(256, 512))
+    return [chr(byte) if byte in visible else chr(next(replacements)) for byte in range(256)]
 
 
 TOKENISING = Row(name="tokenising", title="Text to ids, byte-level BPE of 4096", lineup=lineup)

@@ -14,8 +14,8 @@ from benchmarks.speed.ours import ours_training
 from benchmarks.speed.peers import joeynmt
 from benchmarks.speed.peers.hugging import hugging
 from benchmarks.speed.peers.pytorch import PyTorchTranslator
-from benchmarks.speed.row import Asked, Lineup, Row
-from benchmarks.speed.training import Loss, Training, named, peer_settings
+from benchmarks.speed.row import Lineup, Options, Row
+from benchmarks.speed.training import Loss, Training, contender_name, peer_settings
 from torch import Tensor, nn
 
 from tercet.config import UserError
@@ -76,28 +76,28 @@ def real(batch: PairBatch) -> tuple[list[int], list[int]]:
     return (batch.source != PAD).sum(1).tolist(), (batch.targets != IGNORE_INDEX).sum(1).tolist()
 
 
-def flops_of(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
+def batch_flops(batch: PairBatch, stack: StackSpec, vocabulary: int) -> float:
     """Return the FLOPs of a batch without padding, forward and backward."""
     layers, width, inner = stack.n_layers, stack.d_model, stack.inner_width
     total = 0.0
     for source, target in zip(*real(batch), strict=True):
         encoder = source * (4 * width**2 + 2 * width * inner) + 2 * source**2 * width
         decoder = target * (6 * width**2 + 2 * width * inner) + source * 2 * width**2  # the source's keys and values
-        attended = 2 * target * (target + source) * width
-        total += 6 * (layers * (encoder + decoder + attended) + target * width * vocabulary)
+        attention = 2 * target * (target + source) * width
+        total += 6 * (layers * (encoder + decoder + attention) + target * width * vocabulary)
     return total
 
 
-def lineup(asked: Asked) -> Lineup:
-    tiny, quick = asked.scale == "tiny", asked.scale == "quick"
-    found = Lineup()
+def lineup(options: Options) -> Lineup:
+    tiny, quick = options.scale == "tiny", options.scale == "quick"
+    lineup = Lineup()
     try:
-        spec, batches = data(tiny, asked.folder)
+        spec, batches = data(tiny, options.folder)
     except UserError as error:
-        found.leave_out("all", str(error))
-        return found
+        lineup.leave_out("all", str(error))
+        return lineup
     tokens = sum(sum(map(sum, real(batch))) for batch in batches)
-    flops = sum(flops_of(batch, spec.encoder, spec.vocab_size) for batch in batches) / tokens
+    flops = sum(batch_flops(batch, spec.encoder, spec.vocab_size) for batch in batches) / tokens
 
     def model() -> EncoderDecoder:
         return EncoderDecoder(spec, seed=1)
@@ -113,60 +113,67 @@ def lineup(asked: Asked) -> Lineup:
             answer=None if scores is None else logits(scores),
         )  # fmt: skip
 
-    def with_transformers() -> list[Contender]:
+    def transformers_contenders() -> list[Contender]:
         import transformers  # noqa: F401
 
-        side: Side = "readme" if asked.joeynmt is None else "peer"
+        side: Side = "readme" if options.joeynmt is None else "peer"
         # Shapes change from bucket to bucket: compiling for each of them would never pay off.
-        ways = peer_settings(bf16=asked.bf16, quick=quick, compiles=False)
+        ways = peer_settings(bf16=options.bf16, quick=quick, compiles=False)
         plain = Settings(attention="sdpa", fused=False)
         return [
             contender("transformers", side, plain, lambda: hugging(model(), "sdpa"), marian_loss, marian),
             *(
-                contender(named("transformers", way), "peer", way, partial(hugging_as, model, way), marian_loss, marian)
+                contender(
+                    contender_name("transformers", way),
+                    "peer",
+                    way,
+                    partial(hugging_as, model, way),
+                    marian_loss,
+                    marian,
+                )
                 for way in ways
             ),
         ]
 
-    found.add(
+    lineup.add(
         *ours_training(
             model, our_loss, batches, tokens,
             logits(lambda of, batch: of(batch.source, batch.inputs, source_token_mask=batch.source_token_mask)),
             flops, compiled=False,
         )
     )  # fmt: skip
-    if asked.joeynmt is None:
-        found.leave_out("JoeyNMT", joeynmt.MISSING)
+    if options.joeynmt is None:
+        lineup.leave_out("JoeyNMT", joeynmt.MISSING)
     else:
-        folder = asked.joeynmt
+        folder = options.joeynmt
 
         def build() -> nn.Module:
             return joeynmt.joeynmt(folder, model(), SMOOTHING)
 
-        found.add(
+        lineup.add(
             *(
-                contender(named("JoeyNMT", way), side, way, build, _joey_loss, None)
+                contender(contender_name("JoeyNMT", way), side, way, build, _joey_loss, None)
                 for side, way in (
                     ("readme", Settings(fused=False)),
                     ("peer", Settings(fused=True, matmul="medium")),
                 )
             )
         )  # fmt: skip
-    found.try_to("transformers", with_transformers)
+    lineup.try_to("transformers", transformers_contenders)
 
     def build_torch() -> nn.Module:
         return PyTorchTranslator(model(), pad=PAD)
 
-    own = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
-    found.add(
+    torch_settings = [Settings(attention="sdpa", fused=True), Settings(attention="sdpa", fused=True, matmul="medium")]
+    lineup.add(
         *(
-            contender(named("torch.nn", way), "peer", way, build_torch, torch_loss, torch_logits)
-            for way in ([] if quick else own)
+            contender(contender_name("torch.nn", way), "peer", way, build_torch, torch_loss, torch_logits)
+            for way in ([] if quick else torch_settings)
         )
     )  # fmt: skip
-    if not asked.bf16:
-        found.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
-    return found
+    if not options.bf16:
+        lineup.leave_out("bf16", "this CPU has no avx512_bf16 or AMX, so products in bf16 are emulated")
+    return lineup
 
 
 def hugging_as(model: Any, way: Settings) -> nn.Module:
@@ -185,7 +192,7 @@ def marian(model: Any, batch: PairBatch) -> Tensor:
 
 
 def marian_loss(model: Any, batch: PairBatch) -> Tensor:
-    return smoothed(marian(model, batch), batch)
+    return smoothed_loss(marian(model, batch), batch)
 
 
 def torch_logits(model: Any, batch: PairBatch) -> Tensor:
@@ -193,10 +200,10 @@ def torch_logits(model: Any, batch: PairBatch) -> Tensor:
 
 
 def torch_loss(model: Any, batch: PairBatch) -> Tensor:
-    return smoothed(torch_logits(model, batch), batch)
+    return smoothed_loss(torch_logits(model, batch), batch)
 
 
-def smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
+def smoothed_loss(logits: Tensor, batch: PairBatch) -> Tensor:
     return F.cross_entropy(
         logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE_INDEX, label_smoothing=SMOOTHING
     )

@@ -14,5 +14,5 @@ sys.path += [str(Path(__file__).parents[1] / "explorer")]
 def browser() -> Iterator[Any]:
     from browser import chromium  # skips where playwright is not installed
 
-    with chromium() as one:
-        yield one
+    with chromium() as running_browser:
+        yield running_browser

@@ -24,10 +24,10 @@ def line(step: int, *, loss: float | None = None, validate: bool = False) -> str
     return ",".join(cells.get(name, "") for name in COLUMNS) + "\r\n"
 
 
-def write_metrics(path: Path, steps: Iterable[int], *, every: int = 100) -> None:
+def write_metrics(path: Path, steps: Iterable[int], *, validation_interval: int = 100) -> None:
     head = "" if path.exists() else ",".join(COLUMNS) + "\r\n"
     with path.open("a", newline="") as file:
-        file.write(head + "".join(line(step, validate=step % every == 0) for step in steps))
+        file.write(head + "".join(line(step, validate=step % validation_interval == 0) for step in steps))
 
 
 def make_run(

@@ -46,13 +46,13 @@ def test_only_appended_lines_are_read(tail: MetricsFile) -> None:
 def test_a_truncated_file_is_read_again(tail: MetricsFile) -> None:
     write_metrics(tail.path, range(1, 101))
     tail.refresh()
-    kept = "".join(tail.path.read_text().splitlines(keepends=True)[:51])
-    tail.path.write_text(kept + line(51, loss=9.0), newline="")
+    prefix = "".join(tail.path.read_text().splitlines(keepends=True)[:51])
+    tail.path.write_text(prefix + line(51, loss=9.0), newline="")
     tail.refresh()
     assert len(tail) == 51
     assert tail.column("train/loss")[-1] == 9.0
     assert tail.generation == 2
-    tail.path.write_text(kept + line(51, loss=8.0) + line(52), newline="")  # the file is not shorter than before
+    tail.path.write_text(prefix + line(51, loss=8.0) + line(52), newline="")  # the file is not shorter than before
     tail.refresh()
     assert tail.column("train/loss")[-2] == 8.0
     assert tail.generation == 3
@@ -88,28 +88,28 @@ def test_invalid_lines_are_skipped_and_counted(tail: MetricsFile) -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(2, 50), st.booleans())
 def test_downsampling_keeps_minimum_and_maximum(values: list[float], buckets: int, log: bool) -> None:
     y, x = np.array(values), np.arange(1.0, len(values) + 1)
-    few = downsample(x, y, start=1.0, end=float(len(values)) + 0.5, buckets=buckets, log=log)
-    assert len(few.x) <= buckets + 2
-    assert (few.low.min(), few.high.max()) == (y.min(), y.max())
-    assert (np.diff(few.x) > 0).all()
-    assert (few.low <= few.mean + 1e-6).all()
-    assert (few.mean <= few.high + 1e-6).all()
+    downsampled = downsample(x, y, start=1.0, end=float(len(values)) + 0.5, buckets=buckets, log=log)
+    assert len(downsampled.x) <= buckets + 2
+    assert (downsampled.low.min(), downsampled.high.max()) == (y.min(), y.max())
+    assert (np.diff(downsampled.x) > 0).all()
+    assert (downsampled.low <= downsampled.mean + 1e-6).all()
+    assert (downsampled.mean <= downsampled.high + 1e-6).all()
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_buckets_are_equally_wide_on_the_axis(log: bool) -> None:
     x = np.arange(1.0, 1001.0)
-    few = downsample(x, x, start=1.0, end=1000.0, buckets=8, log=log)
+    downsampled = downsample(x, x, start=1.0, end=1000.0, buckets=8, log=log)
     edges = np.geomspace(1, 1000, 9) if log else np.linspace(1, 1000, 9)
     buckets = [x[(low <= x) & (x < high)] for low, high in pairwise(edges)]
     buckets[-1] = np.append(buckets[-1], 1000.0)  # the end of the axis belongs to the last bucket
-    assert few.low.tolist() == [bucket.min() for bucket in buckets]
-    assert few.high.tolist() == [bucket.max() for bucket in buckets]
+    assert downsampled.low.tolist() == [bucket.min() for bucket in buckets]
+    assert downsampled.high.tolist() == [bucket.max() for bucket in buckets]
 
 
 def test_values_that_are_not_finite_are_skipped() -> None:
-    few = downsample(np.arange(5.0), np.array([1, np.nan, np.inf, 2, 3]), start=0, end=4, buckets=10)
-    assert few.mean.tolist() == [1, 2, 3]
+    downsampled = downsample(np.arange(5.0), np.array([1, np.nan, np.inf, 2, 3]), start=0, end=4, buckets=10)
+    assert downsampled.mean.tolist() == [1, 2, 3]
 
 
 def test_a_run_is_running_finished_or_interrupted(tmp_path: Path) -> None:
@@ -144,7 +144,9 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
     assert [max(curve["high"]) for curve in loss] == [50, 50]  # the spike of one step
     assert all(len(curve["x"]) <= 52 for curve in curves["curves"])
     part = answers.answer("curves", {"x": "seconds", "start": 77.0, "end": 78.0, "buckets": 50})
-    assert [one["x"][1] for one in part["curves"] if one["metric"] == "lr"] == pytest.approx([77, 77])
+    assert [zoomed_curve["x"][1] for zoomed_curve in part["curves"] if zoomed_curve["metric"] == "lr"] == pytest.approx(
+        [77, 77]
+    )
     rows = {row["key"]: row for row in answers.answer("settings", {})["rows"]}
     assert rows["training.optimizer.lr"] == {
         "key": "training.optimizer.lr", "values": ["0.001", "0.002"], "differs": True,
@@ -154,7 +156,7 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "told"),
+    ("name", "body", "message"),
     [
         ("curve", {}, "no such query: 'curve'"),
         ("runs", [], "a query must be a JSON object"),
@@ -166,19 +168,19 @@ def test_answers_of_two_runs(tmp_path: Path) -> None:
         ("sample", {"run": 0, "step": "../../x"}, "step"),
     ],
 )
-def test_invalid_queries_are_rejected(name: str, body: object, told: str, tmp_path: Path) -> None:
+def test_invalid_queries_are_rejected(name: str, body: object, message: str, tmp_path: Path) -> None:
     answers = RunAnswers([make_run(tmp_path / "run", steps=10)])
-    with pytest.raises(UserError, match=told.replace("?", r"\?")):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
         answers.answer(name, body)
 
 
 def test_a_damaged_run_is_reported_next_to_others(tmp_path: Path) -> None:
-    good, bad = make_run(tmp_path / "good", steps=50), make_run(tmp_path / "bad", steps=50)
-    (bad / "run.json").write_text("{}")
-    shown = RunAnswers([good, bad]).answer("runs", {})["runs"]
-    assert [run["state"] for run in shown] == ["running", "unreadable"]
-    assert shown[0]["error"] is None
-    assert "run.json" in shown[1]["error"]
+    intact, damaged = make_run(tmp_path / "good", steps=50), make_run(tmp_path / "bad", steps=50)
+    (damaged / "run.json").write_text("{}")
+    answers = RunAnswers([intact, damaged]).answer("runs", {})["runs"]
+    assert [run["state"] for run in answers] == ["running", "unreadable"]
+    assert answers[0]["error"] is None
+    assert "run.json" in answers[1]["error"]
 
 
 def test_which_folders_can_be_watched(tmp_path: Path) -> None:
@@ -186,11 +188,11 @@ def test_which_folders_can_be_watched(tmp_path: Path) -> None:
     (run / "best").mkdir()
     assert find_run_folder(run / "best") == run
     check_runs([run])
-    for folders, told in (
+    for folders, message in (
         ([run, tmp_path / "." / "run"], "is given twice"),
         ([tmp_path], "contains no run"),
         ([tmp_path / "none"], "no such folder:"),
         ([run] * 17, "cannot show 17 runs; pass 1 to 16"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             check_runs(folders)

@@ -22,11 +22,11 @@ slow = pytest.mark.slow
 def client(tmp_path: Path) -> Iterator[TestClient]:
     with TestClient(
         application(RunAnswers([make_run(tmp_path / "run", steps=20)])), base_url="http://127.0.0.1:1"
-    ) as one:
-        yield one
+    ) as test_client:
+        yield test_client
 
 
-def test_the_page_and_its_files_are_served_and_nothing_else(client: TestClient) -> None:
+def test_only_the_page_and_its_files_are_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -84,16 +84,16 @@ def test_only_one_of_several_processes_serves_the_page(
         monkeypatch.delenv(name, raising=False)
     for name, place in places.items():
         monkeypatch.setenv(name, place)
-    started = list[list[str]]()
+    commands = list[list[str]]()
 
     def start(command: list[str], **options: Any) -> None:
-        started.append(command)
+        commands.append(command)
         raise OSError("not in a test")
 
     monkeypatch.setattr(subprocess, "Popen", start)
     with background_dashboard(tmp_path):
         pass
-    assert len(started) == pages
+    assert len(commands) == pages
 
 
 @slow
@@ -107,23 +107,23 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
     ]
     with served_application(application(RunAnswers(runs))) as address:
         for scheme, size in (("light", {"width": 1280, "height": 900}), ("dark", {"width": 360, "height": 740})):
-            with tab(browser, size, color_scheme=scheme, reduced_motion="reduce") as one:
-                page = one.page
+            with tab(browser, size, color_scheme=scheme, reduced_motion="reduce") as open_tab:
+                page = open_tab.page
                 page.goto(address)
                 page.locator(".sample pre").nth(1).wait_for()
                 assert page.locator(".card h2").all_text_contents() == ["<b>one", "two"]
                 assert page.locator(".state").all_text_contents() == ["running", "finished"]
                 assert page.locator(".sample pre").first.text_content() == f"after 20000: {HOSTILE}"
                 assert page.locator("tbody th").first.text_content() == "training.max_steps"
-                assert min(one.colours(".chart canvas")) > 3
+                assert min(open_tab.colours(".chart canvas")) > 3
                 assert page.evaluate(PALE) == []
                 assert page.evaluate(NAMELESS) == []
-                one.assert_accessible()
+                open_tab.assert_accessible()
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-                one.assert_well()
+                open_tab.assert_well()
                 if scheme == "dark":
                     continue
-                field = one.key("chart:Loss")
+                field = open_tab.key("chart:Loss")
                 field.focus()
                 page.keyboard.press("Home")
                 assert "one training: 2.157 (2.042 to 3)" in field.locator("output").text_content()
@@ -136,25 +136,25 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
                 page.keyboard.press("0")
                 page.locator("[data-key=all]:disabled").wait_for()
                 for key in ("x:tokens", "x:seconds", "log-x", "log-y"):
-                    one.key(key).click()
-                one.key("shown:1").click()
-                one.key("chart:Loss").focus()
+                    open_tab.key(key).click()
+                open_tab.key("shown:1").click()
+                open_tab.key("chart:Loss").focus()
                 page.keyboard.press("Home")
                 assert "two" not in field.locator("output").text_content()
                 write_metrics(runs[0] / "metrics.csv", range(20_001, 20_051))
                 page.get_by_text("20,050 of 20,100").wait_for()
-                one.assert_well()
+                open_tab.assert_well()
 
 
 @slow
 def test_two_runs_of_100_000_steps_are_fast(tmp_path: Path) -> None:
     """The test measures CPU time, which is independent of the load. See benchmarks/log/explorer.md."""
     answers = RunAnswers([make_run(tmp_path / name, steps=100_000) for name in ("one", "two")])
-    started = time.process_time()
+    start = time.process_time()
     answers.answer("runs", {})
     curves = answers.answer("curves", {"buckets": 900})["curves"]
-    assert time.process_time() - started < 1.5  # 0.8 s on two cores of an EPYC
+    assert time.process_time() - start < 1.5  # 0.8 s on two cores of an EPYC
     assert max(max(curve["high"]) for curve in curves if curve["metric"] == "train/loss") == 50
-    started = time.process_time()
+    start = time.process_time()
     answers.answer("curves", {"buckets": 900, "start": 1000.0, "end": 30_000.0})
-    assert time.process_time() - started < 0.2
+    assert time.process_time() - start < 0.2

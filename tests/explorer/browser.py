@@ -70,8 +70,8 @@ class Tab:
 
     def key(self, name: str, pane: int = 0) -> Any:
         """Return the element with this data-key, in the pane if the pane contains it."""
-        inside = self.page.locator(f'[data-pane="{pane}"] [data-key="{name}"]')
-        return inside if inside.count() > 0 else self.page.locator(f'[data-key="{name}"]').first
+        element_in_pane = self.page.locator(f'[data-pane="{pane}"] [data-key="{name}"]')
+        return element_in_pane if element_in_pane.count() > 0 else self.page.locator(f'[data-key="{name}"]').first
 
     def click(self, name: str, pane: int = 0) -> None:
         self.settle(frames=0)
@@ -81,15 +81,15 @@ class Tab:
     def settle(self, frames: int = 2) -> None:
         """Wait until all requested data has arrived and is drawn."""
         until = time.monotonic() + PATIENCE / 1000
-        while not self.page.evaluate(DRAWN, frames):
+        while not self.page.evaluate(IS_DRAWN, frames):
             assert time.monotonic() < until, f"the page is not drawn in time: {self.problems}"
             self.page.wait_for_timeout(10)
 
-    def colours(self, where: str) -> list[int]:
+    def colours(self, selector: str) -> list[int]:
         """Return the number of colors of each canvas there."""
-        return self.page.locator(where).evaluate_all(COLOURS)
+        return self.page.locator(selector).evaluate_all(COLOURS)
 
-    def told(self, key: str) -> str:
+    def cell_text(self, key: str) -> str:
         """Return the text that a heat map shows for the cell at its cursor."""
         return self.key(key).locator("output").text_content() or ""
 
@@ -108,7 +108,7 @@ class Tab:
 
 
 # Busy elements have aria-busy. A change is drawn in the next frame, and may request more in the one after.
-DRAWN = """async (frames) => {
+IS_DRAWN = """async (frames) => {
   const begun = () => [...document.querySelectorAll(".pane")].length > 0
     && [...document.querySelectorAll(".pane")].every((pane) => pane.querySelector(".facts:not(:empty)") !== null
       || pane.querySelector("[role=alert]:not([hidden])") !== null);
@@ -124,42 +124,42 @@ DRAWN = """async (frames) => {
 @contextlib.contextmanager
 def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **context: Any) -> Generator[Tab]:
     """Yield a new tab that blocks and records requests outside of this machine, or all but files if `files` is True."""
-    one = browser.new_context(viewport=size, accept_downloads=True, **context)
-    one.set_default_timeout(PATIENCE)
-    made = Tab(one.new_page())
-    watch(made, files=files)
+    browser_context = browser.new_context(viewport=size, accept_downloads=True, **context)
+    browser_context.set_default_timeout(PATIENCE)
+    new_tab = Tab(browser_context.new_page())
+    watch(new_tab, files=files)
     try:
-        yield made
+        yield new_tab
     finally:
-        one.close()
+        browser_context.close()
 
 
-def watch(made: Tab, *, files: bool = False) -> None:
-    page = made.page
+def watch(new_tab: Tab, *, files: bool = False) -> None:
+    page = new_tab.page
 
-    def asked(request: Any) -> None:
-        made.requests.append(request.url)
+    def record_request(request: Any) -> None:
+        new_tab.requests.append(request.url)
         address = urlsplit(request.url)
         near = address.scheme == "file" if files else address.hostname == "127.0.0.1"
         if not near and address.scheme not in ("data", "blob"):
-            made.elsewhere.append(request.url)
+            new_tab.elsewhere.append(request.url)
 
-    def said(message: Any) -> None:
+    def record_message(message: Any) -> None:
         if message.type in ("error", "warning"):
-            made.problems.append(f"console {message.type}: {message.text}")
+            new_tab.problems.append(f"console {message.type}: {message.text}")
 
-    def dialog(one: Any) -> None:
-        made.problems.append(f"dialog: {one.message}")
-        one.dismiss()
+    def dismiss_dialog(dialog: Any) -> None:
+        new_tab.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
-    page.on("console", said)
-    page.on("dialog", dialog)
-    page.on("pageerror", lambda error: made.problems.append(f"exception: {error}"))
-    page.on("requestfailed", lambda request: made.problems.append(f"failed: {request.url[:200]}"))
-    page.on("request", asked)
+    page.on("console", record_message)
+    page.on("dialog", dismiss_dialog)
+    page.on("pageerror", lambda error: new_tab.problems.append(f"exception: {error}"))
+    page.on("requestfailed", lambda request: new_tab.problems.append(f"failed: {request.url[:200]}"))
+    page.on("request", record_request)
 
 
-def served(answers: Answers, *, until_it_ends: bool = False) -> contextlib.AbstractContextManager[str]:
+def served_page(answers: Answers, *, until_it_ends: bool = False) -> contextlib.AbstractContextManager[str]:
     """Yield the address of a model's page while it is served."""
     return served_application(application(answers), until_it_ends=until_it_ends)
 
@@ -184,20 +184,20 @@ def served_application(app: Any, *, until_it_ends: bool = False) -> Generator[st
 
 
 @contextlib.contextmanager
-def opened(
+def open_page(
     browser: Any, answers: Answers, hash: str = "", size: dict[str, int] = WIDE, **context: Any
 ) -> Iterator[Tab]:
     """Yield a tab with the page of a model, drawn completely."""
-    with served(answers) as address, tab(browser, size, **context) as made:
-        made.page.goto(address + hash)
-        made.settle()
-        yield made
+    with served_page(answers) as address, tab(browser, size, **context) as new_tab:
+        new_tab.page.goto(address + hash)
+        new_tab.settle()
+        yield new_tab
 
 
 @contextlib.contextmanager
 def from_disk(browser: Any, path: Path, hash: str = "", size: dict[str, int] = WIDE, **context: Any) -> Iterator[Tab]:
     """Yield a tab with a saved page. Everything but files is blocked."""
-    with tab(browser, size, files=True, **context) as made:
-        made.page.goto(path.as_uri() + hash)
-        made.settle()
-        yield made
+    with tab(browser, size, files=True, **context) as new_tab:
+        new_tab.page.goto(path.as_uri() + hash)
+        new_tab.settle()
+        yield new_tab

@@ -8,5 +8,5 @@ import pytest
 def browser() -> Iterator[Any]:
     from browser import chromium  # skips where playwright is not installed
 
-    with chromium() as one:
-        yield one
+    with chromium() as running_browser:
+        yield running_browser

@@ -27,7 +27,7 @@ SCRIPT = "<script>alert(1)</script>"
 TOKENIZER = Tokenizer.train(
     Characters(alphabet="abcdefghij .<>/()1lrstpu\n", pad=True, bos=True, eos=True, mask=True), []
 )
-OTHER = Tokenizer.train(Characters(alphabet="uvwxyz .", pad=True, bos=True, eos=True), [])
+SOURCE_TOKENIZER = Tokenizer.train(Characters(alphabet="uvwxyz .", pad=True, bos=True, eos=True), [])
 STACK = StackSpec(d_model=24, n_layers=2, n_heads=4, d_ff=31)
 TEXT = "abc de"
 
@@ -60,7 +60,7 @@ TRANSLATORS: dict[str, dict[str, Any]] = {
 }
 FAST = ("sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2")  # one of each family
 OWN_SOURCE = "3 + 6"
-EVERY = [
+ALL_MODELS = [
     pytest.param(
         name, id=name, marks=() if name in FAST else pytest.mark.slow if name == OWN_SOURCE else pytest.mark.exhaustive
     )
@@ -75,48 +75,48 @@ def trained_model(name: str, *, max_len: int = 23) -> TrainedModel:
         settings = dict(GPTS[name])
         stack = replace(STACK, **settings.pop("stack", {}))
         spec = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=stack, **settings)
-        return loaded(DecoderOnly(spec))
+        return wrap_model(DecoderOnly(spec))
     if name in BERTS:
         settings = dict(BERTS[name])
         stack = replace(STACK, **settings.pop("stack"))
         spec = EncoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=stack, **settings)
-        return loaded(EncoderOnly(spec))
+        return wrap_model(EncoderOnly(spec))
     settings = dict(TRANSLATORS[name])
     stack = replace(STACK, **settings["stack"])
-    own = settings.get("own", False)
+    has_own_source = settings.get("own", False)
     spec = EncoderDecoderSpec(
         encoder=replace(stack, n_layers=settings["layers"][0]),
         decoder=replace(stack, n_layers=settings["layers"][1]),
         vocab_size=TOKENIZER.vocab_size,
-        source_vocab_size=OTHER.vocab_size if own else None,
-        share_embeddings=not own,
+        source_vocab_size=SOURCE_TOKENIZER.vocab_size if has_own_source else None,
+        share_embeddings=not has_own_source,
         max_len=max_len,
     )
-    return loaded(EncoderDecoder(spec), source=OTHER if own else TOKENIZER)
+    return wrap_model(EncoderDecoder(spec), source=SOURCE_TOKENIZER if has_own_source else TOKENIZER)
 
 
-def loaded(model: Any, *, source: Tokenizer = TOKENIZER) -> TrainedModel:
+def wrap_model(model: Any, *, source: Tokenizer = TOKENIZER) -> TrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():  # fresh weights are small or zero, which would hide errors
             parameter.add_(torch.randn_like(parameter) * 0.15)
     return TrainedModel.wrap(model.eval(), TOKENIZER, source_tokenizer=source, folder=Path("runs", "tiny", "best"))
 
 
-def asked(name: str) -> dict[str, Any]:
+def default_query(name: str) -> dict[str, Any]:
     """Return a query for that model."""
     if name in BERTS:
         originals = [TOKENIZER.bos_id, *TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
         masked = [token if place not in (2, 5) else TOKENIZER.mask_id for place, token in enumerate(originals)]
         return {"ids": masked, "original_ids": originals}
     if name in TRANSLATORS:
-        own = TRANSLATORS[name].get("own", False)
-        return {"text": "uvw xyz" if own else "bad cafe", "target": "abcd"}
+        has_own_source = TRANSLATORS[name].get("own", False)
+        return {"text": "uvw xyz" if has_own_source else "bad cafe", "target": "abcd"}
     return {"text": TEXT}
 
 
-def tensors_of(answer: dict[str, Any]) -> dict[str, Any]:
+def block_tensors(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the packed tensors of a block. Tensors that equal others are included under their own names."""
-    return answer["tensors"] | {name: answer["tensors"][other] for name, other in answer["same"].items()}
+    return answer["tensors"] | {name: answer["tensors"][same_tensor] for name, same_tensor in answer["same"].items()}
 
 
 def numbers(packed: dict[str, Any]) -> np.ndarray:

@@ -71,7 +71,7 @@ PALE = """
   return [...found];
 }
 """
-UNRINGED = """
+FOCUS_FAULT = """
 () => {
   const one = document.activeElement;
   if (one === document.body) return null;

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from browser import Tab
-from explored import STACK, loaded, trained_model
+from explored import STACK, trained_model, wrap_model
 
 from tercet.checkpoint import TrainedModel
 from tercet.explorer import Answers, Query
@@ -23,12 +23,12 @@ def wordpiece_bert() -> TrainedModel:
     tokenizer = Tokenizer.train(WordPiece(vocab_size=60), SENTENCES * 5)
     head = MaskedHead(transform=True, bias=True)
     spec = EncoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=29, stack=STACK, masked_head=head)
-    return of(EncoderOnly(spec), tokenizer)
+    return wrap_with_tokenizer(EncoderOnly(spec), tokenizer)
 
 
-def of(model: Any, tokenizer: Tokenizer) -> TrainedModel:
-    made = loaded(model, source=tokenizer)
-    return TrainedModel.wrap(made.model, tokenizer, folder=made.folder)
+def wrap_with_tokenizer(model: Any, tokenizer: Tokenizer) -> TrainedModel:
+    wrapped = wrap_model(model, source=tokenizer)
+    return TrainedModel.wrap(wrapped.model, tokenizer, folder=wrapped.folder)
 
 
 def gpt() -> Answers:
@@ -54,16 +54,16 @@ FAMILIES: dict[str, Callable[[], Answers]] = {
     "translator, 3 + 6": lambda: translator("3 + 6"),
 }
 VIEWS = ("flow", "maps", "lens", "heads", "beams")
-ALIKE = ("gpt, modern", "translator, 3 + 6")  # the page treats them as one that is always tested
+EXHAUSTIVE_FAMILIES = ("gpt, modern", "translator, 3 + 6")  # the page treats them as one that is always tested
 
 
-def families(*alike: str) -> pytest.MarkDecorator:
-    """Parametrize a test over the families. Those in `alike` only run in the exhaustive tests."""
-    marks = {family: pytest.mark.exhaustive if family in alike else () for family in FAMILIES}
+def families(*exhaustive: str) -> pytest.MarkDecorator:
+    """Parametrize a test over the families. Those in `exhaustive` only run in the exhaustive tests."""
+    marks = {family: pytest.mark.exhaustive if family in exhaustive else () for family in FAMILIES}
     return pytest.mark.parametrize("family", [pytest.param(family, marks=marks[family]) for family in FAMILIES])
 
 
-every_family, few_families = families(*ALIKE), families(*ALIKE, "bert")
+every_family, few_families = families(*EXHAUSTIVE_FAMILIES), families(*EXHAUSTIVE_FAMILIES, "bert")
 
 
 def number(text: str) -> float:
@@ -82,13 +82,13 @@ def candidates(tab: Tab, pane: int = 0) -> dict[int, tuple[float, float]]:
     return found
 
 
-def offers(tab: Tab, scores: torch.Tensor) -> None:
+def assert_candidates(tab: Tab, scores: torch.Tensor) -> None:
     """Check that the page's next tokens have the probabilities of the scores (V)."""
     for token, (share, _) in candidates(tab).items():
         assert share == pytest.approx(float(scores.softmax(-1)[token]), abs=NEAR)
 
 
-def row_of(tab: Tab, pane: int = 0) -> int:
+def selected_row(tab: Tab, pane: int = 0) -> int:
     text = tab.page.locator(f'[data-pane="{pane}"] .probabilities h2 small').text_content()
     match = re.search(r"row (\d+)", text)
     assert match is not None
@@ -103,21 +103,23 @@ def chips(tab: Tab, stack: str = "stack", pane: int = 0) -> list[tuple[int, str]
     return [(int(re.search(r", id (\d+)", label)[1]), text) for label, text in labels]  # type: ignore[index]
 
 
-def passed(answers: Answers, ids: list[int], target: list[int] | None = None, edits: list[Edit] | None = None) -> Any:
+def run_model(
+    answers: Answers, ids: list[int], target: list[int] | None = None, edits: list[Edit] | None = None
+) -> Any:
     """Run the model directly and return its recorded activations and logits."""
     rows = [torch.tensor([ids])] + ([] if target is None else [torch.tensor([target])])
     # The server may still use the same model.
-    with answers.lock, torch.no_grad(), record(answers.trained_model.model, edits=edits or []) as seen:
+    with answers.lock, torch.no_grad(), record(answers.trained_model.model, edits=edits or []) as activations:
         logits = answers.trained_model.model(*rows)[0]
-    return seen, logits
+    return activations, logits
 
 
-def read_now(tab: Tab, answers: Answers, edits: list[Edit] | None = None) -> Any:
+def run_shown_tokens(tab: Tab, answers: Answers, edits: list[Edit] | None = None) -> Any:
     """Run the model directly on the tokens that the page shows."""
     if answers.model()["can"]["translate"]:
-        encoder, decoder = ([one for one, _ in chips(tab, name)] for name in ("encoder", "decoder"))
-        return passed(answers, encoder, decoder, edits)
-    return passed(answers, [one for one, _ in chips(tab)], None, edits)
+        encoder, decoder = ([token for token, _ in chips(tab, name)] for name in ("encoder", "decoder"))
+        return run_model(answers, encoder, decoder, edits)
+    return run_model(answers, [token for token, _ in chips(tab)], None, edits)
 
 
 def no_sideways(tab: Tab) -> None:
@@ -125,17 +127,17 @@ def no_sideways(tab: Tab) -> None:
     assert wide <= window
 
 
-def cell_told(tab: Tab, key: str) -> tuple[int, int, float, float]:
+def cell_at_cursor(tab: Tab, key: str) -> tuple[int, int, float, float]:
     """Return row, column, number and half a step of the cell that a heat map describes."""
-    told = tab.told(key)
+    text = tab.cell_text(key)
     match = re.search(
-        r"(?:row|query) (\d+).*?(?:key|dimension) (\d+).*?; (?:weight )?(−?[\d.e−]+)(?: ± ([\d.e-]+))?", told
+        r"(?:row|query) (\d+).*?(?:key|dimension) (\d+).*?; (?:weight )?(−?[\d.e−]+)(?: ± ([\d.e-]+))?", text
     )
-    assert match is not None, told
+    assert match is not None, text
     return int(match[1]), int(match[2]), number(match[3]), float(match[4] or 0)
 
 
-def seen_now(tab: Tab) -> dict[str, Any]:
+def page_state(tab: Tab) -> dict[str, Any]:
     return {
         "chips": chips(tab),
         "candidates": candidates(tab),

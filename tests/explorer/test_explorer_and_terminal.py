@@ -24,20 +24,22 @@ def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[s
 def test_explorer_and_terminal_report_the_same_numbers(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = trained_model(name)
-    save_model(tmp_path / "run", one.model, one.tokenizer, Card())
-    one = load_model(tmp_path / "run")
+    loaded_model = trained_model(name)
+    save_model(tmp_path / "run", loaded_model.model, loaded_model.tokenizer, Card())
+    loaded_model = load_model(tmp_path / "run")
     stack = "decoder" if name in TRANSLATORS else "stack"
     text = "ab[MASK]d" if name in BERTS else "bad cafe"
     arguments = ["--prompt", text, "--top", "5", "--heads", "--attribution"]
-    terminal = on_terminal(one.folder, [*arguments, "--ablate", f"{stack}.blocks.1.self_attention.heads:1"], capsys)
-    answers = Answers(one)
-    ask = answers.answer("look", {"ask": {"text": text}})["ask"]
-    plain = on_terminal(one.folder, arguments, capsys)
+    terminal = on_terminal(
+        loaded_model.folder, [*arguments, "--ablate", f"{stack}.blocks.1.self_attention.heads:1"], capsys
+    )
+    answers = Answers(loaded_model)
+    plain_query = answers.answer("look", {"ask": {"text": text}})["ask"]
+    plain = on_terminal(loaded_model.folder, arguments, capsys)
     edits = [{"name": f"{stack}.blocks.1.self_attention.heads", "heads": [1]}]
-    for told, query in ((plain, ask), (terminal, {**ask, "edits": edits})):
+    for report, query in ((plain, plain_query), (terminal, {**plain_query, "edits": edits})):
         look = answers.answer("look", {"ask": query})
-        prompt = told["prompt"]
+        prompt = report["prompt"]
         assert list(prompt["sides"]) == [side["stack"] for side in look["sides"]]
         assert prompt["lens"]["names"] == look["lens"]["names"]
         rows = list(zip(*look["lens"]["ids"], strict=True))  # by row, as in the terminal
@@ -50,11 +52,11 @@ def test_explorer_and_terminal_report_the_same_numbers(
         ] == probabilities
         assert prompt["loss"] == look["loss"]
         heads = answers.answer("heads", {"ask": query})
-        answered = {row["name"]: row for row in heads["rows"]}
-        assert len(told["heads"]) > 0
-        for row in told["heads"]:
-            assert row == answered[row["name"]]
-        row, token = told["attribution"]["row"], told["attribution"]["id"]
+        answered_rows = {row["name"]: row for row in heads["rows"]}
+        assert len(report["heads"]) > 0
+        for row in report["heads"]:
+            assert row == answered_rows[row["name"]]
+        row, token = report["attribution"]["row"], report["attribution"]["id"]
         attribution = answers.answer("attribution", {"ask": query, "at": row, "id": token})
-        assert attribution["names"] == told["attribution"]["names"]
-        assert attribution["values"] == told["attribution"]["values"]
+        assert attribution["names"] == report["attribution"]["names"]
+        assert attribution["values"] == report["attribution"]["values"]

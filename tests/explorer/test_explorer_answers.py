@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from explored import BERTS, EVERY, GPTS, OTHER, SCRIPT, TEXT, TOKENIZER, TRANSLATORS, asked, numbers, trained_model
+from explored import (
+    ALL_MODELS,
+    BERTS,
+    GPTS,
+    SCRIPT,
+    SOURCE_TOKENIZER,
+    TEXT,
+    TOKENIZER,
+    TRANSLATORS,
+    default_query,
+    numbers,
+    trained_model,
+)
 
 from tercet.config import UserError, parse, to_plain
 from tercet.data import TextSpec, prepare
@@ -18,23 +30,23 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 GPT, BERT, TRANSLATOR = next(iter(GPTS)), next(iter(BERTS)), next(iter(TRANSLATORS))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_repeating_the_returned_query_gives_the_same_answer(name: str) -> None:
     answers = Answers(trained_model(name))
-    first = answers.answer("look", {"ask": asked(name)})
-    again = Answers(answers.trained_model).answer("look", {"ask": first["ask"], "at": first["at"]})
-    assert json.dumps(first) == json.dumps(again)
+    first = answers.answer("look", {"ask": default_query(name)})
+    second = Answers(answers.trained_model).answer("look", {"ask": first["ask"], "at": first["at"]})
+    assert json.dumps(first) == json.dumps(second)
     assert set(first["ask"]) == {"text", "target", "ids", "target_ids", "original_ids", "edits"}
     assert first["ask"]["ids"] == [token["id"] for token in first["sides"][0]["tokens"]]
 
 
 def test_a_query_survives_a_round_trip() -> None:
-    ask = {
+    query = {
         "text": "a", "target": None, "ids": [1, 2], "target_ids": None, "original_ids": None,
         "edits": [{"name": "stack.blocks.1.self_attention.heads", "heads": [3], "positions": None}],
     }  # fmt: skip
-    read = parse_query(OverviewQuery, {"ask": ask, "at": 1})
-    assert json.loads(json.dumps(query_to_plain(read.ask))) == ask
+    read = parse_query(OverviewQuery, {"ask": query, "at": 1})
+    assert json.loads(json.dumps(query_to_plain(read.ask))) == query
     assert hash(read) == hash(parse_query(OverviewQuery, json.loads(json.dumps(to_plain(read)))))
 
 
@@ -54,9 +66,9 @@ def test_the_cache_of_passes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     answers = Answers(trained_model(GPT))
     for text in ("a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg"):
         answers.answer("look", {"ask": {"text": text}})
-    kept = answers.passes._passes.values()
-    assert 2 <= len(kept) < 14
-    assert next(reversed(kept)).query.text == "abcdefg"
+    cached = answers.passes._passes.values()
+    assert 2 <= len(cached) < 14
+    assert next(reversed(cached)).query.text == "abcdefg"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +81,9 @@ def test_the_model_lists_its_abilities(name: str, can: set[str]) -> None:
     assert {verb for verb, does in model["can"].items() if does} == can
     assert (model["mask_id"] is not None) == (name == BERT)
     assert (model["name"], model["folder"], model["live"]) == ("tiny", "tiny", True)
-    assert model["parameters"] == len(torch.cat([one.flatten() for one in answers.trained_model.model.parameters()]))
+    assert model["parameters"] == len(
+        torch.cat([parameter.flatten() for parameter in answers.trained_model.model.parameters()])
+    )
     assert model["start"]["text"] == "a"
     assert [stack["name"] for stack in model["stacks"]] == (["encoder", "decoder"] if name == TRANSLATOR else ["stack"])
 
@@ -78,8 +92,8 @@ def test_a_long_text_is_truncated_and_reported() -> None:
     look = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": {"text": "abcdefghij"}})
     assert look["truncated"] is True
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == "fghij"
-    again = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": look["ask"]})
-    assert again["truncated"] is False
+    second = Answers(trained_model(GPT, max_len=5)).answer("look", {"ask": look["ask"]})
+    assert second["truncated"] is False
 
 
 def test_the_page_opens_at_a_mask() -> None:
@@ -107,10 +121,10 @@ def test_a_token_that_looks_like_markup_is_text() -> None:
 def test_a_translator_without_a_target_reads_its_translation() -> None:
     from tercet.generation import Beam, translate
 
-    one = trained_model(TRANSLATOR)
-    look = Answers(one).answer("look", {"ask": {"text": "be"}})
-    written = translate(one.model, one.tokenizer, ["be"], Beam(size=1))[0][0]  # type: ignore[arg-type]
-    ids = [token for token in written.ids if token != TOKENIZER.eos_id][:22]
+    loaded_model = trained_model(TRANSLATOR)
+    look = Answers(loaded_model).answer("look", {"ask": {"text": "be"}})
+    translation = translate(loaded_model.model, loaded_model.tokenizer, ["be"], Beam(size=1))[0][0]  # type: ignore[arg-type]
+    ids = [token for token in translation.ids if token != TOKENIZER.eos_id][:22]
     assert look["ask"]["target_ids"] == [TOKENIZER.bos_id, *ids]
 
 
@@ -157,11 +171,11 @@ MISTAKES: list[tuple[str, str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "asked_for", "body", "told"), MISTAKES, ids=[told[:40] for *_, told in MISTAKES])
-def test_errors_are_one_line(name: str, asked_for: str, body: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("name", "route", "body", "message"), MISTAKES, ids=[message[:40] for *_, message in MISTAKES])
+def test_errors_are_one_line(name: str, route: str, body: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        Answers(trained_model(name)).answer(asked_for, body)
-    assert told in str(error.value)
+        Answers(trained_model(name)).answer(route, body)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("body", [None, [], "look", 5])
@@ -171,25 +185,25 @@ def test_a_query_must_be_an_object(body: Any) -> None:
 
 
 def test_a_diverged_model_is_reported() -> None:
-    one = trained_model(GPT)
+    diverged_model = trained_model(GPT)
     with torch.no_grad():
-        one.model.get_submodule("stack.blocks.1.feedforward.up").weight.fill_(float("nan"))  # type: ignore[union-attr]
+        diverged_model.model.get_submodule("stack.blocks.1.feedforward.up").weight.fill_(float("nan"))  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"not finite .*its training diverged"):
-        Answers(one).answer("look", {"ask": {"text": "abc"}})
+        Answers(diverged_model).answer("look", {"ask": {"text": "abc"}})
 
 
 @pytest.mark.slow
 def test_a_beam_search_with_edits_differs_and_leaves_no_trace() -> None:
     answers = Answers(trained_model(TRANSLATOR))
-    ask = {"text": "be", "target": "a"}
-    asks = ask, {**ask, "edits": [{"name": "decoder.blocks.1.cross_attention"}]}, ask
-    base, off, again = (answers.answer("beams", {"ask": one, "size": 2}) for one in asks)
+    query = {"text": "be", "target": "a"}
+    queries = query, {**query, "edits": [{"name": "decoder.blocks.1.cross_attention"}]}, query
+    base, off, second = (answers.answer("beams", {"ask": beam_query, "size": 2}) for beam_query in queries)
     assert [node["logprob"] for node in off["nodes"]] != [node["logprob"] for node in base["nodes"]]
-    assert again == base
+    assert second == base
 
 
 def test_an_encoder_without_a_head_has_no_logits() -> None:
-    from explored import loaded
+    from explored import wrap_model
 
     from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec
 
@@ -197,7 +211,7 @@ def test_an_encoder_without_a_head_has_no_logits() -> None:
         vocab_size=TOKENIZER.vocab_size, stack=StackSpec(d_model=24, n_layers=2, n_heads=4), masked_head=None,
         classifier=Classifier(labels=("a", "b")),
     )  # fmt: skip
-    answers = Answers(loaded(EncoderOnly(spec)))
+    answers = Answers(wrap_model(EncoderOnly(spec)))
     look = answers.answer("look", {"ask": {"text": "abc"}})
     assert [look[key] for key in ("lens", "logits", "loss", "top", "texts")] == [None, None, None, None, {}]
     assert len(look["maps"]) == 2
@@ -214,16 +228,17 @@ def test_a_context_too_short_for_repetition_has_no_scores() -> None:
     assert len(row["ablation"]) == 4
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_every_model_has_an_opening_query(name: str) -> None:
-    one = trained_model(name)
-    ask = opening_query(one)
-    look = Answers(one).answer("look", {"ask": query_to_plain(ask)})
+    loaded_model = trained_model(name)
+    query = opening_query(loaded_model)
+    look = Answers(loaded_model).answer("look", {"ask": query_to_plain(query)})
     assert name in TRANSLATORS or not look["truncated"]
     if name in BERTS:
         assert look["loss"]["tokens"][look["at"]] is not None  # one token is masked, and its original is known
-    assert opening_query(one, "abc").text == "abc"
-    assert opening_query(replace(one, source_tokenizer=OTHER)).text  # it has no letter of the sentence
+    assert opening_query(loaded_model, "abc").text == "abc"
+    # The tokenizer has no letter of the sentence.
+    assert opening_query(replace(loaded_model, source_tokenizer=SOURCE_TOKENIZER)).text
 
 
 @pytest.mark.parametrize("text", ["a\n", "", "\n\n"])
@@ -232,8 +247,8 @@ def test_a_run_without_its_data_opens_too(text: str, tmp_path: Any) -> None:
 
     (tmp_path / "text.txt").write_text(text)
     for source in (str(tmp_path / "text.txt"), str(tmp_path / "gone.txt")):
-        one = replace(trained_model(GPT), card=Card(recipe={"data": {"source": source}}))
-        assert Answers(one).answer("look", {"ask": query_to_plain(opening_query(one))})
+        loaded_model = replace(trained_model(GPT), card=Card(recipe={"data": {"source": source}}))
+        assert Answers(loaded_model).answer("look", {"ask": query_to_plain(opening_query(loaded_model))})
 
 
 def test_a_run_opens_with_a_held_out_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,8 +270,8 @@ def test_a_run_opens_with_a_held_out_line(tmp_path: Any, monkeypatch: pytest.Mon
 def big(length: int) -> Answers:
     stack = StackSpec(d_model=384, n_layers=6, n_heads=6)
     spec = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=length, stack=stack)
-    one = replace(trained_model(GPT), model=DecoderOnly(spec).eval())
-    return Answers(one)
+    big_model = replace(trained_model(GPT), model=DecoderOnly(spec).eval())
+    return Answers(big_model)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explored import EVERY, SCRIPT, TEXT, TRANSLATORS, asked, trained_model
+from explored import ALL_MODELS, SCRIPT, TEXT, TRANSLATORS, default_query, trained_model
 
 from tercet.api import Run
 from tercet.checkpoint import Card, load_model, save_model
@@ -23,7 +23,7 @@ from tercet.explorer.page_files import page_files
 GPT = "pre, learned"
 
 
-def answers_in(page: str) -> dict[str, Any]:
+def read_answers(page: str) -> dict[str, Any]:
     found = re.findall(r'<script type="application/json" id="answers">(.*?)</script>', page, re.DOTALL)
     assert len(found) == 1
     return json.loads(found[0])["answers"]
@@ -32,34 +32,36 @@ def answers_in(page: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def page() -> str:
     """Return the page of a small model, which tests only read."""
-    return page_of(GPT)
+    return saved_page(GPT)
 
 
-def page_of(name: str, **ask: Any) -> str:
-    ask = {key: tuple(value) if isinstance(value, list) else value for key, value in (ask or asked(name)).items()}
-    return export_page(Answers(trained_model(name)), Query(**ask))
+def saved_page(name: str, **query: Any) -> str:
+    query = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in (query or default_query(name)).items()
+    }
+    return export_page(Answers(trained_model(name)), Query(**query))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_a_saved_page_contains_its_answers(name: str) -> None:
-    answers = answers_in(page_of(name))
+    answers = read_answers(saved_page(name))
     model = answers["api/model {}"]
     assert model["live"] is False
     first = answers["api/look " + canonical({"ask": model["start"], "at": None})]
     look = answers["api/look " + canonical({"ask": first["ask"], "at": None})]
     assert look == {**first, "truncated": False}
-    ask = first["ask"]
+    query = first["ask"]
     for block in block_names(trained_model(name).model):
-        answer = answers["api/block " + canonical({"ask": ask, "name": block})]
+        answer = answers["api/block " + canonical({"ask": query, "name": block})]
         assert answer["parameters"] or block in ("stack", "encoder", "decoder")
     for row in range(len(look["sides"][-1]["tokens"])):
-        assert answers["api/logits " + canonical({"ask": ask, "at": row})]["at"] == row
-    assert answers["api/heads " + canonical({"ask": ask})]["rows"]
-    assert ("api/beams " + canonical({"ask": ask, "size": 5}) in answers) == (name in TRANSLATORS)
+        assert answers["api/logits " + canonical({"ask": query, "at": row})]["at"] == row
+    assert answers["api/heads " + canonical({"ask": query})]["rows"]
+    assert ("api/beams " + canonical({"ask": query, "size": 5}) in answers) == (name in TRANSLATORS)
     top = look["top"]["ids"][look["at"]][0]
-    attributed = "api/attribution " + canonical({"ask": ask, "at": look["at"], "id": top})
-    assert (attributed in answers) == (name != "as the paper")
+    attribution_key = "api/attribution " + canonical({"ask": query, "at": look["at"], "id": top})
+    assert (attribution_key in answers) == (name != "as the paper")
 
 
 def test_canonical_json_equals_that_of_the_page() -> None:
@@ -68,10 +70,10 @@ def test_canonical_json_equals_that_of_the_page() -> None:
 
 
 def test_a_token_cannot_end_the_script() -> None:
-    one = trained_model(GPT, max_len=40)
-    page = export_page(Answers(one), Query(text=SCRIPT))
+    loaded_model = trained_model(GPT, max_len=40)
+    page = export_page(Answers(loaded_model), Query(text=SCRIPT))
     assert SCRIPT not in page
-    look = next(answer for key, answer in answers_in(page).items() if key.startswith("api/look "))
+    look = next(answer for key, answer in read_answers(page).items() if key.startswith("api/look "))
     assert "".join(token["text"] for token in look["sides"][0]["tokens"]) == SCRIPT
     assert page.count("</script>") == 3  # import map, answers and page
 
@@ -79,7 +81,7 @@ def test_a_token_cannot_end_the_script() -> None:
 def test_line_ends_of_javascript_are_escaped() -> None:
     page = assemble_page({"x": {"text": "\u2028\u2029<!--"}})
     assert not {"\u2028", "\u2029", "<!--"} & set(re.findall("\u2028|\u2029|<!--", page))
-    assert answers_in(page) == {"x": {"text": "\u2028\u2029<!--"}}
+    assert read_answers(page) == {"x": {"text": "\u2028\u2029<!--"}}
 
 
 def test_a_saved_page_makes_no_requests(page: str) -> None:
@@ -119,8 +121,8 @@ def test_a_saved_page_contains_the_pages_modules(page: str) -> None:
 def test_an_unexpected_page_source_is_not_saved(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = page_files()
     assert old in files["index.html"]
-    changed = {**files, "index.html": files["index.html"].replace(old, new)}
-    monkeypatch.setattr(exporting, "page_files", lambda: changed)
+    changed_files = {**files, "index.html": files["index.html"].replace(old, new)}
+    monkeypatch.setattr(exporting, "page_files", lambda: changed_files)
     with pytest.raises(ValueError, match=r"index.html has .* times; it must have it once"):
         assemble_page({})
 
@@ -128,7 +130,7 @@ def test_an_unexpected_page_source_is_not_saved(old: str, new: str, monkeypatch:
 def test_a_page_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "MAX_PAGE_CHARACTERS", 50_000)
     with pytest.raises(UserError, match=r"larger than 0\.05 MB: .* pass a shorter text"):
-        page_of(GPT)
+        saved_page(GPT)
 
 
 @pytest.mark.slow
@@ -136,13 +138,13 @@ def test_a_saved_page_contains_weights_if_they_fit(page: str, monkeypatch: pytes
     answers = Answers(trained_model(GPT), start=Query(text=TEXT))
     used = sum(
         len(exporting._json({**answer, "parameters": {}} if key.startswith("api/block ") else answer))
-        for key, answer in answers_in(page).items()
+        for key, answer in read_answers(page).items()
         if not key.startswith("api/logits ")
     )
     monkeypatch.setattr(exporting, "MAX_LOGITS_CHARACTERS", 0)
     for room, kinds in ((10**7, {"float32"}), (40_000, {"uint16"}), (20_000, set[str]())):
         monkeypatch.setattr(exporting, "MAX_PAGE_CHARACTERS", used + room)
-        found = answers_in(export_page(answers))
+        found = read_answers(export_page(answers))
         blocks = [answer for key, answer in found.items() if key.startswith("api/block ")]
         assert {packed["type"] for answer in blocks for packed in answer["parameters"].values()} == kinds
         assert not any(key.startswith("api/logits ") for key in found)
@@ -150,8 +152,8 @@ def test_a_saved_page_contains_weights_if_they_fit(page: str, monkeypatch: pytes
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    one = trained_model(GPT)
-    save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
+    loaded_model = trained_model(GPT)
+    save_model(tmp_path / "run", loaded_model.model, loaded_model.tokenizer, Card(name="tiny"))
     return tmp_path / "run"
 
 
@@ -163,12 +165,12 @@ def test_the_command_needs_no_web_framework(
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("starlette", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)
-    saved = tmp_path / "page.html"
-    assert main(["explore", str(folder), "--prompt", "abc", "--export", str(saved), "--device", "cpu"]) == 0
+    page_path = tmp_path / "page.html"
+    assert main(["explore", str(folder), "--prompt", "abc", "--export", str(page_path), "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
-    assert out == f"{saved}\n"
-    assert re.fullmatch(rf"tercet: wrote {saved}, \d+\.\d MB\n", err)
-    assert answers_in(saved.read_text(encoding="utf-8"))["api/model {}"]["start"]["text"] == "abc"
+    assert out == f"{page_path}\n"
+    assert re.fullmatch(rf"tercet: wrote {page_path}, \d+\.\d MB\n", err)
+    assert read_answers(page_path.read_text(encoding="utf-8"))["api/model {}"]["start"]["text"] == "abc"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert main(["explore", str(folder), "--prompt", "abc"]) == 2
     assert "pip install 'tercet[explore]'; or write a page with --export PAGE.html" in capsys.readouterr().err
@@ -180,7 +182,7 @@ def test_truncating_a_long_prompt_is_reported(folder: Path, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["none"], "no such folder: "),
         (["run", "--export", "none/page.html"], "no such folder: "),
@@ -194,17 +196,21 @@ def test_truncating_a_long_prompt_is_reported(folder: Path, tmp_path: Path, caps
     ],
 )
 def test_errors_exit_with_2(
-    arguments: list[str], told: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder.parent)
     code = main(["explore", *arguments])
-    if not told:
+    if not message:
         assert code == 0  # an empty prompt starts with the end-of-text token
         return
     assert code == 2
     err = capsys.readouterr().err
     assert err.startswith("tercet: error: ")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
     assert not Path("page.html").exists()
 

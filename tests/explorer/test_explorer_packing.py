@@ -60,10 +60,10 @@ def test_half_precision_is_packed_exactly() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "uint16", "uint8"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_values_without_json_form_are_rejected(kind: str, bad: float) -> None:
+@pytest.mark.parametrize("invalid", [float("nan"), float("inf"), -float("inf")])
+def test_values_without_json_form_are_rejected(kind: str, invalid: float) -> None:
     with pytest.raises(UserError, match=r"not finite \(NaN or infinity\): its training diverged, or an edit"):
-        pack(torch.tensor([1.0, bad]), kind)  # type: ignore[arg-type]
+        pack(torch.tensor([1.0, invalid]), kind)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["float32", "uint16", "uint8", "bool"])

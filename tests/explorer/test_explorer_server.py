@@ -58,15 +58,15 @@ def test_queries_are_answered(client: TestClient, answers: Answers) -> None:
     look = client.post("/api/look", json={"ask": {"text": "abc"}})
     assert look.headers["x-content-type-options"] == "nosniff"
     assert look.json() == answers.answer("look", {"ask": {"text": "abc"}})
-    told = client.post("/api/logits", json={"ask": look.json()["ask"], "at": 0}).json()
-    assert numbers(told["logits"]).shape == (TOKENIZER.vocab_size,)
+    response = client.post("/api/logits", json={"ask": look.json()["ask"], "at": 0}).json()
+    assert numbers(response["logits"]).shape == (TOKENIZER.vocab_size,)
     page = client.post("/api/export", json={"ask": look.json()["ask"]})
     assert page.status_code == 200
     assert page.text.startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"{", "the query is not valid JSON"),
         (b"\xff", "the query is not valid JSON"),
@@ -76,10 +76,10 @@ def test_queries_are_answered(client: TestClient, answers: Answers) -> None:
         (b'{"ask": {"ids": [99]}}', "the vocabulary has no id 99"),
     ],
 )
-def test_an_error_is_one_line(client: TestClient, body: bytes, told: str) -> None:
+def test_an_error_is_one_line(client: TestClient, body: bytes, message: str) -> None:
     answer = client.post("/api/look", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]
     assert "\n" not in answer.json()["error"]
 
 
@@ -176,29 +176,31 @@ def test_an_internal_error_hides_its_details(answers: Answers, monkeypatch: pyte
 def test_concurrent_queries_get_their_own_answers(client: TestClient) -> None:
     """Requests share one model, which only one at a time can record."""
     texts = [letter * n for letter in "abcdef" for n in (1, 3)]
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
 
-    def ask(text: str) -> None:
-        found[text] = client.post("/api/look", json={"ask": {"text": text}}).json()
+    def send_query(text: str) -> None:
+        answers[text] = client.post("/api/look", json={"ask": {"text": text}}).json()
 
-    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    threads = [threading.Thread(target=send_query, args=(text,)) for text in texts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for text in texts:
-        assert "".join(token["text"] for token in found[text]["sides"][0]["tokens"]) == text
+        assert "".join(token["text"] for token in answers[text]["sides"][0]["tokens"]) == text
 
 
 def test_the_next_free_port_is_used(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     import uvicorn
 
-    with socket.socket() as taken, contextlib.ExitStack() as stack:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as used_socket, contextlib.ExitStack() as stack:
+        used_socket.bind(("127.0.0.1", 0))
+        used_socket.listen()
+        port = used_socket.getsockname()[1]
         monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
-        monkeypatch.setattr(uvicorn.Server, "run", lambda _, sockets: [one.close() for one in sockets])
+        monkeypatch.setattr(
+            uvicorn.Server, "run", lambda _, sockets: [opened_socket.close() for opened_socket in sockets]
+        )
         serve(answers, port=port)
         out, err = capsys.readouterr()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", out)
@@ -217,8 +219,8 @@ def test_the_next_free_port_is_used(answers: Answers, capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    one = trained_model("pre, learned")
-    save_model(tmp_path / "run", one.model, one.tokenizer, Card(name="tiny"))
+    loaded_model = trained_model("pre, learned")
+    save_model(tmp_path / "run", loaded_model.model, loaded_model.tokenizer, Card(name="tiny"))
     return tmp_path / "run"
 
 
@@ -246,8 +248,8 @@ def test_the_program_serves_until_it_is_stopped(number: signal.Signals, code: in
 def test_help_does_not_import_torch() -> None:
     began = time.perf_counter()
     command = [sys.executable, "-X", "importtime", "-m", "tercet", "explore", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "torch" not in done.stderr
-    assert "starlette" not in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "torch" not in process.stderr
+    assert "starlette" not in process.stderr
     assert time.perf_counter() - began < 10
-    assert "--export" in done.stdout
+    assert "--export" in process.stdout

@@ -37,7 +37,7 @@ for await (const line of readline.createInterface({ input: process.stdin })) {
   console.log(JSON.stringify(answer));
 }
 """
-TIMED = """
+TIMING_PROGRAM = """
 const filters = await import("data:text/javascript," + encodeURIComponent(process.env.FILTERS));
 let state = 7;
 const next = () => ((state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32);
@@ -55,28 +55,28 @@ const settings = { temperature: 0.7, top_k: 40000, top_p: 0.99, min_p: 1e-6 };
 const move = quickest(() => filters.distribution(ranking, settings));
 console.log(JSON.stringify({ rank: quickest(() => filters.rank(logits)), move }));
 """
-Filtered = Callable[[list[float], Sampling], dict[str, Any]]
+FilterFunction = Callable[[list[float], Sampling], dict[str, Any]]
 
 
 @contextlib.contextmanager
-def filters(source: str = SOURCE) -> Generator[Filtered]:
+def filters(source: str = SOURCE) -> Generator[FilterFunction]:
     """Yield a function that runs the page's filters in a separate process."""
     with subprocess.Popen(
         node(PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"FILTERS": source}
     ) as process:
-        given, told = process.stdin, process.stdout
-        assert given is not None
-        assert told is not None
+        process_input, process_output = process.stdin, process.stdout
+        assert process_input is not None
+        assert process_output is not None
 
-        def ask(logits: list[float], sampling: Sampling) -> dict[str, Any]:
+        def run_filters(logits: list[float], sampling: Sampling) -> dict[str, Any]:
             names = ("temperature", "top_k", "top_p", "min_p")
-            texts = [one if math.isfinite(one) else str(one).replace("inf", "Infinity") for one in logits]
+            texts = [logit if math.isfinite(logit) else str(logit).replace("inf", "Infinity") for logit in logits]
             case = {"logits": texts, "sampling": {name: getattr(sampling, name) for name in names}}
-            given.write(json.dumps(case) + "\n")
-            given.flush()
-            return json.loads(told.readline())
+            process_input.write(json.dumps(case) + "\n")
+            process_input.flush()
+            return json.loads(process_output.readline())
 
-        yield ask
+        yield run_filters
 
 
 def node(program: str) -> list[str]:
@@ -87,21 +87,21 @@ def node(program: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Filtered]:
-    with filters() as ask:
-        yield ask
+def page() -> Iterator[FilterFunction]:
+    with filters() as run_filters:
+        yield run_filters
 
 
 def reference(logits: list[float], sampling: Sampling) -> np.ndarray:
     """Return probabilities by generation/filters.py in float64, as the page computes them."""
-    made = apply_temperature(torch.tensor([logits], dtype=torch.float32).double(), sampling.temperature)
+    filtered = apply_temperature(torch.tensor([logits], dtype=torch.float32).double(), sampling.temperature)
     if sampling.top_k is not None:
-        made = keep_top_k(made, sampling.top_k)
+        filtered = keep_top_k(filtered, sampling.top_k)
     if sampling.top_p is not None:
-        made = keep_top_p(made, sampling.top_p)
+        filtered = keep_top_p(filtered, sampling.top_p)
     if sampling.min_p is not None:
-        made = keep_min_p(made, sampling.min_p)
-    return made.softmax(-1)[0].numpy()
+        filtered = keep_min_p(filtered, sampling.min_p)
+    return filtered.softmax(-1)[0].numpy()
 
 
 def agree(answer: dict[str, Any], expected: np.ndarray) -> None:
@@ -110,7 +110,7 @@ def agree(answer: dict[str, Any], expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR)
 
 
-def all_agree(page: Filtered) -> None:
+def all_agree(page: FilterFunction) -> None:
     for logits, sampling in random_cases(400):
         agree(page(logits, sampling), reference(logits, sampling))
 
@@ -136,12 +136,12 @@ def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
 
 
 @pytest.mark.slow
-def test_filters_agree_with_the_functions_of_the_sampler(page: Filtered) -> None:
+def test_filters_agree_with_the_functions_of_the_sampler(page: FilterFunction) -> None:
     all_agree(page)
 
 
 @pytest.mark.slow
-def test_filters_agree_with_the_sampler(page: Filtered) -> None:
+def test_filters_agree_with_the_sampler(page: FilterFunction) -> None:
     """The sampler uses float32, so a token at the boundary of a filter may differ, but no other."""
     elsewhere = 0
     for logits, sampling in random_cases(400):
@@ -165,7 +165,7 @@ def test_filters_agree_with_the_sampler(page: Filtered) -> None:
     min_p=st.none() | st.sampled_from([0.0, 0.1, 0.5, 1.0]),
 )
 def test_filters_agree_on_generated_cases(
-    page: Filtered,
+    page: FilterFunction,
     logits: list[float],
     temperature: float,
     top_k: int | None,
@@ -173,7 +173,7 @@ def test_filters_agree_on_generated_cases(
     min_p: float | None,
 ) -> None:
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    answer = page([float(one) for one in logits], sampling)
+    answer = page([float(logit) for logit in logits], sampling)
     found = np.array(answer["probabilities"])
     assert answer["kept"] >= 1
     assert found.sum() == pytest.approx(1)
@@ -183,19 +183,19 @@ def test_filters_agree_on_generated_cases(
     assert answer["entropy"] == pytest.approx(-(positive * np.log2(positive)).sum(), abs=1e-9)
 
 
-def test_ties_keep_the_lowest_ids(page: Filtered) -> None:
+def test_ties_keep_the_lowest_ids(page: FilterFunction) -> None:
     assert page([1.0] * 5, Sampling(top_k=2))["probabilities"] == [0.5, 0.5, 0, 0, 0]
     assert page([0.0, -0.0, 0.0], Sampling(temperature=0))["probabilities"] == [1, 0, 0]
 
 
-def test_logits_with_nan_are_rejected(page: Filtered) -> None:
-    for bad in (math.nan, math.inf):
-        assert "training diverged" in page([0.0, bad], Sampling())["error"]
+def test_logits_with_nan_are_rejected(page: FilterFunction) -> None:
+    for invalid in (math.nan, math.inf):
+        assert "training diverged" in page([0.0, invalid], Sampling())["error"]
     assert page([0.0, -math.inf], Sampling())["probabilities"] == [1, 0]  # the model excludes this token
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("original", "fault"),
     [
         ("sum < p * (1 - ROUNDING)", "sum + shareOfNext < p"),
         ("Math.log(p) - ROUNDING +", "Math.log(p) / 2 +"),
@@ -204,17 +204,19 @@ def test_logits_with_nan_are_rejected(page: Filtered) -> None:
         ("falling * MAX_IDS + id", "falling * MAX_IDS + (MAX_IDS - 1 - id)"),
     ],
 )
-def test_planted_faults_are_detected(right: str, wrong: str) -> None:
-    assert SOURCE.count(right) == 1
-    wrong = wrong.replace("shareOfNext", "(probabilities[kept] ?? 0)")
-    with filters(SOURCE.replace(right, wrong)) as faulty, pytest.raises(AssertionError):
+def test_planted_faults_are_detected(original: str, fault: str) -> None:
+    assert SOURCE.count(original) == 1
+    fault = fault.replace("shareOfNext", "(probabilities[kept] ?? 0)")
+    with filters(SOURCE.replace(original, fault)) as faulty, pytest.raises(AssertionError):
         all_agree(faulty)
 
 
 @pytest.mark.slow
 def test_a_large_vocabulary_is_fast() -> None:
     """With 50,257 logits the bars follow a dragged slider within three frames."""
-    done = subprocess.run(node(TIMED), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60)
-    took = json.loads(done.stdout)
-    assert took["rank"] < 50
-    assert took["move"] < 50
+    process = subprocess.run(
+        node(TIMING_PROGRAM), capture_output=True, text=True, check=True, env={"FILTERS": SOURCE}, timeout=60
+    )
+    milliseconds = json.loads(process.stdout)
+    assert milliseconds["rank"] < 50
+    assert milliseconds["move"] < 50

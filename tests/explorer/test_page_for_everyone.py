@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from browser import PHONE, WIDE, Tab, opened, served, tab
-from page_source import NAMELESS, PALE, UNRINGED, faults_of_source
+from browser import PHONE, WIDE, Tab, open_page, served_page, tab
+from page_source import FOCUS_FAULT, NAMELESS, PALE, faults_of_source
 from pages import (
     FAMILIES,
     VIEWS,
@@ -23,7 +23,7 @@ from pages import (
 from tercet.explorer.page_files import page_files
 
 
-def alert_of(tab: Tab) -> str:
+def read_alert(tab: Tab) -> str:
     tab.page.locator("[role=alert]:visible").first.wait_for()
     tab.settle()
     assert tab.page.locator("[role=alert]:visible").count() == 1
@@ -33,7 +33,7 @@ def alert_of(tab: Tab) -> str:
     return text
 
 
-def goes_on(tab: Tab) -> None:
+def assert_keeps_working(tab: Tab) -> None:
     before = candidates(tab)
     tab.key("temperature").fill("0.5" if tab.key("temperature").input_value() == "1" else "1")
     tab.settle()
@@ -52,7 +52,7 @@ def goes_on(tab: Tab) -> None:
     ],
 )
 def test_axe_finds_nothing(browser: Any, family: str, scheme: str, size: dict[str, int]) -> None:
-    with opened(browser, FAMILIES[family](), size=size, color_scheme=scheme) as tab:
+    with open_page(browser, FAMILIES[family](), size=size, color_scheme=scheme) as tab:
         for view in VIEWS if "translator" in family else VIEWS[:1]:  # a translator has all views
             tab.click(f"view:{view}")
             tab.assert_accessible()
@@ -64,27 +64,28 @@ def test_axe_finds_nothing(browser: Any, family: str, scheme: str, size: dict[st
 
 @slow
 def test_invalid_input_is_one_line_and_the_page_keeps_working(browser: Any) -> None:
-    with opened(browser, bert()) as tab:
+    with open_page(browser, bert()) as tab:
         tab.key("text").fill("the " * 40)
         tab.click("read")
         assert "its first 29 tokens" in tab.page.locator(".warning").text_content()
         tab.assert_well()
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         tab.key("text").fill("abc жж")
         tab.click("read")
-        assert "ж" in alert_of(tab)
-        goes_on(tab)
+        assert "ж" in read_alert(tab)
+        assert_keeps_working(tab)
         tab.key("text").fill("ab" * 40)
         tab.click("read")
         assert tab.page.locator("[role=alert]:visible").count() == 0
         assert "its last 23 tokens" in tab.page.locator(".warning").text_content()
-        assert all("status of 400" in one for one in tab.problems)  # Chromium's own message about the rejected query
+        # Chromium's own message about the rejected query.
+        assert all("status of 400" in problem for problem in tab.problems)
         assert tab.elsewhere == []
-    with opened(browser, translator("6 + 3")) as tab:
+    with open_page(browser, translator("6 + 3")) as tab:
         tab.key("text").fill("")
         tab.click("read")
-        shown = tab.page.locator("[role=alert]:visible").all_text_contents()
-        assert shown == [] or "\n" not in shown[0]
+        alerts = tab.page.locator("[role=alert]:visible").all_text_contents()
+        assert alerts == [] or "\n" not in alerts[0]
         tab.key("text").fill("bad")
         tab.click("read")
         assert tab.page.locator("[role=alert]:visible").count() == 0
@@ -93,25 +94,25 @@ def test_invalid_input_is_one_line_and_the_page_keeps_working(browser: Any) -> N
 
 @slow
 def test_a_stopped_server_is_reported(browser: Any) -> None:
-    with tab(browser) as one:
-        with served(gpt(), until_it_ends=True) as address:
-            one.page.goto(address)
-            one.settle()
-        one.key("text").fill("abcabc")
-        one.click("read")
-        assert "run `tercet explore RUN` again" in alert_of(one)
-        assert "".join(text for _, text in chips(one)) == "abc␣de"
-        goes_on(one)
-        one.click("flow-block-0")
-        assert "run `tercet explore RUN` again" in one.page.locator(".view .problem").first.text_content()
-        assert one.elsewhere == []
+    with tab(browser) as open_tab:
+        with served_page(gpt(), until_it_ends=True) as address:
+            open_tab.page.goto(address)
+            open_tab.settle()
+        open_tab.key("text").fill("abcabc")
+        open_tab.click("read")
+        assert "run `tercet explore RUN` again" in read_alert(open_tab)
+        assert "".join(text for _, text in chips(open_tab)) == "abc␣de"
+        assert_keeps_working(open_tab)
+        open_tab.click("flow-block-0")
+        assert "run `tercet explore RUN` again" in open_tab.page.locator(".view .problem").first.text_content()
+        assert open_tab.elsewhere == []
 
 
 @slow
 @every_family
 def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> None:
     answers = FAMILIES[family]()
-    with opened(browser, answers, reduced_motion="reduce") as tab:
+    with open_page(browser, answers, reduced_motion="reduce") as tab:
         pale, nameless = set[str](), set[str]()
 
         def look() -> None:
@@ -135,14 +136,14 @@ def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> Non
         look()
         tree = tab.page.context.new_cdp_session(tab.page).send("Accessibility.getFullAXTree")["nodes"]
         expected = {"button", "textbox", "slider", "spinbutton", "tab", "checkbox", "link", "application", "searchbox"}
-        unnamed = [
+        unnamed_nodes = [
             node
             for node in tree
             if not node.get("ignored")
             and node.get("role", {}).get("value") in expected
             and not node.get("name", {}).get("value", "").strip()
         ]
-        assert unnamed == []
+        assert unnamed_nodes == []
         assert nameless == set()
         assert pale == set()
         tab.assert_well()
@@ -151,15 +152,15 @@ def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> Non
 @slow
 @few_families
 def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
-    with opened(browser, FAMILIES[family](), "#layer=0&part=self") as tab:
+    with open_page(browser, FAMILIES[family](), "#layer=0&part=self") as tab:
         tab.page.locator("body").focus()
         stops = []
         for _ in range(90):
             tab.page.keyboard.press("Tab")
-            unringed = tab.page.evaluate(UNRINGED)
-            if unringed is None:
+            focus_fault = tab.page.evaluate(FOCUS_FAULT)
+            if focus_fault is None:
                 break
-            assert unringed == ""
+            assert focus_fault == ""
             stops.append(tab.page.evaluate("document.activeElement.dataset.key ?? document.activeElement.className"))
         assert {"view:flow", "text", "read", "step-weights", "zero-head", "temperature"} <= set(stops)
         assert any(stop.startswith("token:") for stop in stops)
@@ -169,13 +170,13 @@ def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
 @slow
 @every_family
 def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
-    with opened(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
+    with open_page(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
         tab.key("tour").focus()
         tab.page.keyboard.press("Enter")
         tab.settle()
         count = int(tab.page.locator(".tour .note").text_content().split(" of ")[1])
         assert count >= 10
-        said = []
+        notes = []
         for step in range(count):
             tab.settle()
             tab.page.wait_for_function(
@@ -183,16 +184,17 @@ def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
             )  # fmt: skip
             tab.page.locator(".toured").first.wait_for()
             tab.page.wait_for_function(
-                "(before) => document.querySelector('.tour .said').textContent !== before", arg=said[-1] if said else ""
+                "(before) => document.querySelector('.tour .said').textContent !== before",
+                arg=notes[-1] if notes else "",
             )
-            said.append(tab.page.locator(".tour .said").text_content())
-            assert re.search(r"undefined|NaN|null|\[object", said[-1]) is None
+            notes.append(tab.page.locator(".tour .said").text_content())
+            assert re.search(r"undefined|NaN|null|\[object", notes[-1]) is None
             no_sideways(tab)
             if step < count - 1:
                 assert tab.page.evaluate("document.querySelector('.tour').contains(document.activeElement)")
                 tab.page.keyboard.press("Enter")
-        assert len(set(said)) == count
-        assert all(len(text) > 40 for text in said)
+        assert len(set(notes)) == count
+        assert all(len(text) > 40 for text in notes)
         tab.page.keyboard.press("Escape")
         tab.settle()
         assert not tab.page.locator(".tour").is_visible()
@@ -206,7 +208,7 @@ def test_reduced_motion_disables_animations(browser: Any) -> None:
       const long = (text) => text.split(",").some((part) => parseFloat(part) > 0.05);
       return long(transitionDuration) || long(animationDuration) || scrollBehavior === "smooth";
     }).map((one) => one.outerHTML.slice(0, 80))"""
-    with opened(browser, gpt(), "#layer=0", reduced_motion="reduce") as tab:
+    with open_page(browser, gpt(), "#layer=0", reduced_motion="reduce") as tab:
         assert tab.page.evaluate(moving) == []
 
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 import torch
-from browser import PHONE, WIDE, from_disk, opened, tab
+from browser import PHONE, WIDE, from_disk, open_page, tab
 from explored import trained_model
 from pages import (
     FAMILIES,
     NEAR,
     VIEWS,
+    assert_candidates,
     candidates,
-    cell_told,
+    cell_at_cursor,
     chips,
     every_family,
     gpt,
     no_sideways,
-    offers,
-    read_now,
-    row_of,
+    run_shown_tokens,
+    selected_row,
     slow,
 )
 
@@ -37,14 +37,14 @@ from tercet.generation import Sampling, distribution, draw
 
 SIZES = {"wide": WIDE, "phone": PHONE}
 LOOKS = {f"{scheme}-{name}": (scheme, size) for scheme in ("light", "dark") for name, size in SIZES.items()}
-ALWAYS = {("gpt", "light-wide"), ("bert", "dark-phone"), ("translator, 6 + 3", "dark-phone")}
+QUICK_CASES = {("gpt", "light-wide"), ("bert", "dark-phone"), ("translator, 6 + 3", "dark-phone")}
 
 
 @slow
 @pytest.mark.parametrize(
     ("family", "look"),
     [
-        pytest.param(family, look, marks=() if (family, look) in ALWAYS else pytest.mark.exhaustive)
+        pytest.param(family, look, marks=() if (family, look) in QUICK_CASES else pytest.mark.exhaustive)
         for family in FAMILIES
         for look in LOOKS
     ],
@@ -52,7 +52,7 @@ ALWAYS = {("gpt", "light-wide"), ("bert", "dark-phone"), ("translator, 6 + 3", "
 def test_every_view_opens(browser: Any, family: str, look: str) -> None:
     scheme, size = LOOKS[look]
     answers = FAMILIES[family]()
-    with opened(browser, answers, size=size, color_scheme=scheme) as tab:
+    with open_page(browser, answers, size=size, color_scheme=scheme) as tab:
         views = VIEWS if answers.model()["can"]["translate"] else VIEWS[:-1]
         assert tab.page.locator("[role=tab]").count() == len(views)
         for view in views:
@@ -68,8 +68,8 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
             no_sideways(tab)
         assert tab.colours('[data-key="step-weights"] canvas')[0] > 4
         tab.click("block-close")
-        for around in ("start", "end"):
-            tab.click(f"flow-{around}")
+        for end in ("start", "end"):
+            tab.click(f"flow-{end}")
             no_sideways(tab)
         assert tab.page.locator(".problem:visible").count() == 0
         assert tab.page.evaluate("getComputedStyle(document.body).colorScheme") != ""
@@ -81,27 +81,27 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
 def test_map_cells_show_the_models_weights(browser: Any, family: str) -> None:
     """The maps are reached and read by keyboard only."""
     answers = FAMILIES[family]()
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         tab.key("view:flow").focus()
         tab.page.keyboard.press("ArrowRight")
         tab.settle()
-        seen, _ = read_now(tab, answers)
-        for one in answers.model()["stacks"]:
-            for part in ("self", "cross") if one["cross"] else ("self",):
-                key = f"map-{one['name']}-{part}"
+        activations, _ = run_shown_tokens(tab, answers)
+        for stack in answers.model()["stacks"]:
+            for part in ("self", "cross") if stack["cross"] else ("self",):
+                key = f"map-{stack['name']}-{part}"
                 tab.key(f"{key}-1-1").focus()
                 tab.page.keyboard.press("Enter")
                 tab.settle()
-                weights = seen[f"{one['name']}.blocks.1.{part}_attention.weights"][0, 1]
-                field = tab.key(f"map-large-{one['name']}-{part}")
+                weights = activations[f"{stack['name']}.blocks.1.{part}_attention.weights"][0, 1]
+                field = tab.key(f"map-large-{stack['name']}-{part}")
                 assert f"{weights.shape[0]} queries by {weights.shape[1]} keys" in field.get_attribute("aria-label")
                 field.focus()
                 for press in ("Home", "ArrowUp", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft"):
                     tab.page.keyboard.press(press)
-                    if "masked" in tab.told(f"map-large-{one['name']}-{part}"):
+                    if "masked" in tab.cell_text(f"map-large-{stack['name']}-{part}"):
                         continue
-                    row, column, value, half = cell_told(tab, f"map-large-{one['name']}-{part}")
-                    assert value == pytest.approx(float(weights[row, column]), abs=half + 1e-4)
+                    row, column, value, half_step = cell_at_cursor(tab, f"map-large-{stack['name']}-{part}")
+                    assert value == pytest.approx(float(weights[row, column]), abs=half_step + 1e-4)
         tab.assert_well()
 
 
@@ -113,7 +113,7 @@ def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
     """Blocks of both sides open in turn. Cross-attention maps have a row per target and a column per source token."""
     answers = FAMILIES[family]()
     depths = {"encoder": 6, "decoder": 3} if "6 + 3" in family else {"encoder": 3, "decoder": 6}
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         source, target = chips(tab, "encoder"), chips(tab, "decoder")
         assert len(source) != len(target)
         for side, depth in depths.items():
@@ -141,25 +141,25 @@ def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
 @slow
 def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
     answers = gpt()
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         tab.click("flow-block-1")
         tab.click("head-2")
-        seen, _ = read_now(tab, answers)
+        activations, _ = run_shown_tokens(tab, answers)
         expected = {
-            "step-input": seen["stack.blocks.0"][0],
-            "step-q": seen["stack.blocks.1.self_attention.q"][0, 2],
-            "step-scores": seen["stack.blocks.1.self_attention.scores"][0, 2],
-            "step-weights": seen["stack.blocks.1.self_attention.weights"][0, 2],
-            "step-head": seen["stack.blocks.1.self_attention.heads"][0, 2],
-            "step-out": seen["stack.blocks.1.self_attention"][0],
-            "step-residual": seen["stack.blocks.1.self_residual"][0],
+            "step-input": activations["stack.blocks.0"][0],
+            "step-q": activations["stack.blocks.1.self_attention.q"][0, 2],
+            "step-scores": activations["stack.blocks.1.self_attention.scores"][0, 2],
+            "step-weights": activations["stack.blocks.1.self_attention.weights"][0, 2],
+            "step-head": activations["stack.blocks.1.self_attention.heads"][0, 2],
+            "step-out": activations["stack.blocks.1.self_attention"][0],
+            "step-residual": activations["stack.blocks.1.self_residual"][0],
         }
         for key, values in expected.items():
             tab.key(key).focus()
             for press in ("Home", "ArrowRight", "ArrowDown"):
                 tab.page.keyboard.press(press)
-                row, column, value, half = cell_told(tab, key)
-                near = half + 1e-4 * max(1, abs(value))
+                row, column, value, half_step = cell_at_cursor(tab, key)
+                near = half_step + 1e-4 * max(1, abs(value))
                 assert value == pytest.approx(float(values[row, column]), abs=near), key
         tab.click("block-next" if tab.key("block-next").is_enabled() else "block-previous")
         assert tab.page.locator(".block h2").text_content() == "block 0"
@@ -169,10 +169,10 @@ def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
 @slow
 def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> None:
     answers = gpt()
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         tab.click("token:stack:3")
-        assert row_of(tab) == 3
-        _, logits = read_now(tab, answers)
+        assert selected_row(tab) == 3
+        _, logits = run_shown_tokens(tab, answers)
         before = len(tab.requests)
         for key, value in (
             ("temperature", "0.6"), ("top_k:number", "9"), ("temperature", "1.7"), ("top_p:number", "0.8"),
@@ -193,11 +193,11 @@ def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> Non
             expected = distribution(logits[3][None], sampling)[0]
             found = candidates(tab)
             assert set(found) == set(logits[3].topk(len(found)).indices.tolist())
-            for token, (share, own) in found.items():
+            for token, (share, model_share) in found.items():
                 assert share == pytest.approx(float(expected[token]), abs=NEAR)
-                assert own == pytest.approx(float(logits[3].softmax(-1)[token]), abs=NEAR)
-            kept = int(tab.page.locator(".kept").text_content())
-            assert kept == int((expected > 0).sum())
+                assert model_share == pytest.approx(float(logits[3].softmax(-1)[token]), abs=NEAR)
+            n_positive = int(tab.page.locator(".kept").text_content())
+            assert n_positive == int((expected > 0).sum())
         tab.click("plain")
         assert tab.key("top_p:number").input_value() == ""
         assert len(tab.requests) == before
@@ -207,24 +207,24 @@ def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> Non
 @slow
 def test_tokens_are_appended_sampled_and_removed(browser: Any) -> None:
     answers = gpt()
-    with opened(browser, answers, "#temperature=1.3&top_k=12&seed=7") as tab:
-        ids = [one for one, _ in chips(tab)]
-        _, logits = read_now(tab, answers)
+    with open_page(browser, answers, "#temperature=1.3&top_k=12&seed=7") as tab:
+        ids = [token for token, _ in chips(tab)]
+        _, logits = run_shown_tokens(tab, answers)
         tab.click("append")
         ids.append(int(logits[-1].argmax()))
-        assert [one for one, _ in chips(tab)] == ids
+        assert [token for token, _ in chips(tab)] == ids
         for seed in (7, 8):
-            _, logits = read_now(tab, answers)
-            made = distribution(logits[-1][None], Sampling(temperature=1.3, top_k=12))
-            ids.append(int(draw(made, [torch.Generator().manual_seed(seed)])))
+            _, logits = run_shown_tokens(tab, answers)
+            probabilities = distribution(logits[-1][None], Sampling(temperature=1.3, top_k=12))
+            ids.append(int(draw(probabilities, [torch.Generator().manual_seed(seed)])))
             tab.click("sample")
-            assert [one for one, _ in chips(tab)] == ids
-        assert row_of(tab) == len(ids) - 1
+            assert [token for token, _ in chips(tab)] == ids
+        assert selected_row(tab) == len(ids) - 1
         tab.click("shorten")
-        assert [one for one, _ in chips(tab)] == ids[:-1]
-        chosen = list(candidates(tab))[2]
-        tab.click(f"candidate:{chosen}")
-        assert [one for one, _ in chips(tab)] == [*ids[:-1], chosen]
+        assert [token for token, _ in chips(tab)] == ids[:-1]
+        candidate = list(candidates(tab))[2]
+        tab.click(f"candidate:{candidate}")
+        assert [token for token, _ in chips(tab)] == [*ids[:-1], candidate]
         tab.assert_well()
 
 
@@ -232,7 +232,7 @@ def test_tokens_are_appended_sampled_and_removed(browser: Any) -> None:
 def test_a_full_context_moves_as_in_the_sampler(browser: Any) -> None:
     """A full context drops its older half."""
     answers = Answers(trained_model("pre, learned", max_len=7), start=Query(text="abcdefg"))
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         assert len(chips(tab)) == 7
         tab.click("append")
         assert 0 < len(chips(tab)) < 7
@@ -263,30 +263,30 @@ def test_a_new_run_opens_and_exports(browser: Any, tmp_path: Path) -> None:
                 live.page.goto(address)
                 live.settle()
                 answers = Answers(load_model(tmp_path / "run"))
-                _, logits = read_now(live, answers)
-                offers(live, logits[row_of(live)])
+                _, logits = run_shown_tokens(live, answers)
+                assert_candidates(live, logits[selected_row(live)])
                 found = (chips(live), candidates(live))
                 live.click("view:maps")
                 assert max(live.colours(".view canvas")) > 4
                 live.assert_well()
         finally:
             process.terminate()
-    with from_disk(browser, page) as saved:
-        assert (chips(saved), candidates(saved)) == found
-        saved.assert_well()
+    with from_disk(browser, page) as saved_tab:
+        assert (chips(saved_tab), candidates(saved_tab)) == found
+        saved_tab.assert_well()
 
 
 @slow
 def test_a_long_text_comes_block_by_block(browser: Any, tmp_path: Path) -> None:
     answers = Answers(trained_model("pre, learned", max_len=512), start=Query(text="abcdefgh " * 40))
-    with opened(browser, answers, "#view=maps") as tab:
+    with open_page(browser, answers, "#view=maps") as tab:
         assert answers.answer("look", {"ask": {"text": "abcdefgh " * 40}})["maps"] == {}
         tab.click("map-stack-self-1-2")
-        seen, _ = read_now(tab, answers)
+        activations, _ = run_shown_tokens(tab, answers)
         tab.key("map-large-stack-self").focus()
         tab.page.keyboard.press("ArrowLeft")
-        row, column, value, half = cell_told(tab, "map-large-stack-self")
-        weights = seen["stack.blocks.1.self_attention.weights"][0, 2]
-        assert value == pytest.approx(float(weights[row, column]), abs=half + 1e-4)
+        row, column, value, half_step = cell_at_cursor(tab, "map-large-stack-self")
+        weights = activations["stack.blocks.1.self_attention.weights"][0, 2]
+        assert value == pytest.approx(float(weights[row, column]), abs=half_step + 1e-4)
         no_sideways(tab)
         tab.assert_well()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from browser import Tab, from_disk, opened
+from browser import Tab, from_disk, open_page
 from explored import SCRIPT, STACK
-from pages import FAMILIES, VIEWS, candidates, chips, few_families, gpt, of, seen_now, slow
+from pages import FAMILIES, VIEWS, candidates, chips, few_families, gpt, page_state, slow, wrap_with_tokenizer
 
 from tercet.checkpoint import TrainedModel
 from tercet.explorer import Answers, Query
@@ -19,29 +19,29 @@ from tercet.tokens import Tokenizer, Words
 
 @slow
 def test_the_address_keeps_the_view(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
-        first = seen_now(tab)
+    with open_page(browser, gpt()) as tab:
+        initial_state = page_state(tab)
         tab.click("flow-block-1")
         tab.click("head-2")
         tab.click("zero-head")
         tab.key("temperature").fill("0.4")
         tab.click("token:stack:2")
-        then = seen_now(tab)
-        assert then != first
+        changed_state = page_state(tab)
+        assert changed_state != initial_state
         tab.page.reload()
         tab.settle()
-        assert seen_now(tab) == then
+        assert page_state(tab) == changed_state
         tab.page.go_back()
         tab.settle()
         assert tab.page.locator(".edits").is_hidden()
-        assert seen_now(tab)["head"] == ["2"]
+        assert page_state(tab)["head"] == ["2"]
         tab.page.go_forward()
         tab.settle()
-        assert seen_now(tab)["edits"] == then["edits"]
+        assert page_state(tab)["edits"] == changed_state["edits"]
         tab.page.goto(tab.page.url.partition("#")[0] + "#view=nonsense&head=99&layer=77&at=1e9&ids=x&temperature=-1")
         tab.page.reload()
         tab.settle()
-        assert seen_now(tab) == first
+        assert page_state(tab) == initial_state
         tab.assert_well()
 
 
@@ -63,23 +63,23 @@ def assert_says_what_it_cannot_do(tab: Tab) -> None:
         tab.click(f"view:{view}")
         for button in tab.page.locator(".tools button, .edit, [data-key=zero-head], .candidate").all():
             assert button.is_disabled()
-    before = seen_now(tab)
+    before = page_state(tab)
     for key in "amns":
         tab.page.keyboard.press(key)
         tab.settle()
-    assert seen_now(tab) == before
+    assert page_state(tab) == before
     assert tab.page.locator("[role=alert]:visible").count() == 0
 
 
 @slow
 def test_a_page_is_saved_with_its_edits(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         tab.click("flow-block-1")
         tab.click("zero-head")
-        told, edits = candidates(tab), tab.page.locator(".edits").text_content()
+        live_candidates, edits = candidates(tab), tab.page.locator(".edits").text_content()
         path = exported_by_button(tab, tmp_path)
     with from_disk(browser, path) as tab:
-        assert candidates(tab) == told
+        assert candidates(tab) == live_candidates
         assert tab.page.locator(".edits").text_content() == edits
         assert tab.page.locator(".edits .chip").is_disabled()
         tab.click("view:heads")
@@ -91,23 +91,23 @@ def test_a_page_is_saved_with_its_edits(browser: Any, tmp_path: Path) -> None:
 @few_families
 def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path) -> None:
     answers = FAMILIES[family]()
-    with opened(browser, answers) as tab:
+    with open_page(browser, answers) as tab:
         live = (chips(tab, answers.model()["stacks"][-1]["name"]), candidates(tab))
         stack = answers.model()["stacks"][-1]
         tab.click("flow-block-1")
         tab.key("step-weights").focus()
-        told = [tab.told("step-weights")]
+        cell_texts = [tab.cell_text("step-weights")]
         tab.page.keyboard.press("ArrowUp")
-        told.append(tab.told("step-weights"))
+        cell_texts.append(tab.cell_text("step-weights"))
         path = exported_by_button(tab, tmp_path)
         tab.assert_well()
     with from_disk(browser, path) as tab:
         assert (chips(tab, stack["name"]), candidates(tab)) == live
         tab.click("flow-block-1")
         tab.key("step-weights").focus()
-        assert tab.told("step-weights") == told[0]
+        assert tab.cell_text("step-weights") == cell_texts[0]
         tab.page.keyboard.press("ArrowUp")
-        assert tab.told("step-weights") == told[1]
+        assert tab.cell_text("step-weights") == cell_texts[1]
         for layer in range(stack["n_layers"]):
             assert tab.page.locator(".problem:visible").count() == 0
             if layer < stack["n_layers"] - 2:
@@ -125,22 +125,22 @@ def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path)
 
 @slow
 def test_two_saved_pages_are_independent(browser: Any, tmp_path: Path) -> None:
-    one = gpt()
-    write_page(one, tmp_path / "one.html")
-    write_page(one, tmp_path / "two.html", Query(text="fed cab"))
+    answers = gpt()
+    write_page(answers, tmp_path / "one.html")
+    write_page(answers, tmp_path / "two.html", Query(text="fed cab"))
     with from_disk(browser, tmp_path / "one.html") as first, from_disk(browser, tmp_path / "two.html") as second:
-        before = seen_now(first)
+        before = page_state(first)
         second.click("view:maps")
         second.key("temperature").fill("0.2")
         second.settle()
-        assert seen_now(first) == before
+        assert page_state(first) == before
         assert "".join(text for _, text in chips(second)) == "fed␣cab"
-        other = first.page.context.new_page()  # the same window loads the other file
-        other.goto((tmp_path / "two.html").as_uri())
-        shared = Tab(other)
-        shared.settle()
-        assert chips(shared) == chips(second)
-        assert seen_now(first) == before
+        new_page = first.page.context.new_page()  # the same window loads the other file
+        new_page.goto((tmp_path / "two.html").as_uri())
+        shared_tab = Tab(new_page)
+        shared_tab.settle()
+        assert chips(shared_tab) == chips(second)
+        assert page_state(first) == before
         first.assert_well()
         second.assert_well()
 
@@ -153,7 +153,7 @@ def word_gpt() -> TrainedModel:
     data["model"]["vocab"] = {SCRIPT if word == name else word: number for word, number in vocab.items()}
     tokenizer = Tokenizer.from_json(json.dumps(data))
     spec = DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=11, stack=STACK)
-    model = of(DecoderOnly(spec), tokenizer)
+    model = wrap_with_tokenizer(DecoderOnly(spec), tokenizer)
     with torch.no_grad():
         model.model.embedding.weight[tokenizer.id_of(SCRIPT)] *= (
             3  # tied weights make it one of the likeliest or unlikeliest tokens
@@ -162,17 +162,17 @@ def word_gpt() -> TrainedModel:
 
 
 @slow
-@pytest.mark.parametrize("saved", [False, True], ids=["served", "saved"])
-def test_a_token_that_is_a_script_is_text(browser: Any, saved: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_saved", [False, True], ids=["served", "saved"])
+def test_a_token_that_is_a_script_is_text(browser: Any, is_saved: bool, tmp_path: Path) -> None:
     trained_model = word_gpt()
     script = trained_model.tokenizer.id_of(SCRIPT)
     assert script is not None
     answers = Answers(trained_model, start=Query(text=SCRIPT, ids=(1, script, 3, script)))
-    if saved:
+    if is_saved:
         write_page(answers, tmp_path / "page.html")
         manager = from_disk(browser, tmp_path / "page.html")
     else:
-        manager = opened(browser, answers)
+        manager = open_page(browser, answers)
     with manager as tab:
         assert chips(tab)[1] == (script, SCRIPT)
         assert SCRIPT in tab.key("text").input_value()
@@ -191,13 +191,13 @@ def test_a_token_that_is_a_script_is_text(browser: Any, saved: bool, tmp_path: P
         tab.click("view:maps")
         tab.key("map-large-stack-self").focus()
         tab.page.keyboard.press("ArrowRight")
-        assert SCRIPT in tab.told("map-large-stack-self")
+        assert SCRIPT in tab.cell_text("map-large-stack-self")
         tab.click("view:flow")
         tab.click("flow-block-0")
         assert SCRIPT in tab.page.locator(".worked h3").text_content()
-        if not saved:
+        if not is_saved:
             tab.key("text").fill("one <img src=x onerror=alert(1)> two")
             tab.click("read")
         assert tab.page.locator("main script, main img").count() == 0
-        tab.problems = [one for one in tab.problems if "400 (Bad Request)" not in one]
+        tab.problems = [problem for problem in tab.problems if "400 (Bad Request)" not in problem]
         tab.assert_well()

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from browser import Tab, opened
+from browser import Tab, open_page
 from pages import gpt, slow
 
 from tercet.explorer.page_files import page_files
@@ -39,7 +39,7 @@ def test_the_functions_of_a_part_are_short(name: str) -> None:
 
 @slow
 def test_the_header_describes_the_model_and_changes_the_theme(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         assert tab.page.locator(".top h1").text_content() == tab.page.title().removesuffix(": look inside") == "tiny"
         assert "decoder-only (GPT) · " in tab.page.locator(".top p").text_content()
         themes = []
@@ -56,7 +56,7 @@ def test_the_header_describes_the_model_and_changes_the_theme(browser: Any) -> N
 
 @slow
 def test_arrow_keys_move_between_tabs(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         tab.key("view:flow").focus()
         views = [press(tab, "ArrowRight").get("view", "flow") for _ in range(4)]
         assert views == ["maps", "lens", "heads", "flow"]  # only translators have beams; the first tab follows the last
@@ -68,7 +68,7 @@ def test_arrow_keys_move_between_tabs(browser: Any) -> None:
 
 @slow
 def test_keys_change_the_state(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         assert press(tab, "k", "k", "j")["at"] == "4"
         assert press(tab, "]", "]", "[")["layer"] == "0"
         assert press(tab, ".", ".", ",")["head"] == "1"
@@ -90,7 +90,7 @@ def test_keys_change_the_state(browser: Any) -> None:
 
 @slow
 def test_a_pane_shows_errors_and_recovers(browser: Any) -> None:
-    with opened(browser, gpt(), hash="#text=%C3%9C") as tab:
+    with open_page(browser, gpt(), hash="#text=%C3%9C") as tab:
         assert "the vocabulary has no 'Ü'" in tab.page.locator(".pane [role=alert]").text_content()
         tab.page.evaluate("location.hash = '#text=ab'")
         tab.settle()
@@ -101,7 +101,7 @@ def test_a_pane_shows_errors_and_recovers(browser: Any) -> None:
 
 @slow
 def test_redrawing_keeps_the_focus_and_back_works(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         tab.click("flow-block-0")
         assert focus(tab) == "flow-block-0"  # it is redrawn and keeps the focus
         assert address(tab)["layer"] == "0"
@@ -114,7 +114,7 @@ def test_redrawing_keeps_the_focus_and_back_works(browser: Any) -> None:
 
 @slow
 def test_a_saved_page_has_every_part(browser: Any) -> None:
-    with opened(browser, gpt()) as tab:
+    with open_page(browser, gpt()) as tab:
         with tab.page.expect_download() as download:
             tab.key("save").click()
         text = download.value.path().read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def attack(arguments: Sequence[str], *, seconds: float = SECONDS, stdin: bytes =
     return attack_function(lambda: main(list(arguments)), seconds=seconds, stdin=stdin)
 
 
-def attack_with_each(commands: Sequence[Sequence[str]], *, seconds: float = SECONDS) -> list[Outcome]:
+def attack_in_one_child(commands: Sequence[Sequence[str]], *, seconds: float = SECONDS) -> list[Outcome]:
     """Run several commands in one child, one after the other. Each outcome has the peak memory of all."""
 
     def work() -> None:
@@ -67,10 +67,10 @@ def attack_with_each(commands: Sequence[Sequence[str]], *, seconds: float = SECO
             sys.stderr.flush()
 
     outcome = attack_function(work, seconds=seconds * len(commands))
-    *ended, rest = outcome.stderr.split(END)
-    assert (outcome.code, rest, len(ended)) == (0, "", 2 * len(commands)), outcome
+    *parts, rest = outcome.stderr.split(END)
+    assert (outcome.code, rest, len(parts)) == (0, "", 2 * len(commands)), outcome
     return [
-        replace(outcome, code=int(code), stderr=stderr) for stderr, code in zip(ended[::2], ended[1::2], strict=True)
+        replace(outcome, code=int(code), stderr=stderr) for stderr, code in zip(parts[::2], parts[1::2], strict=True)
     ]
 
 
@@ -84,12 +84,12 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
         sys.stdout.flush()
         sys.stderr.flush()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        started = time.monotonic()
+        start = time.monotonic()
         pid = os.fork()
         if not pid:
             _become(work, streams)
-        code, peak = _wait(pid, started + seconds)
-        took = time.monotonic() - started
+        code, peak = _wait(pid, start + seconds)
+        took = time.monotonic() - start
         stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in streams[1:])
     memory = max(0, peak - before) * 1024
     outcome = Outcome(code=code, stdout=stdout, stderr=stderr, seconds=took, memory=memory)

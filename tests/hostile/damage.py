@@ -50,7 +50,7 @@ def _lock(path: Path, chance: random.Random) -> None:
 
 
 # Damage that needs no other file.
-ALONE: dict[str, Callable[[Path, random.Random], None]] = {
+SINGLE_FILE_DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
     "bit in the first third": _flip(0),
     "bit in the middle": _flip(1),
     "bit in the last third": _flip(2),
@@ -68,10 +68,10 @@ ALONE: dict[str, Callable[[Path, random.Random], None]] = {
 }
 # Damage by a file of the same name from another place.
 ANOTHERS = ("another run's", "another folder's", "another moment's")
-KINDS = (*ALONE, *ANOTHERS)
+KINDS = (*SINGLE_FILE_DAMAGES, *ANOTHERS)
 
 
-def damage(path: Path, kind: str, chance: random.Random, others: dict[str, Path]) -> bool:
+def damage(path: Path, kind: str, chance: random.Random, replacements: dict[str, Path]) -> bool:
     """Damage a file.
 
     Args:
@@ -81,30 +81,30 @@ def damage(path: Path, kind: str, chance: random.Random, others: dict[str, Path]
         True if the file has changed.
     """
     before = path.read_bytes()
-    if kind in ALONE:
+    if kind in SINGLE_FILE_DAMAGES:
         if not before and "missing" not in kind and not kind.startswith("a "):
             return False
-        ALONE[kind](path, chance)
+        SINGLE_FILE_DAMAGES[kind](path, chance)
         return not path.is_file() or path.is_symlink() or path.read_bytes() != before
-    other = others.get(kind)
-    if other is None or other.read_bytes() == before:
+    replacement = replacements.get(kind)
+    if replacement is None or replacement.read_bytes() == before:
         return False
     path.unlink()
-    shutil.copy(other, path)
+    shutil.copy(replacement, path)
     return True
 
 
-def others_of(file: str, *, run: Path, other_run: Path, other_moment: Path) -> dict[str, Path]:
+def find_replacements(file: str, *, run: Path, other_run: Path, other_moment: Path) -> dict[str, Path]:
     """Return existing files with the same name as `file` of `run`, by kind."""
-    own = run / file
-    beside = (
+    original = run / file
+    same_names = (
         path
-        for path in sorted(run.rglob(own.name))
-        if path != own and path.is_file() and path.read_bytes() != own.read_bytes()
+        for path in sorted(run.rglob(original.name))
+        if path != original and path.is_file() and path.read_bytes() != original.read_bytes()
     )
-    found = {
+    candidates = {
         "another run's": other_run / file,
-        "another folder's": next(beside, None),
+        "another folder's": next(same_names, None),
         "another moment's": other_moment / file,
     }
-    return {kind: path for kind, path in found.items() if path is not None and path.is_file()}
+    return {kind: path for kind, path in candidates.items() if path is not None and path.is_file()}

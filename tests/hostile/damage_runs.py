@@ -37,7 +37,7 @@ FACTOR = int(os.environ.get("TERCET_HOSTILE", "1"))
 FAMILIES = ("text", "pairs", "masked")
 SECONDS = 20.0  # a tiny run takes one second, so longer ones hang
 MEMORY = 1 << 30  # more than a child needs beyond its parent
-STOPPED_AT = 6
+STOP_STEP = 6
 # These settings allow exports to other programs.
 CHANGES: dict[str, dict[str, Any]] = {
     "text": {"data": {"tokenizer": {"kind": "characters", "eos": True}}},
@@ -48,7 +48,7 @@ CLOCK = ("seconds", "tokens_per_second")
 STATES = ("finished", "stopped")
 
 # Arguments of each command, run in a folder with `run`, and the files that it writes.
-ASKED: dict[str, dict[str, list[str]]] = {
+FAMILY_VERBS: dict[str, dict[str, list[str]]] = {
     "text": {"generate": ["run", "--prompt", "3 times", "--seed", "1", "--max-new-tokens", "8"]},
     "pairs": {"translate": ["run", "--input", "in.txt", "--quiet"]},
     "masked": {"fill": ["run", "3 times [MASK] is"]},
@@ -73,7 +73,7 @@ class Answer:
 
 
 @dataclass
-class Prepared:
+class PreparedRuns:
     """The runs of a family, each in a folder that is only copied.
 
     Attributes:
@@ -90,7 +90,7 @@ class Prepared:
 
     @property
     def verbs(self) -> dict[str, list[str]]:
-        return {"train": TRAIN, **ASKED[self.family], **READERS}
+        return {"train": TRAIN, **FAMILY_VERBS[self.family], **READERS}
 
     def lay_out(self, place: Path, state: str | None = "finished", *, own_cache: bool = False) -> Path:
         """Create a working folder with the recipe and a copy of the run in that state."""
@@ -107,11 +107,11 @@ class Prepared:
 
     def call(self, place: Path, verb: str, arguments: list[str] | None = None, **options: Any) -> Outcome:
         """Run `tercet VERB` in a working folder, with its own cache if it has one, or else the shared one."""
-        own = place / "cache"
+        local_cache = place / "cache"
         return call(
             [verb, *(self.verbs[verb] if arguments is None else arguments)],
             place=place,
-            cache=own if own.exists() else self.cache,
+            cache=local_cache if local_cache.exists() else self.cache,
             **options,
         )
 
@@ -125,31 +125,31 @@ class Prepared:
         return self.answers[state, verb]
 
 
-def prepare(family: str, folder: Path) -> Prepared:
+def prepare(family: str, folder: Path) -> PreparedRuns:
     """Train the required runs, once per folder."""
-    prepared = _PREPARED.get(folder)
-    if prepared is None:
+    prepared_runs = _RUNS_BY_FOLDER.get(folder)
+    if prepared_runs is None:
         _import_everything()
-        prepared = _PREPARED[folder] = Prepared(family, folder)
+        prepared_runs = _RUNS_BY_FOLDER[folder] = PreparedRuns(family, folder)
         data = folder / "data"
         data.mkdir(parents=True)
         (data / "in.txt").write_text(f"{PAIRS[7][0]}\n{PAIRS[30][0]}\n", encoding="utf-8")
         runs: dict[str, tuple[dict[str, Any], Callable[[], None]]] = {
             "other": ({"seed": 2}, lambda: None),
             "finished": ({}, lambda: None),
-            "stopped": ({}, lambda: at_step(STOPPED_AT, stop)),
+            "stopped": ({}, lambda: call_at_step(STOP_STEP, stop)),
         }
         for state, (settings, before) in runs.items():
             (data / "recipe.yaml").write_text(
                 write_yaml(TINY[family](data, CHANGES[family], **settings)), encoding="utf-8"
             )
-            place = prepared.lay_out(folder / state, None)
-            outcome = prepared.call(place, "train", before=before)
+            place = prepared_runs.lay_out(folder / state, None)
+            outcome = prepared_runs.call(place, "train", before=before)
             assert outcome.code == (0 if state != "stopped" else 128 + signal.SIGTERM), outcome
-    return prepared
+    return prepared_runs
 
 
-_PREPARED: dict[Path, Prepared] = {}
+_RUNS_BY_FOLDER: dict[Path, PreparedRuns] = {}
 
 
 def call(
@@ -158,10 +158,10 @@ def call(
     place: Path,
     cache: Path,
     before: Callable[[], None] = lambda: None,
-    within: Callable[[Callable[[], int]], int] = lambda command: command(),
+    wrap_command: Callable[[Callable[[], int]], int] = lambda command: command(),
     seconds: float = SECONDS,
 ) -> Outcome:
-    """Run `tercet ARGUMENTS` in `place`. In the child, `before` is called first, and `within` with the command."""
+    """Run `tercet ARGUMENTS` in `place`. The child calls `before` first, then `wrap_command` with the command."""
 
     def work() -> int:
         os.chdir(place)
@@ -173,12 +173,12 @@ def call(
         os.fsync = lambda fd: None  # only processes are killed here, so no sync is needed
         _bound_memory()
         before()
-        return within(lambda: main(arguments))
+        return wrap_command(lambda: main(arguments))
 
     return attack_function(work, seconds=seconds)
 
 
-def at_step(step: int, act: Callable[[], None]) -> None:
+def call_at_step(step: int, act: Callable[[], None]) -> None:
     """Call `act` in this step of a training child."""
     from tercet.training.loop.interruption import Interruption
 
@@ -228,7 +228,7 @@ def final_state(run: Path) -> dict[str, str]:
     return {**state, "metrics.csv": json.dumps(figures)}
 
 
-def files_of(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     """Return every file below a folder as a relative name."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
 
@@ -250,8 +250,8 @@ def _hash(path: Path) -> str:
 
 def _bound_memory() -> None:
     """Limit the memory, so that reading /dev/zero to its end cannot exhaust the machine."""
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+    current_memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (current_memory + MEMORY, current_memory + MEMORY))
 
 
 def _import_everything() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from attack import MEMORY, Outcome, attack_with_each
+from attack import MEMORY, Outcome, attack_in_one_child
 from pyarrow import parquet
 
 SUFFIXES = (
@@ -50,9 +50,9 @@ def refuse(outcome: Outcome, *words: str) -> None:
         assert word in outcome.stderr
 
 
-def refuse_each(commands: Sequence[Sequence[str]], *words: str) -> None:
+def assert_each_rejected(commands: Sequence[Sequence[str]], *words: str) -> None:
     """Run several commands in one child; `words` has one expected text per command, or none."""
-    for outcome, word in zip(attack_with_each(commands), words or [""] * len(commands), strict=True):
+    for outcome, word in zip(attack_in_one_child(commands), words or [""] * len(commands), strict=True):
         refuse(outcome, word)
 
 

@@ -144,23 +144,23 @@ FAULTS = (
 
 def fail(fault: Fault, target: Change) -> Callable[[Change], None]:
     """Return an action that fails the first change with the operation and place of `target`."""
-    met = False
+    has_failed = False
 
     def refuse(change: Change) -> NoReturn:
         raise OSError(fault.error, os.strerror(fault.error), change.path)
 
     def act(change: Change) -> None:
-        nonlocal met
-        here = (change.operation, change.place) == (target.operation, target.place)
-        if not met and here:
-            met = True
+        nonlocal has_failed
+        is_target = (change.operation, change.place) == (target.operation, target.place)
+        if not has_failed and is_target:
+            has_failed = True
             if fault.error == errno.ENOENT:
                 shutil.rmtree(Path(change.path).parent, ignore_errors=True)
             elif fault.error == errno.EFBIG:
                 _fill_disk()
             else:
                 refuse(change)
-        elif met and fault.stays and fault.error != errno.EFBIG and change.operation in fault.operations:
+        elif has_failed and fault.stays and fault.error != errno.EFBIG and change.operation in fault.operations:
             refuse(change)
 
     return act
@@ -204,7 +204,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def refuse_all(change: Change) -> NoReturn:
+def reject_write(change: Change) -> NoReturn:
     """Fail as a read-only file system does."""
     raise OSError(errno.EROFS, os.strerror(errno.EROFS), change.path)
 
@@ -213,11 +213,11 @@ def set_clock_back() -> None:
     """Let each reading of the clock be a minute before the last one."""
     import time
 
-    now = time.time()
+    current = time.time()
 
-    def earlier() -> float:
-        nonlocal now
-        now -= 60.0
-        return now
+    def earlier_time() -> float:
+        nonlocal current
+        current -= 60.0
+        return current
 
-    time.time = earlier
+    time.time = earlier_time

@@ -30,17 +30,17 @@ def copy_folder(kind: str, root: Path) -> Path:
     return target if source.is_dir() else target / source.name
 
 
-def refuse_all(changes: dict[str, Callable[[], None]], folder: Path, *, memory: int = 300 << 20) -> None:
+def assert_rejected(changes: dict[str, Callable[[], None]], folder: Path, *, memory: int = 300 << 20) -> None:
     """Check in one child that after each change the folder is rejected quickly and in one line."""
 
     def work() -> int:
         for name, change in changes.items():
             print(name, flush=True)
             change()
-            with pytest.raises(UserError) as told:
+            with pytest.raises(UserError) as error:
                 load_model(folder)
-            assert "\n" not in str(told.value)
-            assert len(str(told.value)) < 1500
+            assert "\n" not in str(error.value)
+            assert len(str(error.value)) < 1500
         return 0
 
     outcome = attack_function(work, seconds=10.0 + len(changes))

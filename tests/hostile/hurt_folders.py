@@ -75,9 +75,9 @@ def _bert(folder: Path) -> Path:
     return write_folder(folder, transformers.BertForMaskedLM(config))
 
 
-def _bert_pickled(folder: Path, *, zipped: bool = True) -> Path:
+def _bert_pickled(folder: Path, *, as_zip: bool = True) -> Path:
     state = transformers.BertForMaskedLM.from_pretrained(_bert(folder)).state_dict()
-    torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=as_zip)
     (folder / "model.safetensors").unlink()
     return folder
 
@@ -132,23 +132,28 @@ def _gguf(folder: Path, model: DecoderOnly) -> Path:
 def _library_steps(folder: Path) -> Path:
     """Save a Tercet model with a tokenizer.json of many components."""
     model = tokenizers.models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<s>": 3}, merges=[("a", "b")])
-    built = tokenizers.Tokenizer(model)
-    built.normalizer = tokenizers.normalizers.Sequence(
+    library_tokenizer = tokenizers.Tokenizer(model)
+    library_tokenizer.normalizer = tokenizers.normalizers.Sequence(
         [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
     )
-    built.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+    library_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\p{L}+|\s+"), "isolated"),
             tokenizers.pre_tokenizers.Metaspace(),
         ]
     )
-    built.decoder = tokenizers.decoders.Sequence(
+    library_tokenizer.decoder = tokenizers.decoders.Sequence(
         [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.Strip(" ", 1, 0)]
     )
-    built.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)])
-    built.add_special_tokens([tokenizers.AddedToken("<s>", special=True)])
+    library_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 3)]
+    )
+    library_tokenizer.add_special_tokens([tokenizers.AddedToken("<s>", special=True)])
     save_model(
-        folder, DecoderOnly(DecoderOnlySpec(vocab_size=4, max_len=7, stack=STACK)), Tokenizer(built), Card(name="d")
+        folder,
+        DecoderOnly(DecoderOnlySpec(vocab_size=4, max_len=7, stack=STACK)),
+        Tokenizer(library_tokenizer),
+        Card(name="d"),
     )
     return folder
 
@@ -160,7 +165,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "ours steps": _library_steps,
     "bert": _bert,
     "bert pickled": _bert_pickled,
-    "bert old pickle": lambda folder: _bert_pickled(folder, zipped=False),
+    "bert old pickle": lambda folder: _bert_pickled(folder, as_zip=False),
     "gpt2": _gpt2,
     "llama sharded": _llama_sharded,
     "marian": _marian,
@@ -175,7 +180,7 @@ NUMBERS: list[Any] = [
     *(0, 1, -1, 2, 3, 7, 10**6, 10**9, 10**12, 2**31, 2**31 - 1, 2**32, 2**53, 2**63, 2**64, 10**30, 10**100, -(2**63)),
     *(0.5, -0.5, 1e308, -1e308, 1e-320, float("nan"), float("inf"), True, False),
 ]
-OTHERS: list[Any] = [
+ODD_VALUES: list[Any] = [
     *(None, "", "x", "12", "\0", "../x", "/dev/zero", "\ud800", "a" * 100_000, [], [[]], {}, {"kind": "rotary"}),
     *([0] * 50_000, {"a": 1}, ["a", "b"], {"Regex": "(a+)+$"}, {"String": ""}),
 ]
@@ -188,10 +193,10 @@ def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
     if folder.is_file():
         copy.mkdir(parents=True)
         shutil.copy(folder, copy / folder.name)
-        opened = copy / folder.name
+        damaged_path = copy / folder.name
     else:
         shutil.copytree(folder, copy)
-        opened = copy
+        damaged_path = copy
     files = sorted(path for path in copy.iterdir())
     path = draw.choice(files)
     ways = [_hurt_bytes, _hurt_bytes, _hurt_sizes, _put_in_its_place]
@@ -200,7 +205,7 @@ def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
     if path.suffix == ".safetensors":
         ways += 4 * [_hurt_header]
     way = draw.choice(ways)
-    return opened, f"{path.name}: {way(path, draw)}"
+    return damaged_path, f"{path.name}: {way(path, draw)}"
 
 
 def _hurt_bytes(path: Path, draw: random.Random) -> str:
@@ -213,24 +218,24 @@ def _hurt_bytes(path: Path, draw: random.Random) -> str:
                 data[draw.randrange(max(end, 1)) if data else 0 : 0] = b""
                 if data:
                     data[draw.randrange(end)] = draw.randrange(256)
-            what = "bytes changed"
+            description = "bytes changed"
         case 1:
             del data[place:]
-            what = "cut short"
+            description = "cut short"
         case 2:
             data[place:place] = draw.randbytes(draw.choice([1, 8, 100]))
-            what = "bytes put in"
+            description = "bytes put in"
         case 3:
             del data[place : place + draw.choice([1, 4, 8, 50])]
-            what = "bytes left out"
+            description = "bytes left out"
         case 4:
             data[place:place] = data[place : place + draw.choice([8, 64, 500])] * draw.choice([1, 3, 50])
-            what = "bytes repeated"
+            description = "bytes repeated"
         case _:
             data[place : place + 8] = b"\xff" * 8
-            what = "bytes of 255"
+            description = "bytes of 255"
     path.write_bytes(data)
-    return what
+    return description
 
 
 def _hurt_sizes(path: Path, draw: random.Random) -> str:
@@ -246,7 +251,9 @@ def _hurt_sizes(path: Path, draw: random.Random) -> str:
 
 def _put_in_its_place(path: Path, draw: random.Random) -> str:
     path.unlink()
-    match what := draw.choice(["nothing", "a folder", "a pipe", "zeros", "a secret", "a loop", "no bytes", "text"]):
+    match replacement := draw.choice(
+        ["nothing", "a folder", "a pipe", "zeros", "a secret", "a loop", "no bytes", "text"]
+    ):
         case "a folder":
             path.mkdir()
         case "a pipe":
@@ -263,14 +270,14 @@ def _put_in_its_place(path: Path, draw: random.Random) -> str:
             path.write_text(draw.choice(["[" * 10**6, '{"a":' * 10**5, "null", "[]", "1" * 10**6, '"a"', "{}"]))
         case _:
             pass
-    return what
+    return replacement
 
 
 def _hurt_json(path: Path, draw: random.Random) -> str:
     data = json.loads(path.read_text(encoding="utf-8"))
-    what = change_json(data, draw)
+    description = change_json(data, draw)
     path.write_text(json.dumps(data))
-    return what
+    return description
 
 
 def change_json(data: Any, draw: random.Random) -> str:
@@ -288,11 +295,11 @@ def change_json(data: Any, draw: random.Random) -> str:
             container[draw.choice(["x", "family", "kind", "a" * 10_000])] = container.pop(key)
             return f"{name} renamed"
         case 2:
-            *_, other = draw.choice(places)
+            *_, place_name = draw.choice(places)
             value: Any = draw.choice(places)[0]
-            container[key] = json.loads(json.dumps(value)) if len(json.dumps(value)) < 10_000 else other
+            container[key] = json.loads(json.dumps(value)) if len(json.dumps(value)) < 10_000 else place_name
         case 3 | 4:
-            container[key] = draw.choice(OTHERS)
+            container[key] = draw.choice(ODD_VALUES)
         case _:
             container[key] = draw.choice(NUMBERS)
     return f"{name} = {str(container[key])[:30]}"
@@ -320,6 +327,6 @@ def write_safe_header(path: Path, header: dict[str, Any], numbers: bytes, *, len
 
 def _hurt_header(path: Path, draw: random.Random) -> str:
     header, numbers = safe_header(path)
-    what = change_json(header, draw)
+    description = change_json(header, draw)
     write_safe_header(path, header, numbers, length=draw.choice([None, None, None, *SIZES]))
-    return what
+    return description

@@ -104,6 +104,6 @@ def post(path: str, body: Any, *headers: str) -> bytes:
     return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode("latin-1") + data
 
 
-def ask(address: str, data: bytes) -> RawAnswer:
+def request_once(address: str, data: bytes) -> RawAnswer:
     with RawConnection(address) as connection:
         return connection.send(data).answer()

@@ -6,17 +6,17 @@ from report import count_inputs
 
 from tercet.config import UserError
 
-MOST = 2000  # characters of a message
+MAX_CHARACTERS = 2000  # characters of a message
 TOO_LARGE = 10**400
 HUGE = int("f" * 5000, 16)  # Python raises an error when it converts this to text
 
 
-def refused(error: BaseException | None) -> None:
+def check_error(error: BaseException | None) -> None:
     """Check that the error is one line of limited length and printable characters."""
     if error is not None:
         text = str(error)
         assert text
-        assert len(text) <= MOST
+        assert len(text) <= MAX_CHARACTERS
         assert text.isprintable(), ascii(text)
 
 
@@ -25,7 +25,7 @@ def refusal(work: Any) -> UserError | None:
     try:
         work()
     except UserError as error:
-        refused(error)
+        check_error(error)
         count_inputs(refused=1)
         return error
     count_inputs(taken=1)

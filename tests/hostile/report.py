@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 VARIABLE = "TERCET_HOSTILE_REPORT"
-KILLED = 137
+KILL_CODE = 137
 HANGS = 2.0  # seconds: attacks that are killed earlier were meant to be
 WORST = "WHTUrn."  # the worst verdict first; see `MEANINGS`
 MEANINGS = {
@@ -28,7 +28,7 @@ MEANINGS = {
 }
 
 
-class _Measured(Protocol):
+class _Measurement(Protocol):
     code: int
     seconds: float
     memory: int
@@ -36,7 +36,7 @@ class _Measured(Protocol):
     def has_traceback(self) -> bool: ...
 
 
-def record(subject: str, outcome: _Measured) -> None:
+def record(subject: str, outcome: _Measurement) -> None:
     """Record an attack under a subject, which is the name of the test file by convention."""
     note(
         subject=subject,
@@ -77,30 +77,30 @@ def attacks_table(lines: Sequence[dict[str, Any]]) -> str:
     for line in lines:
         if "code" in line:
             rows.setdefault(line["subject"], []).append(line)
-    within: dict[str, list[dict[str, Any]]] = {}
+    inputs: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if "taken" in line:
-            within.setdefault(line["subject"], []).append(line)
+            inputs.setdefault(line["subject"], []).append(line)
     table = [[
         "subject", "commands", "done", "refused", "killed", "tracebacks", "hangs", "slowest (s)", "memory (MiB)",
         "inputs within", "taken", "refused",
     ]]  # fmt: skip
-    every = [line for own in rows.values() for line in own]
-    within["all"] = [line for own in within.values() for line in own]
-    for subject in [*sorted({*rows, *within} - {"all"}), "all"]:
-        own = every if subject == "all" else rows.get(subject, [])
-        taken, refused = (sum(line[word] for line in within.get(subject, [])) for word in ("taken", "refused"))
-        if own or taken + refused:
+    all_lines = [line for subject_lines in rows.values() for line in subject_lines]
+    inputs["all"] = [line for subject_lines in inputs.values() for line in subject_lines]
+    for subject in [*sorted({*rows, *inputs} - {"all"}), "all"]:
+        subject_lines = all_lines if subject == "all" else rows.get(subject, [])
+        n_taken, n_refused = (sum(line[word] for line in inputs.get(subject, [])) for word in ("taken", "refused"))
+        if subject_lines or n_taken + n_refused:
             table.append([
                 subject,
-                f"{len(own):,}",
-                *(f"{sum(line['code'] == code for line in own):,}" for code in (0, 2)),
-                f"{sum(line['code'] == KILLED and line['seconds'] < HANGS for line in own):,}",
-                f"{sum(line['traceback'] for line in own):,}",
-                f"{sum(line['code'] == KILLED and line['seconds'] >= HANGS for line in own):,}",
-                f"{max((line['seconds'] for line in own), default=0):.1f}",
-                f"{max((line['memory'] for line in own), default=0) >> 20:,}",
-                *(f"{number:,}" for number in (taken + refused, taken, refused)),
+                f"{len(subject_lines):,}",
+                *(f"{sum(line['code'] == code for line in subject_lines):,}" for code in (0, 2)),
+                f"{sum(line['code'] == KILL_CODE and line['seconds'] < HANGS for line in subject_lines):,}",
+                f"{sum(line['traceback'] for line in subject_lines):,}",
+                f"{sum(line['code'] == KILL_CODE and line['seconds'] >= HANGS for line in subject_lines):,}",
+                f"{max((line['seconds'] for line in subject_lines), default=0):.1f}",
+                f"{max((line['memory'] for line in subject_lines), default=0) >> 20:,}",
+                *(f"{number:,}" for number in (n_taken + n_refused, n_taken, n_refused)),
             ])  # fmt: skip
     return _markdown(table)
 
@@ -117,7 +117,9 @@ def damages_table(lines: Sequence[dict[str, Any]]) -> str:
     table = [["file", *kinds]]
     for file, row in sorted(cells.items()):
         verdicts = (row.get(kind, set[str]()) for kind in kinds)
-        table.append([file, *(next((word for word in WORST if word in seen), "") for seen in verdicts)])
+        table.append(
+            [file, *(next((word for word in WORST if word in cell_verdicts), "") for cell_verdicts in verdicts)]
+        )
     return _markdown(table) + "\n\n" + "\n".join(f"`{word}` {meaning}" for word, meaning in MEANINGS.items())
 
 

@@ -83,14 +83,16 @@ def honest_requests() -> list[HonestRequest]:
         sampling = Sampling(max_new_tokens=TOKENS, temperature=0.7, seed=number)
         body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0.7, "seed": number}
         expected = generate(gpt.model, gpt.tokenizer, [prompt], sampling)[0].text
-        requests.append(HonestRequest(post("/v1/completions", body), expected, lambda told: told["choices"][0]["text"]))
+        requests.append(
+            HonestRequest(post("/v1/completions", body), expected, lambda response: response["choices"][0]["text"])
+        )
     for prompt in PROMPTS[:3]:
         expected = translate(translator.model, translator.tokenizer, [prompt])[0][0].text
         requests.append(
             HonestRequest(
                 post("/translate", {"text": prompt}),
                 expected,
-                lambda told: told["answers"][0]["translations"][0]["text"],
+                lambda response: response["answers"][0]["translations"][0]["text"],
             )
         )
     return requests
@@ -188,8 +190,8 @@ async def slow(port: int, rng: random.Random) -> int:
 
 async def deaf(port: int, rng: random.Random) -> int:
     """Request a stream or many pages and read nothing."""
-    ask = post("/v1/completions", {"prompt": "a", "max_tokens": TOKENS, "stream": True})
-    data = ask if rng.random() < 0.5 else b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+    request = post("/v1/completions", {"prompt": "a", "max_tokens": TOKENS, "stream": True})
+    data = request if rng.random() < 0.5 else b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(data)
@@ -211,7 +213,7 @@ class Figures:
     """Results of the honest clients, and the memory of the server."""
 
     seconds: list[float] = field(default_factory=list)
-    wrong: int = 0
+    n_wrong: int = 0
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     memory: list[int] = field(default_factory=list)
 
@@ -222,14 +224,16 @@ class Figures:
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], figures: Figures) -> None:
+async def ask_honestly(
+    port: int, number: int, due_time: float, idle_connections: list[Streams], figures: Figures
+) -> None:
     """Send one request, on a persistent connection if one is free.
 
     If the server has closed that connection because it was idle, the request is sent on another one, as HTTP libraries
     do.
     """
-    request, was_kept = HONEST[number % len(HONEST)], bool(kept)
-    streams = kept.pop() if was_kept else await asyncio.open_connection("127.0.0.1", port)
+    request, is_reused = HONEST[number % len(HONEST)], bool(idle_connections)
+    streams = idle_connections.pop() if is_reused else await asyncio.open_connection("127.0.0.1", port)
     reader, writer = streams
     writer.write(request.data)
     try:
@@ -238,16 +242,16 @@ async def ask_honestly(port: int, number: int, due: float, kept: list[Streams], 
             length = int(head.lower().partition(b"content-length: ")[2].split()[0])
             body = await reader.readexactly(length)
     except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
-        if was_kept and (isinstance(error, ConnectionError) or getattr(error, "partial", None) == b""):
-            await ask_honestly(port, number, due, kept, figures)
+        if is_reused and (isinstance(error, ConnectionError) or getattr(error, "partial", None) == b""):
+            await ask_honestly(port, number, due_time, idle_connections, figures)
         else:
             figures.statuses["honest", 0] += 1
         return
-    kept.append(streams)
+    idle_connections.append(streams)
     status = int(head.split()[1])
-    figures.seconds.append(time.perf_counter() - due)
+    figures.seconds.append(time.perf_counter() - due_time)
     figures.statuses["honest", status] += 1
-    figures.wrong += status == 200 and request.read(json.loads(body)) != request.expected
+    figures.n_wrong += status == 200 and request.read(json.loads(body)) != request.expected
 
 
 async def ask_faultily(port: int, name: str, number: int, figures: Figures) -> None:
@@ -258,22 +262,24 @@ async def ask_faultily(port: int, name: str, number: int, figures: Figures) -> N
     figures.statuses[name, status] += 1
 
 
-async def send_all(requests: Iterable[Callable[[float], Awaitable[None]]], clients: int, rate: float | None) -> None:
+async def send_requests(
+    requests: Iterable[Callable[[float], Awaitable[None]]], clients: int, rate: float | None
+) -> None:
     """Call each request with the time at which it is due: at `rate` per second, or when a client is free."""
     if rate is None:
-        shared = iter(requests)
+        remaining = iter(requests)
 
-        async def ask_on() -> None:
-            for request in shared:
+        async def send_remaining() -> None:
+            for request in remaining:
                 await request(time.perf_counter())
 
-        await asyncio.gather(*(ask_on() for _ in range(clients)))
+        await asyncio.gather(*(send_remaining() for _ in range(clients)))
         return
-    chance, due, running = random.Random(0), time.perf_counter(), set[asyncio.Task[None]]()
+    chance, due_time, running = random.Random(0), time.perf_counter(), set[asyncio.Task[None]]()
     for request in requests:
-        due += chance.expovariate(rate)
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        running.add(task := asyncio.create_task(request(due)))
+        due_time += chance.expovariate(rate)
+        await asyncio.sleep(max(0.0, due_time - time.perf_counter()))
+        running.add(task := asyncio.create_task(request(due_time)))
         task.add_done_callback(running.discard)
     await asyncio.gather(*running)
 
@@ -290,23 +296,24 @@ async def load(
     faults: list[tuple[str, int]],
     rate: float | None,
     *,
-    attacked: "Server | None" = None,
+    attacked_server: "Server | None" = None,
 ) -> Figures:
-    """Send honest requests to `server`, and faults to it or to `attacked`."""
-    figures, kept, port = Figures(), list[Streams](), server.port
+    """Send honest requests to `server`, and faults to it or to `attacked_server`."""
+    figures, idle_connections, port = Figures(), list[Streams](), server.port
     watching = asyncio.create_task(watch_memory(server.process, figures))
     clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
     requests = (
-        partial(lambda number, due: ask_honestly(port, number, due, kept, figures), number) for number in range(honest)
+        partial(lambda number, due_time: ask_honestly(port, number, due_time, idle_connections, figures), number)
+        for number in range(honest)
     )
     rate_of_faults = None if rate is None else rate * len(faults) / honest
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        attacked_port = (attacked or server).port
+        attacked_port = (attacked_server or server).port
         sending = asyncio.get_running_loop().run_in_executor(pool, send_faults, attacked_port, faults, rate_of_faults)
-        await send_all(requests, clients, rate)
+        await send_requests(requests, clients, rate)
         figures.statuses.update(await sending)
     watching.cancel()
-    for _, writer in kept:
+    for _, writer in idle_connections:
         writer.close()
     return figures
 
@@ -316,9 +323,10 @@ def send_faults(port: int, faults: list[tuple[str, int]], rate: float | None) ->
 
     async def send() -> None:
         requests = (
-            partial(lambda name, number, due: ask_faultily(port, name, number, figures), *fault) for fault in faults
+            partial(lambda name, number, due_time: ask_faultily(port, name, number, figures), *fault)
+            for fault in faults
         )
-        await send_all(requests, FAULTY_CLIENTS, rate)
+        await send_requests(requests, FAULTY_CLIENTS, rate)
         while SLOW:
             SLOW.pop().transport.abort()
 
@@ -328,16 +336,16 @@ def send_faults(port: int, faults: list[tuple[str, int]], rate: float | None) ->
 
 async def crowd(port: int, size: int) -> tuple[int, Counter[int]]:
     """Open this number of connections at the same time, then send a request on each."""
-    opened = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    streams = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
     with contextlib.suppress(OSError):
-        while len(opened) < size:
-            opened += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(100)))
-    for _, writer in opened:
+        while len(streams) < size:
+            streams += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(100)))
+    for _, writer in streams:
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    statuses = Counter(await asyncio.gather(*(read_status(reader) for reader, _ in opened)))
-    for _, writer in opened:
+    statuses = Counter(await asyncio.gather(*(read_status(reader) for reader, _ in streams)))
+    for _, writer in streams:
         writer.transport.abort()
-    return len(opened), statuses
+    return len(streams), statuses
 
 
 def serve(socket_: socket.socket, control: Connection) -> None:
@@ -386,7 +394,7 @@ def started_server() -> Iterator[Server]:
 def report(name: str, figures: Figures) -> None:
     statuses = {status: count for (kind, status), count in figures.statuses.items() if kind == "honest"}
     print(
-        f"{name}: {len(figures.seconds):,} honest requests {statuses}, {figures.wrong} wrong, "
+        f"{name}: {len(figures.seconds):,} honest requests {statuses}, {figures.n_wrong} wrong, "
         f"p50 {1000 * figures.percentile(0.5):.1f} ms, p99 {1000 * figures.percentile(0.99):.1f} ms; "
         f"RSS {figures.memory[0] / 2**20:.0f} to {figures.memory[-1] / 2**20:.0f} MiB"
     )
@@ -410,24 +418,28 @@ def main() -> None:
     honest = args.requests - len(faults)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(started_server())
-        other = stack.enter_context(started_server()) if args.control else None
-        for one in filter(None, (server, other)):
-            asyncio.run(load(one, honest // 8, faults[: len(faults) // 8], args.rate))  # warmup
+        control_server = stack.enter_context(started_server()) if args.control else None
+        for running_server in filter(None, (server, control_server)):
+            asyncio.run(load(running_server, honest // 8, faults[: len(faults) // 8], args.rate))  # warmup
         runs = {"without faults": asyncio.run(load(server, honest, [], args.rate))}
-        if other is not None:
-            runs["with faults at another server"] = asyncio.run(load(server, honest, faults, args.rate, attacked=other))
+        if control_server is not None:
+            runs["with faults at another server"] = asyncio.run(
+                load(server, honest, faults, args.rate, attacked_server=control_server)
+            )
         runs["with faults"] = asyncio.run(load(server, honest, faults, args.rate))
         for name, figures in runs.items():
             report(name, figures)
-        attacked = runs["with faults"]
+        faulty_figures = runs["with faults"]
         for name, figures in runs.items():
-            if figures is not attacked:
-                print(f"p99 with faults is {attacked.percentile(0.99) / figures.percentile(0.99):.2f} x that {name}")
-        for (kind, status), number in sorted(attacked.statuses.items()):
+            if figures is not faulty_figures:
+                print(
+                    f"p99 with faults is {faulty_figures.percentile(0.99) / figures.percentile(0.99):.2f} x that {name}"
+                )
+        for (kind, status), number in sorted(faulty_figures.statuses.items()):
             print(f"  {kind:14} {status or 'none':>5} {number:6,}")
         if args.connections:
-            opened, statuses = asyncio.run(crowd(server.port, args.connections))
-            print(f"{opened:,} connections at once: {dict(statuses)}")
+            n_connections, statuses = asyncio.run(crowd(server.port, args.connections))
+            print(f"{n_connections:,} connections at once: {dict(statuses)}")
         time.sleep(1)
         busy, connections, notes = server.busy()
         print(f"afterwards: running and waiting {busy}, {connections} connections, notes {notes}")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from attack import Outcome
-from damage import KINDS, damage, others_of
-from damage_runs import FACTOR, FAMILIES, STATES, Answer, Prepared, files_of, prepare, read_answer
+from damage import KINDS, damage, find_replacements
+from damage_runs import FACTOR, FAMILIES, STATES, Answer, PreparedRuns, list_files, prepare, read_answer
 from report import note
 
-PREPARE = Callable[[str], Prepared]
+PREPARE = Callable[[str], PreparedRuns]
 QUICK = 1  # damages per family and state; multiplied by TERCET_HOSTILE
 SLICE = [("text", "stopped"), ("text", "finished"), ("text", "cache")]  # a family that other tests prepare as well
-OF_CACHE = ("train", "evaluate", "explore")  # commands that read cached texts and tokenizers
-BAD = ("traceback", "hang", "unnamed", "WRONG")
+CACHE_VERBS = ("train", "evaluate", "explore")  # commands that read cached texts and tokenizers
+FAILING_VERDICTS = ("traceback", "hang", "unnamed", "WRONG")
 LETTERS = {
     "noticed": "n",
     "recovered": "r",
@@ -48,52 +48,52 @@ class Damage:
 
 
 @pytest.fixture
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> PREPARE:
+def prepare_family(tmp_path_factory: pytest.TempPathFactory) -> PREPARE:
     return lambda family: prepare(family, tmp_path_factory.getbasetemp() / "hostile" / family)
 
 
-def all_damages(prepared: Prepared, state: str) -> list[Damage]:
-    folder = prepared.cache if state == "cache" else prepared.folder / state / "run"
-    return [Damage(prepared.family, state, file, kind) for file in files_of(folder) for kind in KINDS]
+def all_damages(runs: PreparedRuns, state: str) -> list[Damage]:
+    folder = runs.cache if state == "cache" else runs.folder / state / "run"
+    return [Damage(runs.family, state, file, kind) for file in list_files(folder) for kind in KINDS]
 
 
-def attack_with(prepared: Prepared, damaged: Damage, place: Path, seed: int) -> Iterator[tuple[str, str, Outcome]]:
+def attack_verbs(runs: PreparedRuns, target: Damage, place: Path, seed: int) -> Iterator[tuple[str, str, Outcome]]:
     """Yield each verb that may read the file, the verdict, and the outcome."""
-    of_cache = damaged.state == "cache"
-    state = "stopped" if of_cache else damaged.state
+    is_cache = target.state == "cache"
+    state = "stopped" if is_cache else target.state
     other_moment = "stopped" if state == "finished" else "finished"
-    for verb in OF_CACHE if of_cache else prepared.verbs:
-        if (expected := prepared.answer(state, verb)) is None:
+    for verb in CACHE_VERBS if is_cache else runs.verbs:
+        if (expected := runs.answer(state, verb)) is None:
             continue
-        prepared.lay_out(place, state, own_cache=of_cache)
-        path = place / ("cache" if of_cache else "run") / damaged.file
-        others = others_of(
-            damaged.file,
-            run=place / ("cache" if of_cache else "run"),
-            other_run=prepared.folder / "other" / "run",
-            other_moment=prepared.folder / other_moment / "run",
+        runs.lay_out(place, state, own_cache=is_cache)
+        path = place / ("cache" if is_cache else "run") / target.file
+        replacements = find_replacements(
+            target.file,
+            run=place / ("cache" if is_cache else "run"),
+            other_run=runs.folder / "other" / "run",
+            other_moment=runs.folder / other_moment / "run",
         )
-        if not damage(path, damaged.kind, random.Random(seed), others):
+        if not damage(path, target.kind, random.Random(seed), replacements):
             return
-        outcome = prepared.call(place, verb, seconds=20)
-        yield verb, judge(damaged, place, verb, outcome, expected), outcome
+        outcome = runs.call(place, verb, seconds=20)
+        yield verb, judge(target, place, verb, outcome, expected), outcome
 
 
-def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: Answer) -> str:
+def judge(target: Damage, place: Path, verb: str, outcome: Outcome, expected: Answer) -> str:
     """Return the verdict on an outcome."""
     if outcome.code >= 128:
         return "hang"
-    name = Path(damaged.file).name  # the file, or the folder that it makes unusable
-    folder = "cache" if damaged.state == "cache" else f"run/{damaged.file.rpartition('/')[0]}"
+    name = Path(target.file).name  # the file, or the folder that it makes unusable
+    folder = "cache" if target.state == "cache" else f"run/{target.file.rpartition('/')[0]}"
     if outcome.refused_in_one_line():
         return "noticed" if name in outcome.stderr or (folder != "run/" and folder in outcome.stderr) else "unnamed"
     if outcome.has_traceback() or outcome.code:
         return "traceback"
     try:
-        same = read_answer(place, verb, outcome) == expected
+        is_equal = read_answer(place, verb, outcome) == expected
     except (OSError, ValueError, LookupError, TypeError):  # the result is not even a readable run
-        same = False
-    if not same:
+        is_equal = False
+    if not is_equal:
         return "WRONG"
     return "recovered" if name in outcome.stderr else "harmless"
 
@@ -101,32 +101,32 @@ def judge(damaged: Damage, place: Path, verb: str, outcome: Outcome, expected: A
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "state"), list(product(FAMILIES, (*STATES, "cache"))) if FACTOR > 1 else SLICE)
 def test_damaged_files_are_reported_recovered_or_harmless(
-    prepared: PREPARE, tmp_path: Path, family: str, state: str
+    prepare_family: PREPARE, tmp_path: Path, family: str, state: str
 ) -> None:
-    own = prepared(family)
+    runs = prepare_family(family)
     chance = random.Random(f"{family} {state} {os.environ.get('TERCET_HOSTILE_SEED', '0')}")
-    damages = all_damages(own, state)
-    chosen = chance.sample(damages, min(len(damages), QUICK * FACTOR))
-    bad: list[str] = []
-    for number, damaged in enumerate(chosen):
-        for verb, verdict, outcome in attack_with(own, damaged, tmp_path / "place", number):
-            said = last_words(outcome)
-            note(file=damaged.label, kind=damaged.kind, verb=verb, verdict=LETTERS[verdict], said=said)
-            if verdict in BAD:
-                bad.append(f"{damaged}: {verb}: {verdict}: {said}")
-    assert not bad, f"{len(bad)} bad endings:\n" + "\n".join(bad)
+    damages = all_damages(runs, state)
+    sample = chance.sample(damages, min(len(damages), QUICK * FACTOR))
+    failures: list[str] = []
+    for number, target in enumerate(sample):
+        for verb, verdict, outcome in attack_verbs(runs, target, tmp_path / "place", number):
+            last_line = last_words(outcome)
+            note(file=target.label, kind=target.kind, verb=verb, verdict=LETTERS[verdict], said=last_line)
+            if verdict in FAILING_VERDICTS:
+                failures.append(f"{target}: {verb}: {verdict}: {last_line}")
+    assert not failures, f"{len(failures)} bad endings:\n" + "\n".join(failures)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["compared/settings.json", "run/run.json"])
-def test_damaged_settings_of_a_comparison_are_reported(prepared: PREPARE, tmp_path: Path, file: str) -> None:
-    own, place = prepared("text"), tmp_path / "place"
+def test_damaged_settings_of_a_comparison_are_reported(prepare_family: PREPARE, tmp_path: Path, file: str) -> None:
+    runs, place = prepare_family("text"), tmp_path / "place"
     for kind in ("cut in half", "a folder", "page of zeros"):
-        own.lay_out(place)
+        runs.lay_out(place)
         (place / "compared").mkdir()
         (place / "compared" / "settings.json").write_text('{"asked": {}, "arithmetic": {}}')
         assert damage(place / file, kind, random.Random(0), {})
-        outcome = own.call(place, "compare")
+        outcome = runs.call(place, "compare")
         assert outcome.refused_in_one_line(), outcome
         assert file in outcome.stderr
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from attack import MEMORY, attack, attack_function
-from data_files import refuse, refuse_each, write_hostile_file
+from data_files import assert_each_rejected, refuse, write_hostile_file
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -44,10 +44,10 @@ SECONDS = 10
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4 * SCALE))
 def test_any_file_is_read_or_rejected(batch: int, tmp_path: Path) -> None:
-    drawn = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
+    commands = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
 
-    def read_all() -> int:
-        for path, arguments in drawn:
+    def read_files() -> int:
+        for path, arguments in commands:
             began = time.process_time()
             code = main(arguments)
             count_inputs(taken=code == 0, refused=code == 2)
@@ -56,7 +56,7 @@ def test_any_file_is_read_or_rejected(batch: int, tmp_path: Path) -> None:
                 return 1
         return 0
 
-    outcome = attack_function(read_all, seconds=SECONDS * BATCH)
+    outcome = attack_function(read_files, seconds=SECONDS * BATCH)
     assert outcome.code == 0, outcome.stdout[-300:] + outcome.stderr[-3000:]
     assert outcome.memory < MEMORY
     assert max(map(len, outcome.stderr.splitlines()), default=0) < 2000
@@ -70,7 +70,7 @@ def test_any_text_is_encoded_or_rejected(seed: int, tmp_path: Path, monkeypatch:
     specs = (BPE(vocab_size=300), Unigram(vocab_size=300), WordPiece(vocab_size=300), Words(vocab_size=50))
     paths = [write_hostile_file(tmp_path, number)[0] for number in range(seed * 10, seed * 10 + 10)]
 
-    def prepare_all() -> int:
+    def prepare_files() -> int:
         for path in paths:
             try:
                 prepare(TextSpec(source=str(path), tokenizer=draw.choice(specs)))
@@ -81,7 +81,7 @@ def test_any_text_is_encoded_or_rejected(seed: int, tmp_path: Path, monkeypatch:
                 count_inputs(taken=1)
         return 0
 
-    outcome = attack_function(prepare_all, seconds=SECONDS * 10)
+    outcome = attack_function(prepare_files, seconds=SECONDS * 10)
     assert outcome.code == 0, outcome.stderr[-3000:]
     assert outcome.memory < MEMORY
     assert max(map(len, outcome.stdout.splitlines()), default=0) < 2000
@@ -172,7 +172,7 @@ def test_excessive_lines_are_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
     paths = [tmp_path / f"{number}{name}" for number, (name, _, _) in enumerate(COSTLY)]
     for path, (_, content, _) in zip(paths, COSTLY, strict=True):
         path.write_bytes(content)
-    refuse_each([["data", str(path)] for path in paths], *(words for _, _, words in COSTLY))
+    assert_each_rejected([["data", str(path)] for path in paths], *(words for _, _, words in COSTLY))
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_unsuitable_encodings_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\\ud800 +2AA- text")
     encodings = ["punycode", "unicode_escape", "idna", "undefined", "hex", "no\ud800such", "utf-16"]
-    refuse_each([["data", str(path), "--encoding", encoding] for encoding in encodings], *["ncoding"] * 7)
+    assert_each_rejected([["data", str(path), "--encoding", encoding] for encoding in encodings], *["ncoding"] * 7)
 
 
 def test_an_unpaired_surrogate_in_utf_7_is_rejected(tmp_path: Path) -> None:
@@ -227,14 +227,14 @@ def test_gzip_bombs_are_rejected(tmp_path: Path) -> None:
         return gzip.compress((header + row.format("a" * 500) * (16 << 10)).encode())
 
     bomb = packed("{}\n")
-    others = {
+    bombs = {
         "jsonl": packed('{{"text": "{}"}}\n'),
         "csv": packed("{},1\n", "text,label\n"),
         "tsv": packed("{0}\t{0}\n"),
     }
     for kind in ("txt", "jsonl", "csv", "tsv", "parquet"):
         name = f"a.{kind}.gz"
-        (tmp_path / name).write_bytes(others.get(kind, bomb))
+        (tmp_path / name).write_bytes(bombs.get(kind, bomb))
         refuse(attack(["data", str(tmp_path / name)], seconds=60), "unpack to more than 200 times as many")
     (tmp_path / "a.txt.gz.gz").write_bytes(gzip.compress(bomb))
     refuse(attack(["data", str(tmp_path / "a.txt.gz.gz")]), "is not utf-8 text")
@@ -282,8 +282,8 @@ def test_forged_parquet_bytes_are_read_or_rejected(tmp_path: Path, version: str,
     def work() -> int:
         read = 0
         for place in range(4, len(data) - 8):
-            for forged in {data[place] ^ 1, data[place] ^ 0x80, 0, 0x7F, 0xFF} - {data[place]}:
-                path.write_bytes(data[:place] + bytes([forged]) + data[place + 1 :])
+            for value in {data[place] ^ 1, data[place] ^ 0x80, 0, 0x7F, 0xFF} - {data[place]}:
+                path.write_bytes(data[:place] + bytes([value]) + data[place + 1 :])
                 try:
                     list(DocumentFiles(root=path).pieces())
                     read += 1
@@ -350,7 +350,7 @@ def test_irregular_files_are_rejected(no_file: str, tmp_path: Path) -> None:
         ["evaluate", "run", "--per-line", "--source", lines, "--target", no_file],
     ]  # fmt: skip
     # All commands use the same function. A pipe would hang if one did not.
-    refuse_each(commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2])
+    assert_each_rejected(commands if stat.S_ISFIFO(os.lstat(no_file).st_mode) else commands[:2])
 
 
 @pytest.mark.slow
@@ -358,14 +358,14 @@ def test_links_to_devices_are_rejected(tmp_path: Path) -> None:
     paths = [tmp_path / f"zero{suffix}" for suffix in (".txt", ".txt.gz", ".jsonl", ".parquet", ".csv", ".tsv")]
     for path in paths:
         path.symlink_to("/dev/zero")
-    refuse_each([["data", str(path)] for path in paths], *["is not a regular file"] * len(paths))
+    assert_each_rejected([["data", str(path)] for path in paths], *["is not a regular file"] * len(paths))
     refuse(attack(["data", str(tmp_path)]), "has no readable file")  # none of them is a regular file
 
 
 @pytest.mark.slow
 def test_impossible_paths_are_rejected() -> None:
     for path in ("x" * 5000, "~nobody-of-this-name/a.txt", "a\0b", "a\ud800b.txt", "a\nb.txt"):
-        refuse_each([["data", path], ["data", path, path], ["data", path, "--label-field", "x"]])
+        assert_each_rejected([["data", path], ["data", path, path], ["data", path, "--label-field", "x"]])
 
 
 def test_file_names_may_have_any_bytes(tmp_path: Path) -> None:
@@ -390,8 +390,8 @@ def test_a_file_that_changes_during_reading_is_rejected(tmp_path: Path) -> None:
     path.write_bytes(b"text\n" * 200_000)
     with open_regular_file(path) as file:
         assert len(file.read(10)) == 10
-        with path.open("ab") as more:
-            more.write(b"x" * 1_000_000)
+        with path.open("ab") as appended_file:
+            appended_file.write(b"x" * 1_000_000)
         assert len(file.read(10_000_000)) == 999_990
     with open_regular_file(path) as file:
         file.read(10)

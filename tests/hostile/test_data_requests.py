@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from attack import MEMORY, attack, attack_with_each
+from attack import MEMORY, attack, attack_in_one_child
 from data_files import refuse
 
 import tercet.checkpoint
@@ -33,7 +33,7 @@ TOO_MUCH = [
 
 
 def test_excessive_numbers_are_rejected() -> None:
-    for command, outcome in zip(TOO_MUCH, attack_with_each(TOO_MUCH), strict=True):
+    for command, outcome in zip(TOO_MUCH, attack_in_one_child(TOO_MUCH), strict=True):
         assert outcome.refused_in_one_line(), (command, outcome.stderr[-2000:])
         assert outcome.memory < MEMORY
         assert "no such" not in outcome.stderr, f"the number was not checked: {command}"

@@ -25,7 +25,7 @@ JSON = {"Content-Type": "application/json"}
 KINDS = ("pre, learned", next(iter(BERTS)), next(iter(TRANSLATORS)))
 SAMPLING = {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.1, "seed": 1}
 EDIT = {"name": "layers.0.self_attention", "heads": [0], "positions": [0]}
-GOOD: dict[str, Any] = {
+VALID_QUERY: dict[str, Any] = {
     "ask": {"text": "abc", "target": "ab", "ids": [1, 2], "target_ids": [1], "original_ids": [1, 2], "edits": [EDIT]},
     "at": 0, "id": 1, "name": "layers.0", "parameters": False, "size": 2, "sampling": SAMPLING,
 }  # fmt: skip
@@ -41,7 +41,7 @@ NO_QUERIES = [
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def asking(request: pytest.FixtureRequest) -> Iterator[TestClient]:
+def test_client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
     answers = Answers(trained_model(request.param), start=Query(text="abc"))
     with TestClient(application(answers), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
         yield client
@@ -69,9 +69,9 @@ def check(answer: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=50 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from([*QUERIES, "export"]), st.randoms(use_true_random=False))
-def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
-    kept = {"ask"} if name == "export" else set(QUERIES[name].__dataclass_fields__)
-    body = json.loads(json.dumps({key: value for key, value in GOOD.items() if key in kept}))
+def test_odd_values(test_client: TestClient, name: str, rng: random.Random) -> None:
+    fields = {"ask"} if name == "export" else set(QUERIES[name].__dataclass_fields__)
+    body = json.loads(json.dumps({key: value for key, value in VALID_QUERY.items() if key in fields}))
     for key in ("target", "ids", "target_ids", "original_ids", "edits"):
         if "ask" in body and rng.random() < 0.7:
             del body["ask"][key]
@@ -84,19 +84,19 @@ def test_odd_values(asking: TestClient, name: str, rng: random.Random) -> None:
         for key in way:
             place = place[key]
         place[last] = copy.deepcopy(rng.choice(ODD))
-    check(asking.post(f"/api/{name}", content=json.dumps(body), headers=JSON))
+    check(test_client.post(f"/api/{name}", content=json.dumps(body), headers=JSON))
 
 
-def test_an_unpaired_surrogate_is_rejected(asking: TestClient) -> None:
+def test_an_unpaired_surrogate_is_rejected(test_client: TestClient) -> None:
     """With ids the text is never encoded, and the answer would repeat it."""
     body = {"ask": {"text": "\ud800", "ids": [1, 2]}}
-    answer = asking.post("/api/look", content=json.dumps(body), headers=JSON)
+    answer = test_client.post("/api/look", content=json.dumps(body), headers=JSON)
     assert (answer.status_code, answer.json()) == (400, {"error": "the query is not valid JSON"})
 
 
 @pytest.mark.slow
-def test_invalid_queries_are_rejected(asking: TestClient) -> None:
+def test_invalid_queries_are_rejected(test_client: TestClient) -> None:
     for name in [*QUERIES, "export", "\ud800", "x" * 5000]:
-        quoted = "".join(f"%{byte:02x}" for byte in name.encode("utf-8", "surrogatepass"))
+        quoted_name = "".join(f"%{byte:02x}" for byte in name.encode("utf-8", "surrogatepass"))
         for body in NO_QUERIES:
-            check(asking.post(f"/api/{quoted}", content=body, headers=JSON))
+            check(test_client.post(f"/api/{quoted_name}", content=body, headers=JSON))

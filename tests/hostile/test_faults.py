@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from attack import Outcome
-from damage_runs import FACTOR, Prepared, files_of, final_state, prepare
-from faults import FAULTS, Change, Fault, fail, refuse_all, set_clock_back, speak_on_full_disk, watch
+from damage_runs import FACTOR, PreparedRuns, final_state, list_files, prepare
+from faults import FAULTS, Change, Fault, fail, reject_write, set_clock_back, speak_on_full_disk, watch
 from report import note
 
 QUICK = 3  # places and errors per action; multiplied by TERCET_HOSTILE
@@ -29,14 +29,14 @@ class Action:
 
     Attributes:
         state: State of the run before the command, or None.
-        written: Path that it writes outside of the run; None for training.
+        output: Path that it writes outside of the run; None for training.
         kernels: If True, use the kernel cache with a fake compiler whose output is unusable.
     """
 
     family: str
     arguments: tuple[str, ...]
     state: str | None = "finished"
-    written: str | None = None
+    output: str | None = None
     kernels: bool = False
 
 
@@ -47,26 +47,26 @@ ACTIONS = {
     "train with kernels": Action("text", TRAIN, None, kernels=True),
     "train a translator": Action("pairs", TRAIN, None),
     "train an encoder": Action("masked", TRAIN, None),
-    "convert": Action("text", ("convert", "run", "out/model"), written="out"),
-    "convert --to hf": Action("text", ("convert", "run", "out/model", "--to", "hf"), written="out"),
-    "convert --to gguf": Action("text", ("convert", "run", "out/model", "--to", "gguf"), written="out"),
-    "convert --to onnx": Action("text", ("convert", "run", "out/model", "--to", "onnx"), written="out"),
-    "convert --to ctranslate2": Action("pairs", ("convert", "run", "out/model", "--to", "ctranslate2"), written="out"),
-    "plot": Action("text", ("plot", "run", "loss"), written="run/plots"),
+    "convert": Action("text", ("convert", "run", "out/model"), output="out"),
+    "convert --to hf": Action("text", ("convert", "run", "out/model", "--to", "hf"), output="out"),
+    "convert --to gguf": Action("text", ("convert", "run", "out/model", "--to", "gguf"), output="out"),
+    "convert --to onnx": Action("text", ("convert", "run", "out/model", "--to", "onnx"), output="out"),
+    "convert --to ctranslate2": Action("pairs", ("convert", "run", "out/model", "--to", "ctranslate2"), output="out"),
+    "plot": Action("text", ("plot", "run", "loss"), output="run/plots"),
     "plot positions": Action(
-        "text", ("plot", "positions", "sinusoidal", "--out", "positions.png"), written="positions.png"
+        "text", ("plot", "positions", "sinusoidal", "--out", "positions.png"), output="positions.png"
     ),
     "explore --export": Action(
-        "text", ("explore", "run", "--prompt", "3 times", "--export", "page.html"), written="page.html"
+        "text", ("explore", "run", "--prompt", "3 times", "--export", "page.html"), output="page.html"
     ),
-    "compare": Action("text", ("compare", "run", "other", "--out", "out", "--quiet"), written="out"),
+    "compare": Action("text", ("compare", "run", "other", "--out", "out", "--quiet"), output="out"),
     "evaluate": Action("text", ("evaluate", "run")),
-    "evaluate --output": Action("pairs", ("evaluate", "run", "--output", "out.txt"), written="out.txt"),
-    "embed": Action("masked", ("embed", "run", "--input", "in.txt", "--output", "out.npz"), written="out.npz"),
+    "evaluate --output": Action("pairs", ("evaluate", "run", "--output", "out.txt"), output="out.txt"),
+    "embed": Action("masked", ("embed", "run", "--input", "in.txt", "--output", "out.npz"), output="out.npz"),
     "translate --attention": Action(
         "pairs",
         ("translate", "run", "--input", "in.txt", "--attention", "out.svg", "--quiet"),
-        written="out.svg",
+        output="out.svg",
     ),
 }
 QUICK_ACTIONS = ("train on", "convert")
@@ -77,11 +77,11 @@ class Scene:
     """An action with its data that can be repeated from the start."""
 
     action: Action
-    own: Prepared
+    runs: PreparedRuns
     place: Path
 
     def lay_out(self) -> None:
-        self.own.lay_out(self.place, self.action.state)
+        self.runs.lay_out(self.place, self.action.state)
         (self.place / "cache").mkdir()
         compiler = self.place / "compiler"
         compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho > "$2"\n')
@@ -94,20 +94,20 @@ class Scene:
             before()
 
         verb, *arguments = self.action.arguments
-        within = {"within": speak_on_full_disk} if full else {}
-        return self.own.call(self.place, verb, arguments, before=prepare_child, seconds=60, **within)
+        options = {"wrap_command": speak_on_full_disk} if full else {}
+        return self.runs.call(self.place, verb, arguments, before=prepare_child, seconds=60, **options)
 
     def result(self) -> dict[str, str]:
         """Return hashes of the files that the action writes, by name."""
-        if self.action.written is None:
+        if self.action.output is None:
             return final_state(self.place / "run") if self.action.arguments == TRAIN else {}
-        path = self.place / self.action.written
-        files = {path.name: path} if path.is_file() else {name: path / name for name in files_of(path)}
+        path = self.place / self.action.output
+        files = {path.name: path} if path.is_file() else {name: path / name for name in list_files(path)}
         return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 
     def files(self) -> set[str]:
         """Return names of all files. Kernel names depend on the time of the compiler, which is new each time."""
-        return {re.sub(r"kernels/[0-9a-f]{24}\.", "kernels/*.", name) for name in files_of(self.place)}
+        return {re.sub(r"kernels/[0-9a-f]{24}\.", "kernels/*.", name) for name in list_files(self.place)}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ _CLEAN: dict[tuple[str, Path], Clean] = {}
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Clean]:
     base = tmp_path_factory.getbasetemp() / "hostile"
 
-    def done(name: str) -> Clean:
+    def run_clean(name: str) -> Clean:
         if (name, base) not in _CLEAN:
             action = ACTIONS[name]
             scene = Scene(
@@ -153,7 +153,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Clean]:
             _CLEAN[name, base] = Clean(scene, changes, scene.result(), scene.files())
         return _CLEAN[name, base]
 
-    return done
+    return run_clean
 
 
 def places(clean: Clean) -> list[Change]:
@@ -175,37 +175,38 @@ def test_every_place_that_writes_is_recorded(clean: Callable[[str], Clean], name
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS if FULL else QUICK_ACTIONS)
 def test_disk_errors_are_reported_and_leave_no_damage(clean: Callable[[str], Clean], name: str) -> None:
-    own = clean(name)
-    every = [
+    clean_action = clean(name)
+    cases = [
         (change, fault)
-        for change in places(own)
+        for change in places(clean_action)
         for fault in FAULTS
         if change.operation in fault.operations
-        and not (fault.error == errno.ENOENT and Path(change.path).parent == own.scene.place)  # the working folder
+        # The working folder itself does not disappear.
+        and not (fault.error == errno.ENOENT and Path(change.path).parent == clean_action.scene.place)
     ]
     chance = random.Random(f"{name} {os.environ.get('TERCET_HOSTILE_SEED', '0')}")
-    chosen = chance.sample(every, min(len(every), QUICK * FACTOR))
-    bad: list[str] = []
-    for change, fault in chosen:
-        own.scene.lay_out()
-        outcome = own.scene.call(
-            lambda c=change, f=fault: watch([own.scene.place], fail(f, c)), full=fault.error == errno.EFBIG
+    sample = chance.sample(cases, min(len(cases), QUICK * FACTOR))
+    failures: list[str] = []
+    for change, fault in sample:
+        clean_action.scene.lay_out()
+        outcome = clean_action.scene.call(
+            lambda c=change, f=fault: watch([clean_action.scene.place], fail(f, c)), full=fault.error == errno.EFBIG
         )
-        said = judge(own, change, fault, outcome)
-        note(fault=fault.name, operation=change.operation, place=change.place, ended=outcome.code, said=said)
-        if said:
-            bad.append(f"{fault.name} at {change.operation} of {change.place}: {said}")
-    assert not bad, f"{len(bad)} of {len(chosen)} faults:\n" + "\n".join(bad)
+        description = judge(clean_action, change, fault, outcome)
+        note(fault=fault.name, operation=change.operation, place=change.place, ended=outcome.code, said=description)
+        if description:
+            failures.append(f"{fault.name} at {change.operation} of {change.place}: {description}")
+    assert not failures, f"{len(failures)} of {len(sample)} faults:\n" + "\n".join(failures)
 
 
-def names_of(place: Path, path: str) -> list[str]:
+def accepted_names(place: Path, path: str) -> list[str]:
     """Return acceptable names in an error: the file, or a folder that contains it, by their final names."""
     parts = Path(path).relative_to(place.resolve()).parts
     names = [re.sub(r"^\.(.+)\.\w+-\d+-\d+\.new$", r"\1", part) for part in parts]
     return ["/".join(names[: end + 1]) for end in range(len(names))]
 
 
-def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
+def judge(clean_action: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
     """Return a description of how a failing disk was handled badly, or an empty string."""
     line = (outcome.stderr.strip().splitlines() or [""])[-1][-200:]
     if outcome.code not in (0, 2) or outcome.has_traceback():
@@ -214,20 +215,20 @@ def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
         if not outcome.refused_in_one_line():
             return f"not one line: {outcome.stderr[-300:]}"
         # If the fault persists, a later error may be reported instead of the first.
-        if not fault.stays and not any(name in line for name in names_of(own.scene.place, change.path)):
+        if not fault.stays and not any(name in line for name in accepted_names(clean_action.scene.place, change.path)):
             return f"the line does not name the place: {line}"
-        again = own.scene.call()
-        if again.code == 2 and fault.error == errno.ENOENT:
+        second = clean_action.scene.call()
+        if second.code == 2 and fault.error == errno.ENOENT:
             return ""  # the file is still missing
-        if again.code:
-            return f"the same command again: exit code {again.code}: {again.stderr.strip()[-200:]}"
+        if second.code:
+            return f"the same command again: exit code {second.code}: {second.stderr.strip()[-200:]}"
     try:
-        result = own.scene.result()
+        result = clean_action.scene.result()
     except OSError as error:
         return f"no message, and missing {error.filename}" if outcome.code == 0 else f"incomplete: {error}"
-    if names := [name for name in own.result if result.get(name) != own.result[name]]:
+    if names := [name for name in clean_action.result if result.get(name) != clean_action.result[name]]:
         return f"{', '.join(names)} differ (exit code {outcome.code})"
-    stray = own.scene.files() - own.files
+    stray = clean_action.scene.files() - clean_action.files
     if outcome.code == 0 and change.operation in ("remove", "rmdir"):  # files that the disk fails to remove are hidden
         stray = {name for name in stray if "/." not in f"/{name}"}
     return f"left {sorted(stray)}" if stray else ""
@@ -236,9 +237,9 @@ def judge(own: Clean, change: Change, fault: Fault, outcome: Outcome) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["generate", "evaluate", "inspect"])
 def test_read_only_folders_and_caches_work(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, verb: str) -> None:
-    own = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
-    expected, place = own.answer("finished", verb), own.lay_out(tmp_path / "place")
-    outcome = own.call(place, verb, before=lambda: watch([place, own.cache], refuse_all))
+    runs = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
+    expected, place = runs.answer("finished", verb), runs.lay_out(tmp_path / "place")
+    outcome = runs.call(place, verb, before=lambda: watch([place, runs.cache], reject_write))
     assert outcome.code == 0, outcome
     assert expected is not None
     assert outcome.stdout == expected.stdout
@@ -246,9 +247,9 @@ def test_read_only_folders_and_caches_work(tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.slow
 def test_a_clock_that_runs_backwards_is_harmless(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    own = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
-    expected, place = own.answer("finished", "train"), own.lay_out(tmp_path / "place", "stopped")
-    outcome = own.call(place, "train", before=set_clock_back)
+    runs = prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
+    expected, place = runs.answer("finished", "train"), runs.lay_out(tmp_path / "place", "stopped")
+    outcome = runs.call(place, "train", before=set_clock_back)
     assert outcome.code == 0, outcome
     assert expected is not None
     assert final_state(place / "run") == expected.files

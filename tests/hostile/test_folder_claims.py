@@ -14,14 +14,14 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from attack import attack, attack_function
-from folder_copies import copy_folder, refuse_all
+from folder_copies import assert_rejected, copy_folder
 from hurt_folders import safe_header, write_safe_header
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
 
 HUGE = (10**6, 10**9, 10**12, 2**63, 10**100)
-NONE = (0, -1, float("nan"), float("inf"), float("-inf"), True, "x", "", None, [], {})
+INVALID_SIZES = (0, -1, float("nan"), float("inf"), float("-inf"), True, "x", "", None, [], {})
 SIZES = {
     "ours decoder": ("stack.d_model", "stack.n_layers", "stack.n_heads", "stack.d_ff", "max_len", "vocab_size"),
     "bert": (
@@ -47,22 +47,22 @@ SIZES = {
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[[str], Path]:
+def copy_model(tmp_path: Path) -> Callable[[str], Path]:
     return lambda kind: copy_folder(kind, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_config_with_larger_sizes_than_its_weights_is_rejected(kind: str, copied: Callable[[str], Path]) -> None:
-    folder = copied(kind)
+def test_a_config_with_larger_sizes_than_its_weights_is_rejected(kind: str, copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model(kind)
     path = folder / "config.json"
     before = json.loads(path.read_text())
 
     def claim(key: str, value: Any) -> None:
         config = json.loads(json.dumps(before))
-        *above, last = key.split(".")
+        *parents, last = key.split(".")
         inner = config
-        for name in above:
+        for name in parents:
             inner = inner[name]
         inner[last] = value
         path.write_text(json.dumps(config))
@@ -70,16 +70,16 @@ def test_a_config_with_larger_sizes_than_its_weights_is_rejected(kind: str, copi
     changes = {
         f"{key} = {value}": lambda key=key, value=value: claim(key, value)
         for key in SIZES[kind]
-        for value in (*HUGE, *NONE)
+        for value in (*HUGE, *INVALID_SIZES)
         if not (value in (None, 10**6, 10**9, True) and key in ("max_len", "num_key_value_heads"))
         and not (value in (None, 1) and "heads" in key + "heads")
     }
-    refuse_all(changes, folder)
+    assert_rejected(changes, folder)
 
 
 @pytest.mark.slow
-def test_rejecting_false_sizes_is_fast_on_the_command_line(copied: Callable[[str], Path]) -> None:
-    folder = copied("ours decoder")
+def test_rejecting_false_sizes_is_fast_on_the_command_line(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours decoder")
     config = json.loads((folder / "config.json").read_text())
     for key, value in (("n_layers", 10**6), ("d_model", 10**9), ("n_layers", 1000), ("d_ff", 2**19)):
         (folder / "config.json").write_text(json.dumps({**config, "stack": {**config["stack"], key: value}}))
@@ -106,25 +106,25 @@ TEXTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "card.json", "generation_config.json"])
-def test_malformed_json_files_are_rejected(name: str, copied: Callable[[str], Path]) -> None:
-    folder = copied("ours decoder")
+def test_malformed_json_files_are_rejected(name: str, copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours decoder")
     changes = {case: lambda data=data: (folder / name).write_bytes(data) and None for case, data in TEXTS.items()}
-    refuse_all(changes, folder)
+    assert_rejected(changes, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours decoder", "gpt2", "llama sharded", "marian", "bert pickled", "gguf llama"])
-def test_paths_that_are_not_regular_files_are_rejected(kind: str, copied: Callable[[str], Path]) -> None:
-    opened = copied(kind)
-    folder = opened if opened.is_dir() else opened.parent
+def test_paths_that_are_not_regular_files_are_rejected(kind: str, copy_model: Callable[[str], Path]) -> None:
+    model_path = copy_model(kind)
+    folder = model_path if model_path.is_dir() else model_path.parent
 
     def work() -> int:
         for path in sorted(folder.iterdir()):
-            kept = path.read_bytes()
-            for what in ("pipe", "device", "folder", "link"):
-                print(path.name, what, flush=True)
+            content = path.read_bytes()
+            for file_kind in ("pipe", "device", "folder", "link"):
+                print(path.name, file_kind, flush=True)
                 path.unlink()
-                match what:
+                match file_kind:
                     case "pipe":
                         os.mkfifo(path)
                     case "device":
@@ -135,9 +135,9 @@ def test_paths_that_are_not_regular_files_are_rejected(kind: str, copied: Callab
                         path.symlink_to("/etc/hostname")
                 with suppress(UserError):
                     load_model(folder).readme()
-                    assert what in ("pipe", "folder")  # paths that are not regular files count as missing
-                path.rmdir() if what == "folder" else path.unlink()
-                path.write_bytes(kept)
+                    assert file_kind in ("pipe", "folder")  # paths that are not regular files count as missing
+                path.rmdir() if file_kind == "folder" else path.unlink()
+                path.write_bytes(content)
         return 0
 
     outcome = attack_function(work, seconds=60)
@@ -145,8 +145,8 @@ def test_paths_that_are_not_regular_files_are_rejected(kind: str, copied: Callab
 
 
 @pytest.mark.slow
-def test_a_link_out_of_the_folder_is_not_followed(copied: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = copied("ours decoder")
+def test_a_link_out_of_the_folder_is_not_followed(copy_model: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copy_model("ours decoder")
     (tmp_path / "secret").write_text("s3cret")
     (folder / "README.md").unlink()
     (folder / "README.md").symlink_to(tmp_path / "secret")
@@ -159,8 +159,8 @@ def test_a_link_out_of_the_folder_is_not_followed(copied: Callable[[str], Path],
 
 
 @pytest.mark.slow
-def test_false_safetensors_headers_are_rejected(copied: Callable[[str], Path]) -> None:
-    folder = copied("ours decoder")
+def test_false_safetensors_headers_are_rejected(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours decoder")
     path = folder / "model.safetensors"
     header, numbers = safe_header(path)
     first = next(name for name in header if name != "__metadata__")
@@ -169,15 +169,19 @@ def test_false_safetensors_headers_are_rejected(copied: Callable[[str], Path]) -
         return lambda: write_safe_header(path, {**header, first: {**header[first], **change}}, numbers)
 
     text = json.dumps(header)
-    twice = text[:-1] + f", {json.dumps(first)}: {json.dumps(header[first])}" + "}"
-    many = json.dumps({f"a{n}": header[first] for n in range(300_000)}).encode()
+    duplicate_header = text[:-1] + f", {json.dumps(first)}: {json.dumps(header[first])}" + "}"
+    many_tensors = json.dumps({f"a{n}": header[first] for n in range(300_000)}).encode()
     changes: dict[str, Callable[[], None]] = {
         **{
             f"length {n}": lambda n=n: write_safe_header(path, header, numbers, length=n)
             for n in (0, 7, 2**24, 2**40, 2**63, 2**64 - 1)
         },
-        "a long header": lambda: path.write_bytes(struct.pack("<Q", len(many)) + many + numbers) and None,
-        "a name twice": lambda: path.write_bytes(struct.pack("<Q", len(twice)) + twice.encode() + numbers) and None,
+        "a long header": lambda: (
+            path.write_bytes(struct.pack("<Q", len(many_tensors)) + many_tensors + numbers) and None
+        ),
+        "a name twice": lambda: (
+            path.write_bytes(struct.pack("<Q", len(duplicate_header)) + duplicate_header.encode() + numbers) and None
+        ),
         "overlapping": entry(data_offsets=[4, 4 + header[first]["data_offsets"][1]]),
         "backwards": entry(data_offsets=list(reversed(header[first]["data_offsets"]))),
         "negative": entry(data_offsets=[-8, 0]),
@@ -197,15 +201,15 @@ def test_false_safetensors_headers_are_rejected(copied: Callable[[str], Path]) -
             numbers + bytes(4),
         ),
     }
-    refuse_all(changes, folder)
+    assert_rejected(changes, folder)
 
 
 @pytest.mark.slow
-def test_an_index_with_files_outside_its_folder_is_rejected(copied: Callable[[str], Path]) -> None:
-    folder = copied("llama sharded")
+def test_an_index_with_files_outside_its_folder_is_rejected(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("llama sharded")
     (folder.parent / "secret.safetensors").write_bytes((folder / "model-00001.safetensors").read_bytes())
     os.mkfifo(folder / "pipe.safetensors")
     index = folder / "model.safetensors.index.json"
     names: list[Any] = ["../secret.safetensors", "/dev/zero", "..", "", "a/b.safetensors", "\0", "pipe.safetensors"]
     maps = [json.dumps({"weight_map": {"lm_head.weight": name}}) for name in (*names, "A" * 5000, 5, None, ["a"], {})]
-    refuse_all({text: lambda text=text: index.write_text(text) and None for text in maps}, folder)
+    assert_rejected({text: lambda text=text: index.write_text(text) and None for text in maps}, folder)

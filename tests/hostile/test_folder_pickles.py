@@ -35,11 +35,11 @@ import torch
 
 sys.path.append(str(Path(__file__).parent))
 
-from folder_copies import copy_folder, refuse_all
+from folder_copies import assert_rejected, copy_folder
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[[str], Path]:
+def copy_model(tmp_path: Path) -> Callable[[str], Path]:
     return lambda kind: copy_folder(kind, tmp_path)
 
 
@@ -53,7 +53,7 @@ class Call:
         return self.call
 
 
-def planted(ran: Path) -> dict[str, Any]:
+def make_payloads(ran: Path) -> dict[str, Any]:
     """Return objects that run code or take memory when they are unpickled."""
     touch, path = f"open({str(ran)!r}, 'w').close()", str(ran)
     calls: dict[str, Any] = {
@@ -156,8 +156,8 @@ def raw_pickles(ran: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["zip", "old", "bare", "bare in a zip"])
-def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Path) -> None:
-    folder, ran = copied("bert pickled"), tmp_path / "ran"
+def test_no_pickle_is_run(form: str, copy_model: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, ran = copy_model("bert pickled"), tmp_path / "ran"
     path = folder / "pytorch_model.bin"
     weights = torch.load(path)
 
@@ -176,25 +176,27 @@ def test_no_pickle_is_run(form: str, copied: Callable[[str], Path], tmp_path: Pa
             archive.writestr("archive/version", "3\n")
             archive.writestr("archive/byteorder", "little")
 
-    changes: dict[str, Callable[[], None]] = {name: lambda data=data: save(data) for name, data in planted(ran).items()}
+    changes: dict[str, Callable[[], None]] = {
+        name: lambda data=data: save(data) for name, data in make_payloads(ran).items()
+    }
     if form.startswith("bare"):
         changes |= {name: lambda data=data: write(data) for name, data in raw_pickles(ran).items()}
     assert len(changes) >= 63
     if form != "zip":  # other forms only differ in the wrapping: test every fourth object, and handwritten ones once
-        chosen = [*list(planted(ran))[::4], *(raw_pickles(ran) if form == "bare" else ())]
-        changes = {name: changes[name] for name in chosen}
-    refuse_all(changes, folder)
+        names = [*list(make_payloads(ran))[::4], *(raw_pickles(ran) if form == "bare" else ())]
+        changes = {name: changes[name] for name in names}
+    assert_rejected(changes, folder)
     assert not ran.exists()
 
 
 @pytest.mark.slow
-def test_compressed_and_tar_archives_and_shared_storages_are_rejected(copied: Callable[[str], Path]) -> None:
-    folder = copied("bert pickled")
+def test_compressed_and_tar_archives_and_shared_storages_are_rejected(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("bert pickled")
     path = folder / "pytorch_model.bin"
     whole = path.read_bytes()
     weights = torch.load(path)
     embedding = "bert.embeddings.word_embeddings.weight"
-    one = torch.zeros(1)
+    scalar = torch.zeros(1)
 
     def bomb() -> None:
         with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
@@ -211,14 +213,14 @@ def test_compressed_and_tar_archives_and_shared_storages_are_rejected(copied: Ca
     def claim() -> None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 2**15, "vocab_size": 2**19}))
-        torch.save({**weights, embedding: one.expand(2**19, 2**15)}, path)
+        torch.save({**weights, embedding: scalar.expand(2**19, 2**15)}, path)
 
-    refuse_all(
+    assert_rejected(
         {
             "compressed": bomb,
             "tar": tar,
             "one number for all": claim,
-            "a view of one number": lambda: torch.save({**weights, embedding: one.expand(19, 8)}, path),
+            "a view of one number": lambda: torch.save({**weights, embedding: scalar.expand(19, 8)}, path),
             "a tensor of another layout": lambda: torch.save({"a": torch.eye(3).to_sparse()}, path),
             "on no device": lambda: torch.save({"a": torch.zeros(3, device="meta")}, path),
             "many names for one": lambda: torch.save({f"a{n}": weights[embedding] for n in range(5000)}, path),

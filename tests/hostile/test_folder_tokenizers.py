@@ -19,7 +19,7 @@ from tokenizers import Regex, models, pre_tokenizers
 sys.path.append(str(Path(__file__).parent))
 
 from attack import attack_function
-from folder_copies import copy_folder, refuse_all
+from folder_copies import assert_rejected, copy_folder
 from hurt_folders import BYTES
 
 from tercet.config import UserError
@@ -30,7 +30,7 @@ from tercet.tokens.structure import check_table
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[[str], Path]:
+def copy_model(tmp_path: Path) -> Callable[[str], Path]:
     return lambda kind: copy_folder(kind, tmp_path)
 
 
@@ -98,8 +98,8 @@ def test_accepted_patterns_are_fast_on_any_text() -> None:
 
 
 @pytest.mark.slow
-def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
-    folder = copied("ours steps")
+def test_tokenizers_that_claim_too_much(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours steps")
     path = folder / "tokenizer.json"
     whole = json.loads(path.read_text())
     model = whole["model"]
@@ -157,16 +157,16 @@ def test_tokenizers_that_claim_too_much(copied: Callable[[str], Path]) -> None:
             for n, regex in enumerate(EVIL)
         },
     }
-    refuse_all(changes, folder)
+    assert_rejected(changes, folder)
 
 
 @pytest.mark.slow
-def test_the_word_length_of_wordpiece_is_limited(copied: Callable[[str], Path]) -> None:
-    folder = copied("ours encoder")
+def test_the_word_length_of_wordpiece_is_limited(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours encoder")
     path = folder / "tokenizer.json"
     whole = json.loads(path.read_text())
     model = {**whole["model"], "max_input_chars_per_word": 10**9}
-    refuse_all({"long words": lambda: path.write_text(json.dumps({**whole, "model": model})) and None}, folder)
+    assert_rejected({"long words": lambda: path.write_text(json.dumps({**whole, "model": model})) and None}, folder)
 
 
 def test_a_panic_of_the_library_becomes_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,10 +215,10 @@ def small_table(texts: Mapping[str, bytes]) -> bytes:
     units, ends, root = [0] * 512, b"", 256
     units[0] = root << 10
     for character, text in texts.items():
-        place, below = root ^ ord(character), len(units)
+        place, child = root ^ ord(character), len(units)
         units += [0] * 256
-        units[place] = (place ^ below) << 10 | 1 << 8 | ord(character)
-        units[below] = 1 << 31 | len(ends)
+        units[place] = (place ^ child) << 10 | 1 << 8 | ord(character)
+        units[child] = 1 << 31 | len(ends)
         ends += text + b"\0"
     return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + ends
 
@@ -236,13 +236,13 @@ def library_takes(table: bytes) -> bool:
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf", "identity"])
 def test_tables_of_sentencepiece_are_accepted(rule: str, tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
-    written = io.BytesIO()
+    model_file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["hello world", "a b c d e f"] * 100), model_writer=written, vocab_size=15,
+        sentence_iterator=iter(["hello world", "a b c d e f"] * 100), model_writer=model_file, vocab_size=15,
         normalization_rule_name=rule, minloglevel=2,
     )  # fmt: skip
     path = tmp_path / "source.spm"
-    path.write_bytes(written.getvalue())
+    path.write_bytes(model_file.getvalue())
     assert bool(read_pieces(path).table) == (rule != "identity")
 
 
@@ -273,10 +273,10 @@ def test_accepted_character_tables_do_not_panic(capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.slow
-def test_label_names_are_counted_once(copied: Callable[[str], Path]) -> None:
-    folder = copied("ours encoder")
+def test_label_names_are_counted_once(copy_model: Callable[[str], Path]) -> None:
+    folder = copy_model("ours encoder")
     config = json.loads((folder / "config.json").read_text())
     labels = [str(number) for number in range(300_000)]
     classifier = {"labels": labels, "over": "texts", "pooling": "mean", "dropout": 0.0}
     claim = json.dumps({**config, "classifier": classifier})
-    refuse_all({"labels": lambda: (folder / "config.json").write_text(claim) and None}, folder)
+    assert_rejected({"labels": lambda: (folder / "config.json").write_text(claim) and None}, folder)

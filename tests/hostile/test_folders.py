@@ -67,8 +67,8 @@ def test_a_damaged_folder_is_read_or_rejected(first: int, tmp_path: Path) -> Non
     def work() -> int:
         for seed in range(first, first + BATCH):
             kind = list(MAKERS)[seed % len(MAKERS)]
-            path, what = hurt(folders[kind], tmp_path / str(seed), seed)
-            print(seed, kind, what.encode("ascii", "backslashreplace").decode(), end=" -> ", flush=True)
+            path, description = hurt(folders[kind], tmp_path / str(seed), seed)
+            print(seed, kind, description.encode("ascii", "backslashreplace").decode(), end=" -> ", flush=True)
             start = time.process_time()
             open_spec(path)
             result = open_folder(path)

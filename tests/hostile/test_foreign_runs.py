@@ -55,8 +55,8 @@ def test_page_of_a_foreign_model_does_not_leak_the_file_in_its_card(place: str, 
             out = tmp_path / f"{name}.html"
             assert main([part.format(model=model, out=out) for part in command]) == 0
             pages[name].append(out.read_text())
-    for with_file, without_file in pages.values():
-        assert with_file == without_file
+    for page_with_file, page_without_file in pages.values():
+        assert page_with_file == page_without_file
 
 
 @pytest.mark.slow
@@ -147,9 +147,9 @@ def test_run_with_a_link_out_of_it_is_rejected_by_every_verb(
     (home / "secret.txt").write_text(SECRET)
     _link(run / "samples" / "step-000060.txt", home / "secret.txt")
     assert main(COMMANDS[verb].format(run=run, out=tmp_path / "out", text=home / "secret.txt").split()) == 2
-    told = capsys.readouterr().err
-    assert f"{run / 'samples' / 'step-000060.txt'} is a link out of its folder; put a copy of its target" in told
-    assert len(told.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert f"{run / 'samples' / 'step-000060.txt'} is a link out of its folder; put a copy of its target" in stderr
+    assert len(stderr.splitlines()) == 1
     assert not list(tmp_path.glob("out*"))
 
 

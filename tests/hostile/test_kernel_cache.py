@@ -12,10 +12,10 @@ from attack import Outcome, attack_function
 from tercet.kernel.build import choose_kernels, kernels, library
 from tercet.nn.linear import Linear
 
-OTHER = 65534  # id of another user
+OTHER_USER = 65534  # id of another user
 PLAIN = 3  # exit code for the fallback to PyTorch
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,13 +34,13 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def load(cache: Path, umask: int = 0o022) -> Outcome:
     """Return the outcome of a new process that loads the kernels."""
 
-    def ask() -> int:
+    def load_library() -> int:
         os.umask(umask)
         os.environ["TERCET_CACHE"] = str(cache)
         choose_kernels.cache_clear()
         return 0 if library() is not None else PLAIN
 
-    return attack_function(ask)
+    return attack_function(load_library)
 
 
 @pytest.fixture
@@ -50,22 +50,22 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def file_in(cache: Path) -> Path:
+def kernel_file(cache: Path) -> Path:
     [path] = (cache / "kernels").glob("*.so")
     return path
 
 
-def refused(outcome: Outcome, why: str) -> bool:
+def is_rejected(outcome: Outcome, why: str) -> bool:
     [line] = outcome.stderr.splitlines()
     return outcome.code == PLAIN and line.startswith("tercet: no compiled kernels, using PyTorch: ") and why in line
 
 
 @pytest.mark.slow
 def test_own_kernels_are_loaded_and_private(cache: Path) -> None:
-    before = file_in(cache).stat()
+    before = kernel_file(cache).stat()
     outcome = load(cache)
     assert (outcome.code, outcome.stderr) == (0, "")
-    assert file_in(cache).stat().st_mtime_ns == before.st_mtime_ns  # it was not compiled again
+    assert kernel_file(cache).stat().st_mtime_ns == before.st_mtime_ns  # it was not compiled again
     assert before.st_mode & 0o777 == 0o600
 
 
@@ -75,13 +75,13 @@ def test_kernels_are_private_for_any_umask(tmp_path: Path) -> None:
     assert load(tmp_path / "cache", umask=0).code == 0
     assert load(tmp_path / "cache").code == 0
     assert (tmp_path / "cache" / "kernels").stat().st_mode & 0o077 == 0
-    assert file_in(tmp_path / "cache").stat().st_mode & 0o077 == 0
+    assert kernel_file(tmp_path / "cache").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["empty", "cut to a page", "last byte", "a byte in the middle", "other bytes"])
 def test_damaged_kernels_are_compiled_again(cache: Path, damage: str) -> None:
-    path = file_in(cache)
+    path = kernel_file(cache)
     whole = path.read_bytes()
     middle = len(whole) // 2
     path.write_bytes(
@@ -96,21 +96,21 @@ def test_damaged_kernels_are_compiled_again(cache: Path, damage: str) -> None:
     outcome = load(cache)
     assert outcome.code == 0
     assert outcome.stderr.splitlines() == [f"tercet: {path} is damaged; compiling the kernels again"]
-    again = load(cache)
-    assert (again.code, again.stderr) == (0, "")
+    second = load(cache)
+    assert (second.code, second.stderr) == (0, "")
 
 
 @pytest.mark.slow
-@as_root
+@needs_root
 @pytest.mark.parametrize("place", ["the library", "its folder", "the cache", "a folder above"])
 def test_kernels_of_another_user_are_not_loaded(cache: Path, place: str) -> None:
-    path = file_in(cache)
+    path = kernel_file(cache)
     foreign = {
         "the library": path, "its folder": path.parent, "the cache": cache, "a folder above": cache.parent
     }[place]  # fmt: skip
-    os.chown(foreign, OTHER, OTHER)
+    os.chown(foreign, OTHER_USER, OTHER_USER)
     try:
-        assert refused(load(cache), f"{foreign} belongs to another user; ")
+        assert is_rejected(load(cache), f"{foreign} belongs to another user; ")
     finally:
         os.chown(foreign, os.geteuid(), os.getegid())
 
@@ -118,42 +118,42 @@ def test_kernels_of_another_user_are_not_loaded(cache: Path, place: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "mode"), [("the library", 0o757), ("its folder", 0o777), ("the cache", 0o757)])
 def test_kernels_that_others_can_write_are_not_loaded(cache: Path, place: str, mode: int) -> None:
-    path = file_in(cache)
+    path = kernel_file(cache)
     writable = {"the library": path, "its folder": path.parent, "the cache": cache}[place]
     writable.chmod(mode)
-    assert refused(load(cache), f"other users can write to {writable}; `chmod go-w` it")
+    assert is_rejected(load(cache), f"other users can write to {writable}; `chmod go-w` it")
     writable.chmod(0o700)
     assert load(cache).code == 0
 
 
 @pytest.mark.slow
-@as_root
+@needs_root
 def test_kernels_that_a_shared_group_can_write_are_not_loaded(cache: Path) -> None:
     cache.chmod(0o770)
     assert load(cache).code == 0  # the group of root
-    os.chown(cache, -1, OTHER)
-    assert refused(load(cache), f"other users can write to {cache}")
+    os.chown(cache, -1, OTHER_USER)
+    assert is_rejected(load(cache), f"other users can write to {cache}")
 
 
 @pytest.mark.slow
 def test_a_link_instead_of_the_library_is_not_followed(cache: Path, tmp_path: Path) -> None:
-    path = file_in(cache)
+    path = kernel_file(cache)
     elsewhere = path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(elsewhere)
-    assert refused(load(cache), f"{path} is a symbolic link; remove it")
+    assert is_rejected(load(cache), f"{path} is a symbolic link; remove it")
     path.unlink()
     path.symlink_to("nowhere")
-    assert refused(load(cache), f"{path} is a symbolic link; remove it")
+    assert is_rejected(load(cache), f"{path} is a symbolic link; remove it")
 
 
 @pytest.mark.slow
-@as_root
+@needs_root
 def test_a_cache_may_link_to_a_folder_of_the_same_user(cache: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(cache)
     assert load(link).code == 0
-    os.chown(cache, OTHER, OTHER)
-    assert refused(load(link), f"{cache} belongs to another user")
+    os.chown(cache, OTHER_USER, OTHER_USER)
+    assert is_rejected(load(link), f"{cache} belongs to another user")
 
 
 @pytest.mark.slow
@@ -161,8 +161,8 @@ def test_kernels_below_a_sticky_folder_are_loaded(cache: Path) -> None:
     """In a folder such as /tmp only the owner may remove files, so they cannot be replaced."""
     cache.chmod(0o1777)
     assert load(cache).code == 0
-    file_in(cache).parent.chmod(0o1777)  # but no other user may write to the folder of the library
-    assert refused(load(cache), "other users can write")
+    kernel_file(cache).parent.chmod(0o1777)  # but no other user may write to the folder of the library
+    assert is_rejected(load(cache), "other users can write")
 
 
 @pytest.mark.slow
@@ -170,14 +170,14 @@ def test_kernels_are_not_compiled_into_a_folder_that_others_can_write(tmp_path: 
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
-    assert refused(load(cache), f"other users can write to {cache}")
+    assert is_rejected(load(cache), f"other users can write to {cache}")
     assert list((cache / "kernels").glob("*")) == []
 
 
 @pytest.mark.slow
-@as_root
+@needs_root
 def test_pytorch_is_used_if_the_library_is_rejected(cache: Path) -> None:
-    os.chown(file_in(cache), OTHER, OTHER)
+    os.chown(kernel_file(cache), OTHER_USER, OTHER_USER)
 
     def multiply() -> int:
         os.environ["TERCET_CACHE"] = str(cache)
@@ -196,7 +196,7 @@ def test_checking_the_owner_is_fast(cache: Path) -> None:
     from tercet.cache_dir import check_owner
     from tercet.kernel.library_cache import _is_whole  # pyright: ignore[reportPrivateUsage]
 
-    path = file_in(cache)
+    path = kernel_file(cache)
 
     def measure() -> float:
         start = time.perf_counter()

@@ -21,7 +21,7 @@ main.entry()
 def test_truncating_a_mapped_file_reports_the_place(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(bytes(20_000))
     command = [sys.executable, "-c", CUT, str(tmp_path / "train.bin")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGBUS
-    assert "Bus error" in done.stderr
-    assert "in read" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == -signal.SIGBUS
+    assert "Bus error" in process.stderr
+    assert "in read" in process.stderr

@@ -19,9 +19,9 @@ from two_folders import prepare_two_folders
 sys.path.append(str(Path(__file__).parent))
 
 from attack import attack_function
-from damage import ALONE, damage
+from damage import SINGLE_FILE_DAMAGES, damage
 from hurt_folders import change_json
-from refusal import refused
+from refusal import check_error
 from report import count_inputs
 
 from tercet.config import UserError
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_two_folders(tmp_path_factory.mktemp("prepared"), documents=90)
 
 
-def read_all(spec: TextSpec) -> bytes:
+def read_prepared(spec: TextSpec) -> bytes:
     """Return all data that training or evaluation reads."""
     corpus, parts = prepare(spec), list[Any]()
     for folder in corpus.folders:
@@ -61,7 +61,7 @@ def read_all(spec: TextSpec) -> bytes:
     return corpus.tokenizer.to_json().encode() + b"".join(np.asarray(part).tobytes() for part in parts)
 
 
-def spec_of(place: str, top: Path) -> TextSpec:
+def make_spec(place: str, top: Path) -> TextSpec:
     match place:
         case "mixture" | "mixture cache":
             return TextSpec(source=str(top / "two"), mixture=(MixtureSource(source=str(top / "one"), weight=0.5),))
@@ -85,13 +85,13 @@ def test_a_damaged_folder_is_rejected_or_read_correctly(
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     shutil.copytree(whole, tmp_path / "top")
-    spec = spec_of(place, tmp_path / "top")
-    expected = read_all(spec)
+    spec = make_spec(place, tmp_path / "top")
+    expected = read_prepared(spec)
     is_cache, cache = place.endswith("cache"), tmp_path / "cache"
     hurt = cache if is_cache else tmp_path / "top" / "one"
 
     chance = random.Random(f"{place} {os.environ.get('TERCET_HOSTILE_SEED', '0')}")
-    damages = [(path, kind) for path in files_below(hurt) for kind in ALONE]
+    damages = [(path, kind) for path in files_below(hurt) for kind in SINGLE_FILE_DAMAGES]
     damages = chance.sample(damages, min(len(damages), DAMAGES))
 
     def work() -> int:
@@ -102,15 +102,15 @@ def test_a_damaged_folder_is_rejected_or_read_correctly(
             if not damage(path, kind, random.Random(path.name), {}):
                 continue
             try:
-                result = "harmless" if read_all(spec) == expected else "WRONG"
+                result = "harmless" if read_prepared(spec) == expected else "WRONG"
             except UserError as error:
-                refused(error)
+                check_error(error)
                 is_named = any(name in str(error) for name in (path.name, f"{path.parent} "))
                 result = "noticed" if is_named else f"UNNAMED: {error}"
             if not is_cache:
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
                 path.write_bytes(data)
-            result += "" if read_all(spec) == expected else ", WRONG after the repair"
+            result += "" if read_prepared(spec) == expected else ", WRONG after the repair"
             print(f"{path.name}: {kind} -> {result}", flush=True)
         return 0
 
@@ -129,18 +129,18 @@ def reseal(folder: Path, file: str, data: bytes) -> None:
     """Replace a file together with its hash in the manifest, as the author of a folder could."""
     (folder / file).write_bytes(data)
     manifest = read_sealed_json(folder / "manifest.json")
-    hashed = FileHash.from_bytes(data)
-    manifest["files"][file] = [hashed.size, hashed.xxh3]
+    file_hash = FileHash.from_bytes(data)
+    manifest["files"][file] = [file_hash.size, file_hash.xxh3]
     write_sealed_json(folder / "manifest.json", manifest)
 
 
 def array_file(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[bytes], bytes]:
-    def changed(data: bytes) -> bytes:
+    def change_array(data: bytes) -> bytes:
         file = io.BytesIO()
         np.save(file, change(np.load(io.BytesIO(data))), allow_pickle=False)
         return file.getvalue()
 
-    return changed
+    return change_array
 
 
 FOREIGN: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
@@ -181,9 +181,9 @@ def test_a_foreign_folder_with_right_hashes_is_rejected(whole: Path, name: str, 
     after = change(before)
     assert after != before
     reseal(tmp_path / "one", file, after)
-    with pytest.raises(UserError, match=words) as caught:
-        read_all(spec_of("folder", tmp_path))
-    refused(caught.value)
+    with pytest.raises(UserError, match=words) as error:
+        read_prepared(make_spec("folder", tmp_path))
+    check_error(error.value)
 
 
 @pytest.mark.slow
@@ -194,13 +194,15 @@ def test_a_foreign_manifest_is_read_or_rejected(whole: Path, tmp_path: Path) -> 
 
     def work() -> int:
         for seed in range(MANIFESTS):
-            changed = json.loads(json.dumps(manifest))
-            print(seed, change_json(changed, random.Random(seed)).encode("ascii", "backslashreplace"), flush=True)
+            changed_manifest = json.loads(json.dumps(manifest))
+            print(
+                seed, change_json(changed_manifest, random.Random(seed)).encode("ascii", "backslashreplace"), flush=True
+            )
             try:
-                write_sealed_json(path, changed)
-                read_all(spec_of("folder", tmp_path))
+                write_sealed_json(path, changed_manifest)
+                read_prepared(make_spec("folder", tmp_path))
             except UserError as error:
-                refused(error)
+                check_error(error)
                 count_inputs(refused=1)
             except UnicodeEncodeError:
                 continue

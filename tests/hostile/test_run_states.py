@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from damage_runs import Prepared, prepare, read_answer
+from damage_runs import PreparedRuns, prepare, read_answer
 from hurt_folders import safe_header, write_safe_header
 from refusal import refusal
 from safetensors.torch import save_file
@@ -38,14 +38,14 @@ NAME = "model.embedding.weight"  # a weight, whose parameter number is 0
 State = dict[str, Any]
 
 
-class Planted:
+class FolderCreator:
     """Object that creates a folder when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("ran",)
 
 
-def put(*keys: Any, value: Any) -> Callable[[State], None]:
+def edit(*keys: Any, value: Any) -> Callable[[State], None]:
     """Return a function that sets one place of a state, or deletes it if `value` is an ellipsis."""
 
     def change(state: State) -> None:
@@ -61,7 +61,7 @@ def put(*keys: Any, value: Any) -> Callable[[State], None]:
     return change
 
 
-def nested(depth: int) -> Any:
+def nest(depth: int) -> Any:
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -75,67 +75,67 @@ TINY = torch.zeros(1)
 
 # Each of these is rejected in one line.
 CHANGES: dict[str, Callable[[State], None]] = {
-    **{f"no {key}": put(key, value=...) for key in ("global_step", "state_dict", "optimizer_states", "callbacks")},
-    **{f"no {key}": put(key, value=...) for key in ("arithmetic", "recipe_hash")},
-    **{f"step {value}": put("global_step", value=value) for value in (-1, 10**30, float("nan"), "6", True, None)},
-    "step of another moment": put("global_step", value=4),
-    "another recipe": put("recipe_hash", value="0" * 32),
-    **{f"weights are a {type(value).__name__}": put("state_dict", value=value) for value in ([], None, 5, "a", TINY)},
-    "a weight is a number": put("state_dict", NAME, value=5),
-    "a weight missing": put("state_dict", NAME, value=...),
-    "a weight more": put("state_dict", "model.other", value=TINY),
-    "a weight under a number": put("state_dict", 5, value=TINY),
-    "a weight of another shape": put("state_dict", NAME, value=TINY),
-    "a weight of another type": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].double())(state),
-    "a weight of integers": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].long())(state),
-    "tied weights that differ": put("state_dict", "model.unembedding.weight", value=torch.zeros(19, 16)),
+    **{f"no {key}": edit(key, value=...) for key in ("global_step", "state_dict", "optimizer_states", "callbacks")},
+    **{f"no {key}": edit(key, value=...) for key in ("arithmetic", "recipe_hash")},
+    **{f"step {value}": edit("global_step", value=value) for value in (-1, 10**30, float("nan"), "6", True, None)},
+    "step of another moment": edit("global_step", value=4),
+    "another recipe": edit("recipe_hash", value="0" * 32),
+    **{f"weights are a {type(value).__name__}": edit("state_dict", value=value) for value in ([], None, 5, "a", TINY)},
+    "a weight is a number": edit("state_dict", NAME, value=5),
+    "a weight missing": edit("state_dict", NAME, value=...),
+    "a weight more": edit("state_dict", "model.other", value=TINY),
+    "a weight under a number": edit("state_dict", 5, value=TINY),
+    "a weight of another shape": edit("state_dict", NAME, value=TINY),
+    "a weight of another type": lambda state: edit("state_dict", NAME, value=state["state_dict"][NAME].double())(state),
+    "a weight of integers": lambda state: edit("state_dict", NAME, value=state["state_dict"][NAME].long())(state),
+    "tied weights that differ": edit("state_dict", "model.unembedding.weight", value=torch.zeros(19, 16)),
     "a weight not finite": lambda state: state["state_dict"][NAME].fill_(float("nan")),
-    "a weight on no device": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].to("meta"))(state),
-    "a sparse weight": lambda state: put("state_dict", NAME, value=state["state_dict"][NAME].to_sparse())(state),
-    "no optimizer": put("optimizer_states", value=[]),
+    "a weight on no device": lambda state: edit("state_dict", NAME, value=state["state_dict"][NAME].to("meta"))(state),
+    "a sparse weight": lambda state: edit("state_dict", NAME, value=state["state_dict"][NAME].to_sparse())(state),
+    "no optimizer": edit("optimizer_states", value=[]),
     "two optimizers": lambda state: state["optimizer_states"].append(state["optimizer_states"][0]),
-    "an optimizer is a list": put("optimizer_states", value=[[]]),
-    "the optimizer's state is a list": put(*OPTIMIZER, "state", value=[]),
-    "the optimizer has no state": put(*OPTIMIZER, "state", value=...),
-    "the optimizer remembers nothing": put(*OPTIMIZER, "state", value={}),
-    "the optimizer lacks a parameter": put(*MOMENTS, value=...),
-    "the optimizer has one more": put(*OPTIMIZER, "state", 10**6, value={"step": TINY[0]}),
-    "the optimizer's parameter is a tuple": put(*OPTIMIZER, "state", (0, 1), value={}),
-    "moments of SGD": put(*MOMENTS, value={"momentum_buffer": TINY}),
-    "moments are a number": put(*MOMENTS, value=5),
-    "a moment is a number": put(*MOMENTS, "exp_avg", value=0.5),
-    "a moment missing": put(*MOMENTS, "exp_avg_sq", value=...),
-    "a moment of another shape": put(*MOMENTS, "exp_avg", value=TINY),
-    "a moment of another type": lambda state: put(*MOMENTS, "exp_avg", value=state["state_dict"][NAME].half())(state),
+    "an optimizer is a list": edit("optimizer_states", value=[[]]),
+    "the optimizer's state is a list": edit(*OPTIMIZER, "state", value=[]),
+    "the optimizer has no state": edit(*OPTIMIZER, "state", value=...),
+    "the optimizer remembers nothing": edit(*OPTIMIZER, "state", value={}),
+    "the optimizer lacks a parameter": edit(*MOMENTS, value=...),
+    "the optimizer has one more": edit(*OPTIMIZER, "state", 10**6, value={"step": TINY[0]}),
+    "the optimizer's parameter is a tuple": edit(*OPTIMIZER, "state", (0, 1), value={}),
+    "moments of SGD": edit(*MOMENTS, value={"momentum_buffer": TINY}),
+    "moments are a number": edit(*MOMENTS, value=5),
+    "a moment is a number": edit(*MOMENTS, "exp_avg", value=0.5),
+    "a moment missing": edit(*MOMENTS, "exp_avg_sq", value=...),
+    "a moment of another shape": edit(*MOMENTS, "exp_avg", value=TINY),
+    "a moment of another type": lambda state: edit(*MOMENTS, "exp_avg", value=state["state_dict"][NAME].half())(state),
     "a square below zero": lambda state: state["optimizer_states"][0]["state"][0]["exp_avg_sq"].fill_(-1),
-    **{f"{value} steps": put(*MOMENTS, "step", value=torch.tensor(value)) for value in (-1.0, 1e9, float("nan"))},
-    "no groups": put(*OPTIMIZER, "param_groups", value=...),
-    "groups are a dict": put(*OPTIMIZER, "param_groups", value={}),
-    "a group less": put(*OPTIMIZER, "param_groups", 1, value=...),
-    "a group is a number": put(*OPTIMIZER, "param_groups", 0, value=5),
-    "parameters are tensors": put(*OPTIMIZER, "param_groups", 0, "params", value=[torch.ones(3)] * 8),
-    "betas are tensors": put(*OPTIMIZER, "param_groups", 0, "betas", value=(torch.ones(3), torch.ones(3))),
-    "other parameters": put(*OPTIMIZER, "param_groups", 0, "params", value=[0]),
-    "parameters are a number": put(*OPTIMIZER, "param_groups", 0, "params", value=5),
-    "other betas": put(*OPTIMIZER, "param_groups", 0, "betas", value=(0.5, 0.5)),
-    "betas missing": put(*OPTIMIZER, "param_groups", 0, "betas", value=...),
-    "an eps that is a tensor": put(*OPTIMIZER, "param_groups", 0, "eps", value=torch.ones(3)),
-    "amsgrad": put(*OPTIMIZER, "param_groups", 0, "amsgrad", value=True),
-    "a rate that is a text": put(*OPTIMIZER, "param_groups", 0, "lr", value="1"),
-    "callbacks are a list": put("callbacks", value=[]),
-    "no memory of validation": put(*VALIDATION, value=...),
-    **{f"best {value}": put(*VALIDATION, "best", value=value) for value in (float("nan"), "1", None, TINY)},
-    **{f"best step {value}": put(*VALIDATION, "best_step", value=value) for value in (-1, 10**9, 1.5)},
-    **{f"without better {value}": put(*VALIDATION, "without_better", value=value) for value in (-1, "1", ...)},
-    "arithmetic is empty": put("arithmetic", value=[]),
-    "arithmetic of lists": put("arithmetic", value=[["device", "cpu"]]),
-    "arithmetic without a device": put("arithmetic", value=[{}]),
-    "arithmetic with a line end": put("arithmetic", value=[{"device": "a\nb"}]),
-    "a scaler without a scale": put("MixedPrecision", value={}),
-    "a scaler of zero": put("MixedPrecision", value={"scale": 0.0}),
-    "planted": put("planted", value=Planted()),
-    "a planted weight": put("state_dict", NAME, value=Planted()),
-    "bytes without end": put("planted", value=pickle.loads(pickle.dumps(bytearray(3)))),
+    **{f"{value} steps": edit(*MOMENTS, "step", value=torch.tensor(value)) for value in (-1.0, 1e9, float("nan"))},
+    "no groups": edit(*OPTIMIZER, "param_groups", value=...),
+    "groups are a dict": edit(*OPTIMIZER, "param_groups", value={}),
+    "a group less": edit(*OPTIMIZER, "param_groups", 1, value=...),
+    "a group is a number": edit(*OPTIMIZER, "param_groups", 0, value=5),
+    "parameters are tensors": edit(*OPTIMIZER, "param_groups", 0, "params", value=[torch.ones(3)] * 8),
+    "betas are tensors": edit(*OPTIMIZER, "param_groups", 0, "betas", value=(torch.ones(3), torch.ones(3))),
+    "other parameters": edit(*OPTIMIZER, "param_groups", 0, "params", value=[0]),
+    "parameters are a number": edit(*OPTIMIZER, "param_groups", 0, "params", value=5),
+    "other betas": edit(*OPTIMIZER, "param_groups", 0, "betas", value=(0.5, 0.5)),
+    "betas missing": edit(*OPTIMIZER, "param_groups", 0, "betas", value=...),
+    "an eps that is a tensor": edit(*OPTIMIZER, "param_groups", 0, "eps", value=torch.ones(3)),
+    "amsgrad": edit(*OPTIMIZER, "param_groups", 0, "amsgrad", value=True),
+    "a rate that is a text": edit(*OPTIMIZER, "param_groups", 0, "lr", value="1"),
+    "callbacks are a list": edit("callbacks", value=[]),
+    "no memory of validation": edit(*VALIDATION, value=...),
+    **{f"best {value}": edit(*VALIDATION, "best", value=value) for value in (float("nan"), "1", None, TINY)},
+    **{f"best step {value}": edit(*VALIDATION, "best_step", value=value) for value in (-1, 10**9, 1.5)},
+    **{f"without better {value}": edit(*VALIDATION, "without_better", value=value) for value in (-1, "1", ...)},
+    "arithmetic is empty": edit("arithmetic", value=[]),
+    "arithmetic of lists": edit("arithmetic", value=[["device", "cpu"]]),
+    "arithmetic without a device": edit("arithmetic", value=[{}]),
+    "arithmetic with a line end": edit("arithmetic", value=[{"device": "a\nb"}]),
+    "a scaler without a scale": edit("MixedPrecision", value={}),
+    "a scaler of zero": edit("MixedPrecision", value={"scale": 0.0}),
+    "planted": edit("planted", value=FolderCreator()),
+    "a planted weight": edit("state_dict", NAME, value=FolderCreator()),
+    "bytes without end": edit("planted", value=pickle.loads(pickle.dumps(bytearray(3)))),
 }  # fmt: skip
 
 # Each of these is ignored, because it follows from the step or is not used.
@@ -145,7 +145,7 @@ HARMLESS: dict[str, Callable[[State], Any]] = {
     ],
     "loops, a version and schedulers malformed, and keys more": lambda state: state.update(
         {"loops": {"fit_loop": -5}, "pytorch-lightning_version": [], "lr_schedulers": 5, "epoch": float("nan")},
-        a=nested(200),
+        a=nest(200),
         hyper_parameters={"x": [1]},
         StepDataModule=5,
     ),
@@ -156,8 +156,8 @@ HARMLESS: dict[str, Callable[[State], Any]] = {
 def share_counters(state: State) -> None:
     """Let all parameters share one step counter, which each of them would increment."""
     moments = state["optimizer_states"][0]["state"]
-    for one in moments.values():
-        one["step"] = moments[0]["step"]
+    for moment in moments.values():
+        moment["step"] = moments[0]["step"]
 
 
 def rewrite_zip(path: Path, change: Callable[[str, bytes], bytes | None], *, packed: bool = False) -> None:
@@ -178,16 +178,16 @@ def add_entry(path: Path, name: str, data: bytes) -> None:
         archive.writestr(name, data)
 
 
-def in_pickle(path: Path, change: Callable[[bytes], bytes]) -> None:
+def change_pickle(path: Path, change: Callable[[bytes], bytes]) -> None:
     rewrite_zip(path, lambda name, data: change(data) if name.endswith("data.pkl") else data)
 
 
 def claim(path: Path, size: bytes) -> None:
     """Change the number of elements of the first storage: an integer that is pushed before the end of its tuple."""
-    in_pickle(path, lambda data: re.sub(rb"M..t", lambda _: size + b"t", data, count=1, flags=re.DOTALL))
+    change_pickle(path, lambda data: re.sub(rb"M..t", lambda _: size + b"t", data, count=1, flags=re.DOTALL))
 
 
-EVIL = pickle.dumps(Planted(), protocol=2)
+EVIL = pickle.dumps(FolderCreator(), protocol=2)
 # Changes of the file itself. Each is rejected.
 FILES: dict[str, Callable[[Path], Any]] = {
     "empty": lambda path: path.write_bytes(b""),
@@ -213,12 +213,12 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "a second pickle": lambda path: add_entry(path, "archive/other.pkl", EVIL),
     "a second pickle of one name": lambda path: add_entry(path, "archive/data.pkl", EVIL),
     "a second pickle in capitals": lambda path: add_entry(path, "archive/DATA.PKL", EVIL),
-    "a pickle that runs": lambda path: in_pickle(path, lambda _: EVIL),
-    "a pickle cut short": lambda path: in_pickle(path, lambda data: data[: len(data) // 2]),
-    "no opcodes": lambda path: in_pickle(path, lambda _: b""),
-    "deep tuples": lambda path: in_pickle(path, lambda _: b")" + b"\x85" * 10**5 + b"."),
-    "a huge memo": lambda path: in_pickle(path, lambda _: b"\x80\x02Nr\xff\xff\xff\x7f0."),
-    "a huge text": lambda path: in_pickle(path, lambda _: b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"."),
+    "a pickle that runs": lambda path: change_pickle(path, lambda _: EVIL),
+    "a pickle cut short": lambda path: change_pickle(path, lambda data: data[: len(data) // 2]),
+    "no opcodes": lambda path: change_pickle(path, lambda _: b""),
+    "deep tuples": lambda path: change_pickle(path, lambda _: b")" + b"\x85" * 10**5 + b"."),
+    "a huge memo": lambda path: change_pickle(path, lambda _: b"\x80\x02Nr\xff\xff\xff\x7f0."),
+    "a huge text": lambda path: change_pickle(path, lambda _: b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"."),
     "a tensor alone": lambda path: torch.save(TINY, path),
     "a list": lambda path: torch.save([1, 2], path),
     "a long list": lambda path: torch.save([0] * 10**5, path),
@@ -228,15 +228,15 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> PreparedRuns:
     return prepare("text", tmp_path_factory.getbasetemp() / "hostile" / "text")
 
 
 @pytest.fixture(scope="module")
-def gate(prepared: Prepared) -> Callable[[Path], None]:
+def gate(runs: PreparedRuns) -> Callable[[Path], None]:
     """Return a function that checks a run as `train` does before it writes anything."""
-    recipe = read_recipe(prepared.folder / "stopped" / "run")
-    spec = read_spec(prepared.folder / "stopped" / "run")
+    recipe = read_recipe(runs.folder / "stopped" / "run")
+    spec = read_spec(runs.folder / "stopped" / "run")
     model = build(spec, seed=0)
     recipe = replace(recipe, model=spec)
 
@@ -248,9 +248,9 @@ def gate(prepared: Prepared) -> Callable[[Path], None]:
     return find
 
 
-def lay_out(prepared: Prepared, place: Path) -> Path:
+def lay_out(runs: PreparedRuns, place: Path) -> Path:
     """Return the only checkpoint of a stopped run."""
-    prepared.lay_out(place, "stopped")
+    runs.lay_out(place, "stopped")
     *older, newest = sorted((place / "run" / "checkpoints").iterdir())
     for folder in older:
         shutil.rmtree(folder)
@@ -263,7 +263,7 @@ def rewrite(folder: Path, change: Callable[[State], Any]) -> None:
     torch.save(state, folder / STATE)
 
 
-def as_pieces(folder: Path) -> None:
+def split_checkpoint(folder: Path) -> None:
     """Convert a checkpoint to one of two ranks: each has half of the embedding rows, the second everything else."""
     state = torch.load(folder / STATE, weights_only=True)
     names = [name for name in state["state_dict"] if name != "model.unembedding.weight"]
@@ -288,7 +288,7 @@ def piece(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:05d}-model-00001-of-00001.safetensors"
 
 
-def in_header(change: Callable[[State, State], Any]) -> Callable[[Path], None]:
+def change_header(change: Callable[[State, State], Any]) -> Callable[[Path], None]:
     """Return a function that changes the header of the second piece and the offsets in it."""
 
     def rewrite_header(folder: Path) -> None:
@@ -310,19 +310,19 @@ PIECES: dict[str, Callable[[Path], Any]] = {
     "a piece is text": lambda folder: piece(folder, 2).write_text("a" * 100),
     "a piece is a folder": lambda folder: (piece(folder, 2).unlink(), piece(folder, 2).mkdir()),
     "a header of 2^60 bytes": lambda folder: piece(folder, 2).write_bytes(struct.pack("<Q", 2**60) + b"{}"),
-    "no offsets": in_header(lambda header, _: header["__metadata__"].pop("DCP_SHARDING_INFO")),
-    "no offset of one": in_header(lambda _, offsets: offsets.pop(NORM)),
-    "offsets are a list": in_header(lambda _, offsets: offsets.update({NORM: []})),
-    "an offset below zero": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [-1]}})),
-    "an offset beyond the end": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [10**12]}})),
-    "an offset that is a text": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": ["a"]}})),
-    "offsets of other dimensions": in_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [0, 0]}})),
-    "pieces that overlap": in_header(lambda _, offsets: offsets.update({EMBEDDING: {"saved_offsets": [1, 0]}})),
-    "a tensor missing": in_header(lambda header, _: header.update(other=header.pop(NORM))),
-    "a tensor of another shape": in_header(lambda header, _: header[NORM].update(shape=[1, 16])),
-    "a tensor of another type": in_header(lambda header, _: header[NORM].update(dtype="I32")),
-    "groups by number": lambda folder: rewrite(folder, put(*OPTIMIZER, "param_groups", 0, "params", value=[0])),
-    "tensors in the state too": lambda folder: rewrite(folder, put("state_dict", NAME, value=torch.zeros(1))),
+    "no offsets": change_header(lambda header, _: header["__metadata__"].pop("DCP_SHARDING_INFO")),
+    "no offset of one": change_header(lambda _, offsets: offsets.pop(NORM)),
+    "offsets are a list": change_header(lambda _, offsets: offsets.update({NORM: []})),
+    "an offset below zero": change_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [-1]}})),
+    "an offset beyond the end": change_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [10**12]}})),
+    "an offset that is a text": change_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": ["a"]}})),
+    "offsets of other dimensions": change_header(lambda _, offsets: offsets.update({NORM: {"saved_offsets": [0, 0]}})),
+    "pieces that overlap": change_header(lambda _, offsets: offsets.update({EMBEDDING: {"saved_offsets": [1, 0]}})),
+    "a tensor missing": change_header(lambda header, _: header.update(other=header.pop(NORM))),
+    "a tensor of another shape": change_header(lambda header, _: header[NORM].update(shape=[1, 16])),
+    "a tensor of another type": change_header(lambda header, _: header[NORM].update(dtype="I32")),
+    "groups by number": lambda folder: rewrite(folder, edit(*OPTIMIZER, "param_groups", 0, "params", value=[0])),
+    "tensors in the state too": lambda folder: rewrite(folder, edit("state_dict", NAME, value=torch.zeros(1))),
 }
 
 
@@ -333,11 +333,11 @@ def seal(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [*CHANGES, *FILES, *PIECES])
 def test_a_malformed_state_is_rejected_in_one_line(
-    prepared: Prepared, gate: Callable[[Path], None], tmp_path: Path, form: str
+    runs: PreparedRuns, gate: Callable[[Path], None], tmp_path: Path, form: str
 ) -> None:
-    folder = lay_out(prepared, tmp_path / "place")
+    folder = lay_out(runs, tmp_path / "place")
     if form in PIECES:
-        as_pieces(folder)
+        split_checkpoint(folder)
         PIECES[form](folder)
     elif form in CHANGES:
         rewrite(folder, CHANGES[form])
@@ -356,13 +356,13 @@ def test_a_malformed_state_is_rejected_in_one_line(
 @pytest.mark.parametrize(
     "form", ["no arithmetic", "a weight of another shape", "moments of SGD", "a storage too short", "a bomb"]
 )
-def test_the_command_rejects_a_malformed_state_before_it_writes(prepared: Prepared, tmp_path: Path, form: str) -> None:
-    folder = lay_out(prepared, tmp_path / "place")
+def test_the_command_rejects_a_malformed_state_before_it_writes(runs: PreparedRuns, tmp_path: Path, form: str) -> None:
+    folder = lay_out(runs, tmp_path / "place")
     rewrite(folder, CHANGES[form]) if form in CHANGES else FILES[form](folder / STATE)
     seal(folder)
     run = tmp_path / "place" / "run"
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    outcome = prepared.call(tmp_path / "place", "train")
+    outcome = runs.call(tmp_path / "place", "train")
     assert outcome.refused_in_one_line(), outcome
     assert outcome.stderr.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -370,10 +370,10 @@ def test_the_command_rejects_a_malformed_state_before_it_writes(prepared: Prepar
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [*HARMLESS, "in pieces"])
-def test_redundant_state_is_ignored(prepared: Prepared, tmp_path: Path, form: str) -> None:
-    folder = lay_out(prepared, tmp_path / "place")
-    as_pieces(folder) if form == "in pieces" else rewrite(folder, HARMLESS[form])
+def test_redundant_state_is_ignored(runs: PreparedRuns, tmp_path: Path, form: str) -> None:
+    folder = lay_out(runs, tmp_path / "place")
+    split_checkpoint(folder) if form == "in pieces" else rewrite(folder, HARMLESS[form])
     seal(folder)
-    outcome = prepared.call(tmp_path / "place", "train")
+    outcome = runs.call(tmp_path / "place", "train")
     assert outcome.code == 0, outcome.stderr
-    assert read_answer(tmp_path / "place", "train", outcome) == prepared.answer("stopped", "train")
+    assert read_answer(tmp_path / "place", "train", outcome) == runs.answer("stopped", "train")

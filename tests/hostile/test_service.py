@@ -21,7 +21,7 @@ from tercet.serve.http.app import REQUESTS
 SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 JSON = "application/json"
 MODELS = ("gpt", "chat", "bert", "texts", "words", "translator")
-GOOD: dict[str, dict[str, Any]] = {
+VALID_BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "gpt", "prompt": "the cat", "max_tokens": 3},
     "/v1/chat/completions": {"model": "chat", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
     "/v1/embeddings": {"model": "bert", "input": "the cat"},
@@ -51,7 +51,7 @@ NUMBERS = [
 EXTREMES = [-1, 0, 10**12, 10**400, 5e-324, 1e39, 1.7e308, math.nan]
 
 
-def nested(depth: int) -> Any:
+def nest(depth: int) -> Any:
     value: Any = []
     for level in range(depth):
         value = [value] if level % 2 else {"a": value}
@@ -59,7 +59,7 @@ def nested(depth: int) -> Any:
 
 
 ODD = [
-    None, True, False, *WORDS, *NUMBERS, [], {}, [[]], [None], [[0], [1]], ["a", 1], nested(90), nested(300),
+    None, True, False, *WORDS, *NUMBERS, [], {}, [[]], [None], [[0], [1]], ["a", 1], nest(90), nest(300),
     ["a"] * 3000, list(range(3000)), [0] * 40, [10**9], [-1], {"a": "b"}, {str(n): 100 for n in range(3000)}, [{}],
     [{"type": "text", "text": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}], [{"role": "x" * 999}],
     [{"role": "user", "content": "a", "k" * 99999: 1}],
@@ -67,7 +67,7 @@ ODD = [
 
 
 @pytest.fixture(scope="module")
-def asking() -> Iterator[TestClient]:
+def test_client() -> Iterator[TestClient]:
     with client(*MODELS) as service:
         yield service
 
@@ -81,8 +81,8 @@ def check(answer: Any) -> int:
             json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         return 200
     assert 400 <= answer.status_code < 500, (answer.status_code, body)
-    assert set(told := json.loads(body)) == {"error"}
-    assert set(error := told["error"]) == {"message", "type", "param", "code"}
+    assert set(response := json.loads(body)) == {"error"}
+    assert set(error := response["error"]) == {"message", "type", "param", "code"}
     assert error["message"]
     assert "\n" not in error["message"]
     assert len(error["message"]) <= MAX_ERROR_CHARACTERS
@@ -96,42 +96,46 @@ def fields(path: str) -> list[str]:
 
 @pytest.mark.slow
 @settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(sorted(GOOD)), st.randoms(use_true_random=False))
-def test_odd_values_of_known_fields(asking: TestClient, path: str, rng: random.Random) -> None:
-    body = dict(GOOD[path])
+@given(st.sampled_from(sorted(VALID_BODIES)), st.randoms(use_true_random=False))
+def test_odd_values_of_known_fields(test_client: TestClient, path: str, rng: random.Random) -> None:
+    body = dict(VALID_BODIES[path])
     for field in rng.sample(fields(path), rng.choice((1, 1, 2))):
         body[field] = rng.choice((*ODD, *NUMBERS, *(rng.random() * 10.0**n for n in (-3, 0, 3))))
-    check(asking.post(path, content=json.dumps(body), headers={"Content-Type": JSON}))
+    check(test_client.post(path, content=json.dumps(body), headers={"Content-Type": JSON}))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", GOOD)
-def test_each_number_in_each_field(asking: TestClient, path: str) -> None:
+@pytest.mark.parametrize("path", VALID_BODIES)
+def test_each_number_in_each_field(test_client: TestClient, path: str) -> None:
     """Numbers are also tested together with a second field that enables the first one."""
-    beside: list[dict[str, Any]] = [{"sample": True}, {"length_penalty": "gnmt"}] if path == "/translate" else []
+    enabling_fields: list[dict[str, Any]] = (
+        [{"sample": True}, {"length_penalty": "gnmt"}] if path == "/translate" else []
+    )
     for field in fields(path):
         for number in NUMBERS if SCALE > 1 else EXTREMES:
-            for more in ({}, *beside):
+            for extra in ({}, *enabling_fields):
                 check(
-                    asking.post(
-                        path, content=json.dumps({**GOOD[path], **more, field: number}), headers={"Content-Type": JSON}
+                    test_client.post(
+                        path,
+                        content=json.dumps({**VALID_BODIES[path], **extra, field: number}),
+                        headers={"Content-Type": JSON},
                     )
                 )
 
 
 @pytest.mark.parametrize("alpha", [16.0, 16.5, 99.0, 1e3, 1e300, 1.7e308])
-def test_a_length_penalty_is_finite_or_rejected(asking: TestClient, alpha: float) -> None:
+def test_a_length_penalty_is_finite_or_rejected(test_client: TestClient, alpha: float) -> None:
     """A large power raises OverflowError before it becomes infinite."""
     for norm in ("average", "gnmt"):
         body = {"model": "translator", "text": "a dog " * 12, "alpha": alpha, "length_penalty": norm}
-        assert check(asking.post("/translate", json=body)) == (200 if alpha <= 16 else 400)
+        assert check(test_client.post("/translate", json=body)) == (200 if alpha <= 16 else 400)
 
 
 @pytest.mark.slow
 @settings(max_examples=60 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(sorted(GOOD)), st.randoms(use_true_random=False))
-def test_damaged_bodies(asking: TestClient, path: str, rng: random.Random) -> None:
-    body = bytearray(json.dumps(GOOD[path]).encode())
+@given(st.sampled_from(sorted(VALID_BODIES)), st.randoms(use_true_random=False))
+def test_damaged_bodies(test_client: TestClient, path: str, rng: random.Random) -> None:
+    body = bytearray(json.dumps(VALID_BODIES[path]).encode())
     for _ in range(rng.choice((1, 2, 5))):
         at = rng.randrange(len(body) + 1)
         match rng.randrange(4):
@@ -145,7 +149,7 @@ def test_damaged_bodies(asking: TestClient, path: str, rng: random.Random) -> No
                 body[at : at + 1] = bytes([rng.randrange(256)])
             case _:
                 del body[at:]
-    check(asking.post(path, content=bytes(body), headers={"Content-Type": JSON}))
+    check(test_client.post(path, content=bytes(body), headers={"Content-Type": JSON}))
 
 
 DEEP = 100_000
@@ -179,9 +183,9 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_invalid_bodies_are_rejected(asking: TestClient, name: str) -> None:
-    for path in GOOD:
-        check(asking.post(path, content=BODIES[name], headers={"Content-Type": JSON}))
+def test_invalid_bodies_are_rejected(test_client: TestClient, name: str) -> None:
+    for path in VALID_BODIES:
+        check(test_client.post(path, content=BODIES[name], headers={"Content-Type": JSON}))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +202,11 @@ def test_invalid_bodies_are_rejected(asking: TestClient, name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("encoding", [None, "gzip", "br, gzip", "x" * 999])
-def test_content_types_and_encodings(asking: TestClient, kind: str | None, encoding: str | None) -> None:
-    sent = {b"Content-Type": kind, b"Content-Encoding": encoding}
-    headers = {name: value.encode("latin-1") for name, value in sent.items() if value is not None}
-    for path, body in GOOD.items():
-        status = check(asking.post(path, content=json.dumps(body), headers=headers))
+def test_content_types_and_encodings(test_client: TestClient, kind: str | None, encoding: str | None) -> None:
+    optional_headers = {b"Content-Type": kind, b"Content-Encoding": encoding}
+    headers = {name: value.encode("latin-1") for name, value in optional_headers.items() if value is not None}
+    for path, body in VALID_BODIES.items():
+        status = check(test_client.post(path, content=json.dumps(body), headers=headers))
         assert status == 415 or kind == "application/json; charset=utf-16"
 
 
@@ -211,30 +215,30 @@ def test_content_types_and_encodings(asking: TestClient, kind: str | None, encod
 @example("GET", "\ud800", True)
 @example("GET", "..%2f..%00%ff", False)
 @example("POST", "x" * 9999, True)
-def test_invalid_paths_are_rejected(asking: TestClient, method: str, text: str, under_models: bool) -> None:
+def test_invalid_paths_are_rejected(test_client: TestClient, method: str, text: str, under_models: bool) -> None:
     path = text.encode("utf-8", "surrogatepass")
-    quoted = "".join(f"%{byte:02x}" for byte in path)
-    answer = asking.request(method, f"/v1/models/{quoted}" if under_models else f"/{quoted}")
+    quoted_path = "".join(f"%{byte:02x}" for byte in path)
+    answer = test_client.request(method, f"/v1/models/{quoted_path}" if under_models else f"/{quoted_path}")
     if method != "HEAD" and (text or under_models):
         check(answer)
 
 
-def test_memory_for_bodies_is_bounded(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_bodies_is_bounded(test_client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound holds for all requests together, and rejected bodies are released."""
     monkeypatch.setattr(bounded_request, "MAX_BODIES_BYTES", 200)
-    long = {**GOOD["/classify"], "text": "a " * 100}
+    long = {**VALID_BODIES["/classify"], "text": "a " * 100}
     for _ in range(3):
-        answer = asking.post("/classify", json=long)
+        answer = test_client.post("/classify", json=long)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
         assert answer.headers["retry-after"] == "1"
-        assert asking.post("/classify", json=GOOD["/classify"]).status_code == 200
+        assert test_client.post("/classify", json=VALID_BODIES["/classify"]).status_code == 200
 
 
-def test_no_state_is_left_after_attacks(asking: TestClient) -> None:
+def test_no_state_is_left_after_attacks(test_client: TestClient) -> None:
     """After all attacks every slot is free, and valid requests are answered."""
-    for path, body in GOOD.items():
-        assert check(asking.post(path, json=body)) == 200
-    service = asking.app.state.service  # type: ignore[attr-defined]
+    for path, body in VALID_BODIES.items():
+        assert check(test_client.post(path, json=body)) == 200
+    service = test_client.app.state.service  # type: ignore[attr-defined]
     assert service.body_bytes == 0
     for model in service.registry.models.values():
         for task, worker in model.workers.items():

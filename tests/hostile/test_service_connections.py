@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from http_served import LIMITS, Paced, on_a_socket, registry
-from raw_http import RawAnswer, RawConnection, ask, post
+from http_served import LIMITS, PacedWorker, on_a_socket, registry
+from raw_http import RawAnswer, RawConnection, post, request_once
 from report import count_inputs
 
 from tercet.generation import Sampling, generate
@@ -28,20 +28,20 @@ SCALE = int(os.environ.get("TERCET_HOSTILE", "1"))
 COMPLETE = "/v1/completions"
 TOKENS = 16
 BODY = {"prompt": "the cat", "max_tokens": TOKENS, "temperature": 0}
-GOOD = post(COMPLETE, BODY)
+VALID_REQUEST = post(COMPLETE, BODY)
 STREAM = post(COMPLETE, {**BODY, "stream": True})
 
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[ModelRegistry]:
-    with registry("gpt") as loaded:
-        yield loaded
+    with registry("gpt") as model_registry:
+        yield model_registry
 
 
 @pytest.fixture(scope="module")
 def address(models: ModelRegistry) -> Iterator[str]:
-    with on_a_socket(models, head_seconds=0.6) as served:
-        yield served
+    with on_a_socket(models, head_seconds=0.6) as server_address:
+        yield server_address
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +58,12 @@ def nothing_is_left(models: ModelRegistry, address: str, expected: str) -> Itera
     yield
     scheduler = models.get("gpt").scheduler
     until(lambda: (scheduler.running, scheduler.waiting) == (0, 0))  # type: ignore[attr-defined]
-    assert text(ask(address, GOOD)) == expected
+    assert text(request_once(address, VALID_REQUEST)) == expected
 
 
-def until(true: Any, seconds: float = 10) -> None:
+def until(condition: Any, seconds: float = 10) -> None:
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
@@ -75,17 +75,17 @@ def text(answer: RawAnswer) -> str:
 
 def error(answer: RawAnswer, status: int) -> dict[str, Any]:
     assert answer.status == status, answer
-    told = answer.json()
-    assert set(told) == {"error"}
-    assert set(told["error"]) == {"message", "type", "param", "code"}
-    assert "\n" not in told["error"]["message"]
-    return told["error"]
+    response = answer.json()
+    assert set(response) == {"error"}
+    assert set(response["error"]) == {"message", "type", "param", "code"}
+    assert "\n" not in response["error"]["message"]
+    return response["error"]
 
 
 def test_a_request_may_be_cut_at_any_byte(address: str) -> None:
     step = 1 if SCALE > 1 else 5
-    for end in range(0, len(GOOD), step):
-        connection = RawConnection(address).send(GOOD[:end])
+    for end in range(0, len(VALID_REQUEST), step):
+        connection = RawConnection(address).send(VALID_REQUEST[:end])
         connection.reset() if end % 2 else connection.socket.close()
         count_inputs(taken=1)
 
@@ -94,29 +94,29 @@ def test_a_request_may_be_cut_at_any_byte(address: str) -> None:
 def test_a_client_may_disconnect_at_any_token(address: str, expected: str) -> None:
     """The answers of concurrent requests do not change."""
     with ThreadPoolExecutor(2) as pool:
-        others = [pool.submit(ask, address, GOOD) for _ in range(8)]
+        futures = [pool.submit(request_once, address, VALID_REQUEST) for _ in range(8)]
         for events in range(TOKENS + 2):
             connection = RawConnection(address).send(STREAM)
             for _ in range(events):
                 connection.read_until(b"\n\n\r\n")
             connection.reset() if events % 2 else connection.socket.close()
-        assert [text(other.result()) for other in others] == [expected] * 8
+        assert [text(future.result()) for future in futures] == [expected] * 8
 
 
 @pytest.mark.slow
 def test_a_slow_request_head_times_out(address: str) -> None:
-    with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as between:
-        text(between.send(GOOD).answer())
-        between.send(b"P")  # the first byte of a second request must not stop the timeout
-        for byte in GOOD[:9]:
+    with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as persistent:
+        text(persistent.send(VALID_REQUEST).answer())
+        persistent.send(b"P")  # the first byte of a second request must not stop the timeout
+        for byte in VALID_REQUEST[:9]:
             slow.send(bytes([byte]))
             time.sleep(0.1)
-        told = error(slow.answer(), 408)
-        assert (told["type"], told["code"]) == ("invalid_request_error", "timeout")
-        assert "within 0.6 seconds" in told["message"]
+        details = error(slow.answer(), 408)
+        assert (details["type"], details["code"]) == ("invalid_request_error", "timeout")
+        assert "within 0.6 seconds" in details["message"]
         assert silent.seconds_to_end() < 2
         assert silent.buffer == b""
-        assert between.answer().status in (0, 408)
+        assert persistent.answer().status in (0, 408)
 
 
 @pytest.mark.slow
@@ -125,28 +125,28 @@ def test_a_slow_body_after_its_answer_is_disconnected(address: str) -> None:
     with RawConnection(address) as connection:
         connection.send(b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: x\r\nContent-Length: 900\r\n\r\n")
         assert connection.answer().status == 415
-        ended = time.monotonic() + 5
+        deadline = time.monotonic() + 5
         connection.socket.settimeout(0.1)
-        while time.monotonic() < ended:
+        while time.monotonic() < deadline:
             connection.send(b"a")
             try:
                 if not connection._receive():
                     break
             except TimeoutError:
                 continue
-        assert time.monotonic() < ended, "the connection was never closed"
+        assert time.monotonic() < deadline, "the connection was never closed"
 
 
 @pytest.mark.slow
 def test_a_client_that_never_reads_is_disconnected(models: ModelRegistry) -> None:
     """This includes a client that keeps sending requests without reading answers."""
     with on_a_socket(models, reading_seconds=0.3) as address, RawConnection(address, receive_buffer=4096) as deaf:
-        asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         deaf.socket.settimeout(0.2)
 
         def is_cut_off() -> bool:
             try:
-                deaf.socket.sendall(asked * 50)
+                deaf.socket.sendall(request * 50)
             except TimeoutError:
                 return False
             except ConnectionError:
@@ -167,7 +167,7 @@ def test_pipelined_requests_are_answered_in_order(address: str) -> None:
 def test_the_longest_idle_connection_is_replaced(models: ModelRegistry, expected: str) -> None:
     with on_a_socket(models, connections=20) as address:
         idle = [RawConnection(address) for _ in range(40)]
-        assert [text(ask(address, GOOD)) for _ in range(8)] == [expected] * 8
+        assert [text(request_once(address, VALID_REQUEST)) for _ in range(8)] == [expected] * 8
         answer = idle[0].answer()
         assert error(answer, 503)["code"] == "too_many_connections"
         assert answer.headers["retry-after"] == "1"
@@ -177,16 +177,16 @@ def test_the_longest_idle_connection_is_replaced(models: ModelRegistry, expected
 
 @pytest.mark.slow
 def test_a_new_connection_is_rejected_if_all_are_busy() -> None:
-    paced = Paced(room=9)
-    with registry("gpt", scheduler=paced) as models, on_a_socket(models, connections=3) as address:
+    worker = PacedWorker(room=9)
+    with registry("gpt", scheduler=worker) as models, on_a_socket(models, connections=3) as address:
         busy = [RawConnection(address).send(STREAM) for _ in range(3)]
-        until(lambda: paced.running == 3)
-        assert error(ask(address, b""), 503)["code"] == "too_many_connections"
-        paced.go.set()
+        until(lambda: worker.running == 3)
+        assert error(request_once(address, b""), 503)["code"] == "too_many_connections"
+        worker.go.set()
         assert all(b"[DONE]" in connection.read_until(b"[DONE]") for connection in busy)
         for connection in busy:
             connection.socket.close()
-        until(lambda: ask(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200)
+        until(lambda: request_once(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200)
 
 
 HEADS: dict[str, bytes] = {
@@ -223,7 +223,7 @@ def test_invalid_heads_are_rejected(address: str, name: str, capfd: pytest.Captu
     assert "Traceback" not in capfd.readouterr().err
 
 
-CHUNKED = (
+CHUNKED_HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: KIND\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 
@@ -236,7 +236,7 @@ def test_invalid_chunks_are_rejected(
     address: str, kind: bytes, chunk: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with RawConnection(address) as connection:
-        connection.send(CHUNKED.replace(b"KIND", kind))
+        connection.send(CHUNKED_HEAD.replace(b"KIND", kind))
         if kind == b"x":
             assert connection.answer().status == 415
         connection.send(b"1\r\n{\r\n" + chunk)
@@ -249,7 +249,7 @@ def test_invalid_chunks_are_rejected(
 @pytest.mark.slow
 def test_a_wrong_content_length_is_rejected(address: str) -> None:
     body = json.dumps(BODY).encode()
-    head = CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d")
+    head = CHUNKED_HEAD.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d")
     head = head.replace(b"KIND", b"application/json")
     with RawConnection(address) as short:
         assert error(short.send(head % (len(body) - 1) + body).answer(), 400)["code"] == "invalid_json"
@@ -261,17 +261,17 @@ def test_a_wrong_content_length_is_rejected(address: str) -> None:
 
 def test_a_request_with_two_lengths_is_rejected(address: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A proxy may use the other length and treat the rest of the body as a request."""
-    both = CHUNKED.replace(b"KIND", b"application/json").replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
+    head = CHUNKED_HEAD.replace(b"KIND", b"application/json").replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n")
     with RawConnection(address) as connection:
-        assert error(connection.send(both + b"0\r\n\r\n").answer(), 400)["code"] == "invalid_http"
+        assert error(connection.send(head + b"0\r\n\r\n").answer(), 400)["code"] == "invalid_http"
         assert connection.answer().status == 0
     assert capfd.readouterr().err == ""
 
 
 def test_upgrades_are_ignored(address: str, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    assert ask(address, asked).status == 200
-    assert error(ask(address, b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    assert request_once(address, request).status == 200
+    assert error(request_once(address, b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404)
     assert capfd.readouterr().err == ""
 
 
@@ -291,39 +291,39 @@ WRONG_PLACES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("use_json", [False, True])
 def test_the_key_is_in_no_log(
-    models: ModelRegistry, as_json: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    models: ModelRegistry, use_json: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = io.StringIO()
-    with on_a_socket(models, AccessRules(key=KEY), ServerLog(use_json=as_json, file=log)) as address:
-        statuses = [ask(address, f"{head}\r\n\r\n".encode()).status for head in WRONG_PLACES]
+    with on_a_socket(models, AccessRules(key=KEY), ServerLog(use_json=use_json, file=log)) as address:
+        statuses = [request_once(address, f"{head}\r\n\r\n".encode()).status for head in WRONG_PLACES]
         body = {"prompt": KEY, KEY: KEY, "model": KEY}
-        statuses.append(ask(address, post(COMPLETE, body, f"Authorization: Bearer {KEY}")).status)
-        statuses.append(ask(address, post(f"/x/{KEY}", body, f"Authorization: Bearer {KEY}")).status)
+        statuses.append(request_once(address, post(COMPLETE, body, f"Authorization: Bearer {KEY}")).status)
+        statuses.append(request_once(address, post(f"/x/{KEY}", body, f"Authorization: Bearer {KEY}")).status)
     assert statuses == [404, 401, 403, 405, 405, 200, 400, 401, 401, 200, 400, 404]
-    told = log.getvalue() + "".join(capfd.readouterr()) + caplog.text
+    output = log.getvalue() + "".join(capfd.readouterr()) + caplog.text
     assert len(log.getvalue().splitlines()) == len(statuses) - 1  # invalid HTTP is not logged
-    assert KEY.lower() not in told.lower()
+    assert KEY.lower() not in output.lower()
 
 
 @pytest.mark.slow
 def test_keys_are_compared_in_constant_time(models: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 
-    compared = []
+    compared_types = []
 
     def spy(first: bytes, second: bytes) -> bool:
-        compared.append((type(first), type(second)))
+        compared_types.append((type(first), type(second)))
         return compare(first, second)
 
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", spy)
     with on_a_socket(models, AccessRules(key=KEY)) as address:
         for key in (KEY[:-1], "", "é", KEY):
-            asked = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
-            assert ask(address, asked).status == (200 if key == KEY else 401)
-    assert compared == [(bytes, bytes)] * 4
+            request = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+            assert request_once(address, request).status == (200 if key == KEY else 401)
+    assert compared_types == [(bytes, bytes)] * 4
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def test_many_concurrent_requests_are_answered_or_rejected(models: ModelRegistry
     """With more requests than the queue can hold, each is answered correctly, or rejected with a 429."""
     with crowd(address, 100 * SCALE) as connections:
         for connection in connections:
-            connection.send(GOOD)
+            connection.send(VALID_REQUEST)
         answers = [connection.answer() for connection in connections]
     assert {answer.status for answer in answers} <= {200, 429}
     assert all(text(answer) == expected for answer in answers if answer.status == 200)

@@ -12,17 +12,17 @@ from contextlib import contextmanager
 import pytest
 from attack import Outcome, attack_function
 from http_served import registry
-from raw_http import RawConnection, ask, post
+from raw_http import RawConnection, post, request_once
 
 from tercet.serve.http.app import application
 from tercet.web.server import BoundedServer, connection_capacity, open_socket
 
-GOOD = post("/v1/completions", {"prompt": "the cat", "max_tokens": 3, "temperature": 0})
+VALID_REQUEST = post("/v1/completions", {"prompt": "the cat", "max_tokens": 3, "temperature": 0})
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextmanager
-def served(
+def served_process(
     before: Callable[[], None], commands: dict[bytes, Callable[[], None]]
 ) -> Iterator[tuple[str, Callable[[bytes], None], Future[Outcome]]]:
     """Yield the address of a service in a child process, a function to send it commands, and its outcome.
@@ -48,7 +48,7 @@ def served(
             server.should_exit = True
             thread.join()
 
-    def tell(command: bytes) -> None:
+    def send_command(command: bytes) -> None:
         os.write(writing, command)
         assert os.read(done_reading, 1) == command
 
@@ -56,8 +56,8 @@ def served(
         outcome = pool.submit(attack_function, serve, seconds=60)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            assert ask(address, HEALTH).status == 200
-            yield address, tell, outcome
+            assert request_once(address, HEALTH).status == 200
+            yield address, send_command, outcome
         finally:
             os.close(writing)
             outcome.result()
@@ -77,12 +77,12 @@ def limit_files(count: int) -> None:
 @pytest.mark.slow
 def test_more_connections_than_files() -> None:
     """The server accepts up to its limit, and new connections replace those that have been idle longest."""
-    with served(lambda: limit_files(open_files() + 100), {}) as (address, _, outcome):
+    with served_process(lambda: limit_files(open_files() + 100), {}) as (address, _, outcome):
         crowd = [RawConnection(address) for _ in range(300)]
-        assert [ask(address, GOOD).status for _ in range(3)] == [200] * 3
+        assert [request_once(address, VALID_REQUEST).status for _ in range(3)] == [200] * 3
         for connection in crowd:
             connection.socket.close()
-        assert ask(address, GOOD).status == 200
+        assert request_once(address, VALID_REQUEST).status == 200
     assert (outcome.result().code, outcome.result().stderr, outcome.result().stdout) == (0, "", "")
 
 
@@ -94,31 +94,31 @@ def test_exhausted_file_descriptors_are_survived() -> None:
         b"-": lambda: limit_files(open_files()),
         b"+": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
     }
-    with served(lambda: None, commands) as (address, tell, outcome), RawConnection(address) as first:
-        assert first.send(GOOD).answer().status == 200
-        tell(b"-")
+    with served_process(lambda: None, commands) as (address, send_command, outcome), RawConnection(address) as first:
+        assert first.send(VALID_REQUEST).answer().status == 200
+        send_command(b"-")
         crowd = [RawConnection(address).send(HEALTH) for _ in range(100)]
         for _ in range(2):  # asyncio retries during this second
-            assert first.send(GOOD).answer().status == 200
+            assert first.send(VALID_REQUEST).answer().status == 200
             time.sleep(0.6)
-        tell(b"+")
+        send_command(b"+")
         assert [connection.answer().status for connection in crowd] == [200] * 100
         for connection in crowd:
             connection.socket.close()
-    told = outcome.result()
-    assert (told.code, told.stderr) == (0, "")
-    assert len(told.stdout.splitlines()) == 1
-    assert "Too many open files" in told.stdout
+    result = outcome.result()
+    assert (result.code, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 1
+    assert "Too many open files" in result.stdout
 
 
 def test_the_connection_limit_fits_the_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for files in (1, 40, 100, 1024, 20_000, 10**6):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        connections, in_one_go = connection_capacity()
+        connections, accepted_at_once = connection_capacity()
         assert connections >= 1
-        assert in_one_go >= 1
+        assert accepted_at_once >= 1
         if files >= 1024:
-            assert connections + in_one_go + open_files() < files
+            assert connections + accepted_at_once + open_files() < files
     assert connections == 10_000
 
 

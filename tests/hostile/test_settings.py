@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from attack import MEMORY, attack_function, attack_with_each
+from attack import MEMORY, attack_function, attack_in_one_child
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusal import HUGE, MOST, TOO_LARGE, refusal, refused
+from refusal import HUGE, MAX_CHARACTERS, TOO_LARGE, check_error, refusal
 
 from tercet.config import UserError, parse, to_plain
 from tercet.messages import MAX_MESSAGE, one_line
@@ -170,7 +170,7 @@ def test_invalid_assignments_are_rejected(change: str, words: str) -> None:
 def test_invalid_yaml_is_rejected(text: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         parse_yaml(text, name="mine")
-    refused(error.value)
+    check_error(error.value)
     assert words in str(error.value)
 
 
@@ -199,11 +199,11 @@ def test_exponential_aliases_are_rejected(kind: str) -> None:
 
 def test_aliases_and_merge_keys_are_accepted() -> None:
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nsame: *base\nmany: {<<: [{a: 5}, *base], c: 4}"
-    same = {"a": 1, "b": 2}
+    expected_base = {"a": 1, "b": 2}
     assert parse_yaml(text, name="") == {
-        "base": same,
+        "base": expected_base,
         "other": {"a": 1, "b": 3},
-        "same": same,
+        "same": expected_base,
         "many": {"a": 5, "b": 2, "c": 4},
     }
     assert parse_yaml(text, name="") == yaml.safe_load(text)
@@ -274,10 +274,10 @@ def test_irregular_recipe_files_are_rejected(tmp_path: Path, monkeypatch: pytest
     Path("loop.yaml").symlink_to("loop.yaml")
     names = [*sorted(os.listdir()), "missing.yaml", "a" * 5000 + ".yaml", "a\0.yaml"]
     commands = [["train", str(tmp_path / name), "--print-config"] for name in names]
-    for command, outcome in zip(commands, attack_with_each(commands), strict=True):
+    for command, outcome in zip(commands, attack_in_one_child(commands), strict=True):
         assert outcome.refused_in_one_line(), (command, outcome)
         assert outcome.memory < 200 << 20
-        assert len(outcome.stderr) < MOST
+        assert len(outcome.stderr) < MAX_CHARACTERS
 
 
 # ---- fuzzing
@@ -301,32 +301,32 @@ def mutated_recipes(draw: st.DrawFn) -> dict[str, Any]:
     data: Any = deepcopy(PLAIN[name])
     for _ in range(draw(st.integers(1, 4))):
         path = draw(st.sampled_from(PLACES[name]))
-        inside: Any = data
+        container: Any = data
         try:
             for key in path[:-1]:
-                inside = inside[key]
+                container = container[key]
             match draw(st.sampled_from(["replace", "replace", "replace", "delete", "rename", "wrap", "copy"])):
                 case "delete":
-                    del inside[path[-1]]
+                    del container[path[-1]]
                 case "rename":
                     key = draw(
                         st.sampled_from(
                             ["", "kind", "family", 1, None, ("a",), "a" * 10**5, "\x1b", str(path[-1]) + "s"]
                         )
                     )
-                    inside[key] = inside.pop(path[-1])
+                    container[key] = container.pop(path[-1])
                 case "wrap":
-                    value = inside[path[-1]]
-                    inside[path[-1]] = draw(
+                    value = container[path[-1]]
+                    container[path[-1]] = draw(
                         st.sampled_from([[value], {"kind": value}, {"a": value}, [[value]] * 2, (value,)])
                     )
                 case "copy":
-                    other: Any = data
+                    source: Any = data
                     for key in draw(st.sampled_from(PLACES[name])):
-                        other = other[key]
-                    inside[path[-1]] = deepcopy(other)
+                        source = source[key]
+                    container[path[-1]] = deepcopy(source)
                 case _:
-                    inside[path[-1]] = draw(st.sampled_from(HOSTILE))
+                    container[path[-1]] = draw(st.sampled_from(HOSTILE))
         except (KeyError, TypeError, IndexError, AttributeError):  # already changed by an earlier step
             continue
     return data

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusal import HUGE, MOST, TOO_LARGE, refused
+from refusal import HUGE, MAX_CHARACTERS, TOO_LARGE, check_error
 
 import tercet
 from tercet.cli.main import main
@@ -76,7 +76,7 @@ def test_malformed_command_lines_are_rejected(
     assert not out
     assert err.count("\n") == 1
     assert err.startswith("tercet: error: ")
-    assert len(err) <= MOST
+    assert len(err) <= MAX_CHARACTERS
     assert err.rstrip("\n").isprintable(), ascii(err)
     assert not list(tmp_path.iterdir())
 
@@ -108,5 +108,5 @@ def test_malformed_arguments_in_python_are_rejected(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
         tercet.train(**arguments, quiet=True)
-    refused(error.value)
+    check_error(error.value)
     assert not list(tmp_path.iterdir())

@@ -51,10 +51,10 @@ OUT = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_endless_template_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "TEMPLATE_SECONDS", 0.05)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         ChatTemplate(ENDLESS[name], TOKENIZER).render(MESSAGES)
-    assert "\n" not in str(told.value)
-    assert len(str(told.value)) < 500
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("name", OUT)

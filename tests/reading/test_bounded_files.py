@@ -106,9 +106,9 @@ def test_text_file_ends_where_it_ended_when_it_was_opened(tmp_path: Path) -> Non
 
 
 def test_file_that_unpacks_to_too_much_is_rejected() -> None:
-    ratio, least = limits.UNPACKED_RATIO, limits.UNPACKED_BYTES
-    text_files.check_unpacked(Path("a"), 1, least)  # small files may unpack to any size
-    packed = least  # so that the ratio decides
+    ratio, minimum = limits.UNPACKED_RATIO, limits.UNPACKED_BYTES
+    text_files.check_unpacked(Path("a"), 1, minimum)  # small files may unpack to any size
+    packed = minimum  # so that the ratio decides
     text_files.check_unpacked(Path("a"), packed, ratio * packed)
     with pytest.raises(UserError, match="unpack to more than"):
         text_files.check_unpacked(Path("a"), packed, ratio * packed + 1)

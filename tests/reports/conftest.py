@@ -14,8 +14,8 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("training", 
 def browser() -> Iterator[Any]:
     from browser import chromium  # skips where playwright is not installed
 
-    with chromium() as one:
-        yield one
+    with chromium() as running_browser:
+        yield running_browser
 
 
 class TinyRuns:

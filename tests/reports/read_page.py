@@ -29,14 +29,14 @@ class Page(HTMLParser):
         assert self.open == [], f"never closed: {self.open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = {name: value or "" for name, value in attrs}
-        self.tags.append((tag, known))
+        attributes = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, attributes))
         if tag == "tr":
             self.rows.append([])
         if tag in ("th", "td"):
             self.rows[-1].append("")
         if tag not in VOID:
-            self.open.append((tag, known))
+            self.open.append((tag, attributes))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, {name: value or "" for name, value in attrs}))
@@ -46,7 +46,7 @@ class Page(HTMLParser):
         assert self.open.pop()[0] == tag, f"</{tag}> closes another element"
 
     def handle_data(self, data: str) -> None:
-        section = next((known.get("id", "") for tag, known in self.open if tag == "section"), "")
+        section = next((attributes.get("id", "") for tag, attributes in self.open if tag == "section"), "")
         self.words[section] = self.words.get(section, "") + data
         if any(tag in ("th", "td") for tag, _ in self.open):
             self.rows[-1][-1] += data
@@ -69,20 +69,20 @@ def read_page(path: Path) -> Page:
 def faults(page: Page) -> list[str]:
     """Return forbidden parts: addresses, scripts, inline styles, and headings in the wrong order or without text."""
     found = list[str]()
-    ids = [known["id"] for _, known in page.tags if "id" in known]
-    for tag, known in page.tags:
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    for tag, attributes in page.tags:
         for name in LINKS:
-            value = known.get(name)
+            value = attributes.get(name)
             if value is not None and not value.startswith("data:image/png;base64,") and value[1:] not in ids:
                 found.append(f"{tag} {name}={value[:80]}")
-        found += [f"{tag} {name}" for name in known if name.startswith("on") or name == "style"]
+        found += [f"{tag} {name}" for name in attributes if name.startswith("on") or name == "style"]
         if tag in ("script", "iframe", "object", "embed", "link", "base", "form"):
             found.append(f"<{tag}>")
-        if tag == "img" and not known.get("alt"):
+        if tag == "img" and not attributes.get("alt"):
             found.append("an image without words")
-        if tag == "svg" and "aria-label" not in known and known.get("aria-hidden") != "true":
+        if tag == "svg" and "aria-label" not in attributes and attributes.get("aria-hidden") != "true":
             found.append("a picture without words")
-        if tag == "th" and known.get("scope") not in ("row", "col"):
+        if tag == "th" and attributes.get("scope") not in ("row", "col"):
             found.append("a heading of no cells")
     if len(ids) != len(set(ids)):
         found.append("an id twice")
@@ -91,7 +91,9 @@ def faults(page: Page) -> list[str]:
         found.append(f"headings {levels}")
     names = [tag for tag, _ in page.tags]
     found += [
-        f"{names.count(one)} {one}" for one in ("main", "header", "nav", "footer", "title") if names.count(one) != 1
+        f"{names.count(landmark)} {landmark}"
+        for landmark in ("main", "header", "nav", "footer", "title")
+        if names.count(landmark) != 1
     ]
     style = re.search(r"<style>(.*?)</style>", page.html, re.DOTALL)
     if style is None or re.search(r"url\(|@import|https?:", style[1]):

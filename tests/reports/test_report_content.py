@@ -40,11 +40,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.slow
 def test_a_report_contains_the_runs_numbers(runs: Mapping[str, Path], kind: str) -> None:
-    run, (what, unit, guessing, parts) = runs[kind], KINDS[kind]
+    run, (task, unit, guessing, parts) = runs[kind], KINDS[kind]
     page = read_page(tercet.report(run))
     card, columns = read_card(run / "best"), read_metrics(run / "metrics.csv")
     assert page.words[""].count(kind) >= 2  # the title and the heading
-    assert f"{what}, " in page.words[""]
+    assert f"{task}, " in page.words[""]
     assert "Finished after 12 steps." in page.text
     assert page.cell(f"Loss, {unit}") == f"{card.metrics['val/loss']:.4f}"
     assert guessing in page.words["scores"]
@@ -105,8 +105,8 @@ def test_a_report_has_evaluation_scores_if_requested(runs: Mapping[str, Path], k
 
 @pytest.mark.slow
 def test_the_same_run_gives_the_same_page(runs: Mapping[str, Path], tmp_path: Path) -> None:
-    one, other = (tercet.load(runs["text"]).report(tmp_path / name) for name in ("one.html", "other.html"))
-    assert one.read_bytes() == other.read_bytes() == tercet.report(runs["text"]).read_bytes()
+    first, second = (tercet.load(runs["text"]).report(tmp_path / name) for name in ("one.html", "other.html"))
+    assert first.read_bytes() == second.read_bytes() == tercet.report(runs["text"]).read_bytes()
 
 
 @pytest.mark.slow

@@ -37,9 +37,9 @@ def test_an_interrupted_run_is_reported_as_interrupted(tmp_path: Path) -> None:
     assert "Interrupted at step 200 of 1,000. tercet train resumes from there." in page.text
     record = read_record(tmp_path / "run")
     assert record is not None
-    for saved, told in ((150, "step 200 of 1,000; saved as of step 150."), (203, "step 203 of 1,000.")):
-        replace(record, saved=saved).write(tmp_path / "run")
-        assert f"Interrupted at {told}" in read_page(tercet.report(tmp_path / "run")).text
+    for saved_step, message in ((150, "step 200 of 1,000; saved as of step 150."), (203, "step 203 of 1,000.")):
+        replace(record, saved=saved_step).write(tmp_path / "run")
+        assert f"Interrupted at {message}" in read_page(tercet.report(tmp_path / "run")).text
     assert (tmp_path / "run" / "report.html").is_file()
 
 
@@ -128,9 +128,9 @@ def test_a_folder_without_a_run_is_rejected_in_one_line(
     folder: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as refused:
+    with pytest.raises(UserError, match=message) as error:
         tercet.report(folder)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_an_invalid_output_path_is_rejected_first(tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_no_text_becomes_markup(text: str, name: str) -> None:
         "div", text, paragraph(text), scrolling_table([(name, text)], label=name, header=("", text)), title=name
     )
     page = Page(str(html))
-    known = {"div", "p", "code", "table", "thead", "tbody", "tr", "th", "td", "caption"}
-    assert {tag for tag, _ in page.tags} <= known
+    allowed_tags = {"div", "p", "code", "table", "thead", "tbody", "tr", "th", "td", "caption"}
+    assert {tag for tag, _ in page.tags} <= allowed_tags
     attributes = {"title", "class", "role", "aria-label", "tabindex", "scope"}
-    assert {attribute for _, of_tag in page.tags for attribute in of_tag} <= attributes
+    assert {attribute for _, tag_attributes in page.tags for attribute in tag_attributes} <= attributes
     html.encode()
-    shown = text.replace("\r\n", "\n")
-    if shown.isprintable():
-        assert page.rows[-1] == [name, shown] or not name.isprintable()
+    normalized = text.replace("\r\n", "\n")
+    if normalized.isprintable():
+        assert page.rows[-1] == [name, normalized] or not name.isprintable()
 
 
 @pytest.mark.slow
@@ -200,9 +200,13 @@ def test_spikes_of_one_step_are_drawn(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=5)
     (run / "metrics.csv").unlink()
     write_metrics(run / "metrics.csv", range(1, 5001))
-    svg = next(known for tag, known in read_page(tercet.report(run)).tags if tag == "svg" and "aria-label" in known)
+    svg = next(
+        attributes
+        for tag, attributes in read_page(tercet.report(run)).tags
+        if tag == "svg" and "aria-label" in attributes
+    )
     assert svg["aria-label"].startswith("Loss against steps")
-    points = next(known["points"] for tag, known in read_page(run / "report.html").tags if tag == "polyline")
+    points = next(attributes["points"] for tag, attributes in read_page(run / "report.html").tags if tag == "polyline")
     heights = [float(point.partition(",")[2]) for point in points.split()]
     assert len(heights) <= 400
     assert min(heights) == pytest.approx(10.0)  # the top of the picture: step 777

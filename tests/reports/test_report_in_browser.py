@@ -18,22 +18,23 @@ def test_a_report_opens_in_both_color_schemes_and_on_a_phone(
 ) -> None:
     page = tercet.report(runs["pairs"], tmp_path / "page.html", evaluate=True)
     for scheme, size in (("light", PHONE), ("dark", WIDE)):
-        with tab(browser, size, files=True, color_scheme=scheme) as one:
-            one.page.goto(page.as_uri())
-            one.page.keyboard.press("Tab")
-            assert one.page.evaluate("document.activeElement.textContent") == "Skip to the report"
-            for summary in one.page.locator("summary").all():
+        with tab(browser, size, files=True, color_scheme=scheme) as open_tab:
+            open_tab.page.goto(page.as_uri())
+            open_tab.page.keyboard.press("Tab")
+            assert open_tab.page.evaluate("document.activeElement.textContent") == "Skip to the report"
+            for summary in open_tab.page.locator("summary").all():
                 summary.click()
-            no_sideways(one)
-            assert one.page.evaluate(PALE) == []
-            assert one.page.evaluate(NAMELESS) == []
-            one.assert_accessible()
+            no_sideways(open_tab)
+            assert open_tab.page.evaluate(PALE) == []
+            assert open_tab.page.evaluate(NAMELESS) == []
+            open_tab.assert_accessible()
             image = "(all) => all.every((one) => one.complete && one.naturalWidth > 0)"
-            assert one.page.locator("img").evaluate_all(image)
-            one.assert_well()
-    with tab(browser, WIDE, files=True) as one:
-        one.page.goto(page.as_uri())
-        one.page.emulate_media(media="print")
-        assert one.page.locator("nav").is_hidden()
-        assert one.page.locator("details pre").last.bounding_box()["height"] > 100  # collapsed sections are printed
-        one.assert_well()
+            assert open_tab.page.locator("img").evaluate_all(image)
+            open_tab.assert_well()
+    with tab(browser, WIDE, files=True) as open_tab:
+        open_tab.page.goto(page.as_uri())
+        open_tab.page.emulate_media(media="print")
+        assert open_tab.page.locator("nav").is_hidden()
+        # Collapsed sections are printed.
+        assert open_tab.page.locator("details pre").last.bounding_box()["height"] > 100
+        open_tab.assert_well()

@@ -87,14 +87,14 @@ def shaken(model: AnyModel) -> AnyModel:
     return model.eval()
 
 
-def broken(one: TrainedModel) -> TrainedModel:
+def fill_with_nan(trained_model: TrainedModel) -> TrainedModel:
     """Return the model with NaN weights, as after a diverged training run."""
     with torch.no_grad():
-        next(one.model.parameters()).fill_(float("nan"))
-    return one
+        next(trained_model.model.parameters()).fill_(float("nan"))
+    return trained_model
 
 
-class Paced:
+class PacedWorker:
     """Fake generation worker that writes one letter after another once `go` is set."""
 
     def __init__(self, *, room: int = 3, pause: float = 0, fails: Exception | None = None) -> None:
@@ -111,9 +111,9 @@ class Paced:
             if self.running >= self.room:
                 raise QueueFull(self.running, 7)
             self.running += 1
-        paced = PacedRequest(self, request, on_event)
-        paced.thread.start()
-        return paced
+        paced_request = PacedRequest(self, request, on_event)
+        paced_request.thread.start()
+        return paced_request
 
     def close(self, *, seconds: float | None = None) -> None:
         self.closed = True
@@ -122,7 +122,7 @@ class Paced:
 
 class PacedRequest:
     def __init__(
-        self, worker: Paced, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
+        self, worker: PacedWorker, request: GenerationRequest, on_event: Callable[[TokenEvent | Exception], None]
     ) -> None:
         self.worker, self.request, self.on_event, self.over = worker, request, on_event, False
         self.thread = threading.Thread(target=self.write, daemon=True)
@@ -161,21 +161,21 @@ def registry(
     models: dict[str, TrainedModel] | None = None,
     scheduler: GenerationWorker | None = None,
 ) -> Iterator[ModelRegistry]:
-    named = {kind: trained_model(kind) for kind in kinds} | (models or {})
-    loaded = ModelRegistry(
-        LoadedModel(model, name=name, limits=limits, scheduler=scheduler) for name, model in named.items()
+    trained_models = {kind: trained_model(kind) for kind in kinds} | (models or {})
+    model_registry = ModelRegistry(
+        LoadedModel(model, name=name, limits=limits, scheduler=scheduler) for name, model in trained_models.items()
     )
     try:
-        yield loaded
+        yield model_registry
     finally:
-        loaded.close(seconds=0)
+        model_registry.close(seconds=0)
 
 
 @contextmanager
-def client(*kinds: str, rules: AccessRules | None = None, **more: Any) -> Iterator[TestClient]:
+def client(*kinds: str, rules: AccessRules | None = None, **options: Any) -> Iterator[TestClient]:
     """Yield an in-process test client."""
     with (
-        registry(*kinds, **more) as models,
+        registry(*kinds, **options) as models,
         TestClient(
             application(models, rules), base_url="http://127.0.0.1", raise_server_exceptions=False
         ) as test_client,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from small_writer import TOKENIZER, request_for, writer
+from small_writer import TOKENIZER, generation_request, writer
 
 from tercet.generation import Sampling
 from tercet.models import DecoderOnly
@@ -72,7 +72,7 @@ def submit_request(
     engine: Scheduler, prompt: str = "the cat", sampling: Sampling = GREEDY, listener: EventListener | None = None
 ) -> EventListener:
     listener = EventListener() if listener is None else listener
-    engine.submit(request_for(prompt, sampling), listener)
+    engine.submit(generation_request(prompt, sampling), listener)
     return listener
 
 

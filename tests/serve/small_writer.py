@@ -18,8 +18,10 @@ TOKENIZER = Tokenizer.train(BPE(vocab_size=283), TEXTS)
 
 def writer(*, max_len: int = MAX_LEN, spec: dict[str, Any] | None = None, **stack: Any) -> DecoderOnly:
     sizes = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 31, **stack}
-    made = DecoderOnlySpec(vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=StackSpec(**sizes), **(spec or {}))
-    model = DecoderOnly(made, seed=3)
+    model_spec = DecoderOnlySpec(
+        vocab_size=TOKENIZER.vocab_size, max_len=max_len, stack=StackSpec(**sizes), **(spec or {})
+    )
+    model = DecoderOnly(model_spec, seed=3)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():  # fresh weights are small or zero, which would hide errors
@@ -27,12 +29,12 @@ def writer(*, max_len: int = MAX_LEN, spec: dict[str, Any] | None = None, **stac
     return model.eval()
 
 
-def request_for(prompt: str, sampling: Sampling, *, top: int = 0) -> GenerationRequest:
+def generation_request(prompt: str, sampling: Sampling, *, top: int = 0) -> GenerationRequest:
     return GenerationRequest(ids=tuple(encode_prompt(TOKENIZER, prompt)), sampling=sampling, top_logprobs=top)
 
 
 @cache
-def alone(model: DecoderOnly, prompt: str, sampling: Sampling) -> Completion:
+def unbatched_completion(model: DecoderOnly, prompt: str, sampling: Sampling) -> Completion:
     return generate(model, TOKENIZER, [prompt], sampling)[0]
 
 

@@ -18,20 +18,20 @@ class Answers:
 
     def __init__(self) -> None:
         self.results: dict[Any, Any] = {}
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
 
     def to(self, name: Any) -> Callable[[Any], None]:
         def receive(answer: Any) -> None:
-            with self._changed:
+            with self._condition:
                 assert name not in self.results, "answered twice"
                 self.results[name] = answer
-                self._changed.notify_all()
+                self._condition.notify_all()
 
         return receive
 
     def wait(self, count: int) -> dict[Any, Any]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.results) >= count, 20), self.results
+        with self._condition:
+            assert self._condition.wait_for(lambda: len(self.results) >= count, 20), self.results
             return self.results
 
 
@@ -58,7 +58,7 @@ def batcher(call: Callable[[list[Any], Any], list[Any]], **limits: Any) -> Itera
 
 
 @contextmanager
-def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, Any, Any]]:
+def busy_batcher(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, Any, Any]]:
     """Yield a batcher whose worker is busy with the item "first", so that further items wait."""
     with batcher(gate, **limits) as running_batcher:
         running_batcher.submit("first", "k", answers.to("first"))
@@ -71,7 +71,7 @@ def held(gate: Gate, answers: Answers, **limits: Any) -> Iterator[Batcher[Any, A
 
 def test_requests_with_equal_settings_are_batched_in_queue_order() -> None:
     gate, answers = Gate(), Answers()
-    with held(gate, answers, slots=3) as running_batcher:
+    with busy_batcher(gate, answers, slots=3) as running_batcher:
         for item, key in ((1, "k"), (2, "other"), (3, "k"), (4, "k"), (5, "k"), (6, "other")):
             running_batcher.submit(item, key, answers.to(item))
         assert (running_batcher.running, running_batcher.waiting) == (1, 6)
@@ -91,23 +91,23 @@ def test_each_item_gets_its_own_answer_despite_failing_items(items: list[tuple[i
         assert len(numbers) <= slots
         return [ord(key) / number for number in numbers]
 
-    answers, kept = Answers(), []
+    answers, not_cancelled = Answers(), []
     with batcher(call, slots=slots, waiting=99) as running_batcher:
-        for name, (number, key, cancelled) in enumerate(items):
+        for name, (number, key, is_cancelled) in enumerate(items):
             job = running_batcher.submit(number, key, answers.to(name))
-            if cancelled:
+            if is_cancelled:
                 job.cancel()
                 was_answered = name in answers.results
             else:
-                kept.append(name)
-            if cancelled and not was_answered:
+                not_cancelled.append(name)
+            if is_cancelled and not was_answered:
                 answers.results[name] = "cancelled"  # a second answer would now fail the assertion
-    for name, (number, key, cancelled) in enumerate(items):
+    for name, (number, key, is_cancelled) in enumerate(items):
         result = answers.results[name]
         if number == 0:
-            assert isinstance(result, ZeroDivisionError) or (cancelled and result == "cancelled")
+            assert isinstance(result, ZeroDivisionError) or (is_cancelled and result == "cancelled")
         else:
-            assert result == ord(key) / number or (cancelled and result == "cancelled")
+            assert result == ord(key) / number or (is_cancelled and result == "cancelled")
 
 
 def test_a_failing_item_is_retried_separately() -> None:
@@ -117,7 +117,7 @@ def test_a_failing_item_is_retried_separately() -> None:
         return item
 
     gate, answers = Gate(answer), Answers()
-    with held(gate, answers) as running_batcher:
+    with busy_batcher(gate, answers) as running_batcher:
         for item in ("a", "bad", "b"):
             running_batcher.submit(item, "k", answers.to(item))
         gate.go.set()
@@ -136,11 +136,11 @@ def test_a_missing_answer_is_an_error_for_every_item() -> None:
 
 def test_full_queues_shutdown_and_cancelled_items() -> None:
     gate, answers = Gate(), Answers()
-    with held(gate, answers, slots=1, waiting=2) as running_batcher:
+    with busy_batcher(gate, answers, slots=1, waiting=2) as running_batcher:
         jobs = [running_batcher.submit(item, "k", answers.to(item)) for item in (1, 2)]
-        with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\)") as refused:
+        with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\)") as error:
             running_batcher.submit(3, "k", answers.to(3))
-        assert refused.value.retry_after >= 1
+        assert error.value.retry_after >= 1
         jobs[0].cancel()
         jobs[0].cancel()
         running_batcher.submit(4, "k", answers.to(4))
@@ -152,25 +152,25 @@ def test_full_queues_shutdown_and_cancelled_items() -> None:
 
 def test_the_retry_time_follows_earlier_durations() -> None:
     gate, answers = Gate(), Answers()
-    with held(gate, answers, slots=2, waiting=5) as running_batcher:
+    with busy_batcher(gate, answers, slots=2, waiting=5) as running_batcher:
         running_batcher._queue._durations.extend([6.0, 8.0])
         for item in range(6):
             running_batcher.submit(item, "k", answers.to(item))
-        with pytest.raises(QueueFull) as refused:
+        with pytest.raises(QueueFull) as error:
             running_batcher.submit("one more", "k", answers.to("one more"))
-        assert refused.value.retry_after == 25  # seven rounds of 7 s, two requests each
+        assert error.value.retry_after == 25  # seven rounds of 7 s, two requests each
 
 
 def test_waiting_items_time_out_and_end_at_shutdown() -> None:
     gate, answers = Gate(), Answers()
-    with held(gate, answers, slots=1, seconds=30) as running_batcher:
+    with busy_batcher(gate, answers, slots=1, seconds=30) as running_batcher:
         running_batcher.submit("late", "k", answers.to("late")).deadline = time.monotonic()
         gate.go.set()
         late = answers.wait(2)["late"]
         assert isinstance(late, TimeoutError)
         assert "longer than 30 s" in str(late)
     gate, answers = Gate(), Answers()
-    with held(gate, answers, slots=1) as running_batcher:
+    with busy_batcher(gate, answers, slots=1) as running_batcher:
         running_batcher.submit("left", "k", answers.to("left"))
         closing = threading.Thread(target=lambda: running_batcher.close(seconds=0))
         closing.start()
@@ -185,7 +185,7 @@ def test_a_failing_listener_does_not_affect_others(caplog: pytest.LogCaptureFixt
         raise OSError("the line is dead")
 
     gate, answers = Gate(), Answers()
-    with held(gate, answers) as running_batcher:
+    with busy_batcher(gate, answers) as running_batcher:
         running_batcher.submit("a", "k", fails)
         running_batcher.submit("b", "k", answers.to("b"))
         gate.go.set()

@@ -18,11 +18,11 @@ def cache_of_three() -> StackCache:
     return cache
 
 
-def own(cache: StackCache) -> list[torch.Tensor]:
+def key_value_tables(cache: StackCache) -> list[torch.Tensor]:
     return [table for layer in cache.layers for table in (layer.self_kv.keys, layer.self_kv.values)]
 
 
-def filled(*lengths: int) -> CacheSlots:
+def filled_slots(*lengths: int) -> CacheSlots:
     """Return slots with rows of these lengths, each from a separate cache."""
     slots = CacheSlots(StackCache(n_layers=2, n_kv_heads=G, d_head=K, batch=5, capacity=0), max_columns=CAPACITY)
     for length in lengths:
@@ -31,34 +31,36 @@ def filled(*lengths: int) -> CacheSlots:
 
 
 def test_joining_rows_copy_only_their_real_columns() -> None:
-    slots, other = filled(4, 2, 6), cache_of_three()
+    slots, source = filled_slots(4, 2, 6), cache_of_three()
     slots.leave(2)  # longer than the row that replaces it
-    before = own(slots.tables)
-    slots.join(other, 2, 3)
+    before = key_value_tables(slots.tables)
+    slots.join(source, 2, 3)
     assert slots.lengths == [4, 2, 3]
-    for table, old, theirs in zip(own(slots.tables), before, own(other), strict=True):
-        assert torch.equal(table[:2], old[:2])
-        assert torch.equal(table[2, :, :3], theirs[2, :, :3])
+    for table, previous, source_table in zip(
+        key_value_tables(slots.tables), before, key_value_tables(source), strict=True
+    ):
+        assert torch.equal(table[:2], previous[:2])
+        assert torch.equal(table[2, :, :3], source_table[2, :, :3])
         assert (table[2, :, 3:] == 0).all()
 
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_only_the_last_row_moves_to_the_slot_of_a_leaving_row(slot: int) -> None:
-    slots = filled(4, 5, 2)
-    before = [table.clone() for table in own(slots.tables)]
+    slots = filled_slots(4, 5, 2)
+    before = [table.clone() for table in key_value_tables(slots.tables)]
     slots.leave(slot)
     order = {0: [2, 1], 1: [0, 2], 2: [0, 1]}[slot]
     assert slots.lengths == [[4, 5, 2][row] for row in order]
-    for table, old in zip(own(slots.tables), before, strict=True):
-        for now, row in enumerate(order):
-            assert torch.equal(table[now], old[row])  # including the zeros after its last token
+    for table, previous in zip(key_value_tables(slots.tables), before, strict=True):
+        for new_slot, row in enumerate(order):
+            assert torch.equal(table[new_slot], previous[row])  # including the zeros after its last token
 
 
 def test_rows_is_a_view_as_wide_as_the_longest_row() -> None:
-    slots = filled(4, 2)
+    slots = filled_slots(4, 2)
     part = slots.rows()
     assert (part.capacity, part.lengths.tolist()) == (5, [4, 2])
-    for table, whole in zip(own(part), own(slots.tables), strict=True):
+    for table, whole in zip(key_value_tables(part), key_value_tables(slots.tables), strict=True):
         assert table.shape == (2, G, 6, K)
         assert table.data_ptr() == whole.data_ptr()
     part.advance(1)
@@ -70,12 +72,12 @@ def test_rows_is_a_view_as_wide_as_the_longest_row() -> None:
 def test_slots_grow_up_to_their_maximum() -> None:
     slots = CacheSlots(StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=2, capacity=0), max_columns=300)
     wide = StackCache(n_layers=1, n_kv_heads=G, d_head=K, batch=1, capacity=290)
-    seen = []
+    capacities = []
     for length in (3, 64, 65, 130, 290):
         slots.join(wide, 0, length)
-        seen.append(slots.tables.capacity)
+        capacities.append(slots.tables.capacity)
         slots.leave(0)
-    assert seen == [64, 64, 128, 256, 300]
+    assert capacities == [64, 64, 128, 256, 300]
     with pytest.raises(ValueError, match="a row of 301 tokens exceeds the maximum of 300"):
         slots.join(wide, 0, 301)
     slots.join(wide, 0, 1), slots.join(wide, 0, 1)

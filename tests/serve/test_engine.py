@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from http_served import broken, trained_model
-from small_writer import MAX_LEN, TOKENIZER, alone, writer
+from http_served import fill_with_nan, trained_model
+from small_writer import MAX_LEN, TOKENIZER, unbatched_completion, writer
 
 import tercet
 from tercet.checkpoint import TrainedModel
@@ -26,7 +26,7 @@ ENDLESS = 10**6  # tokens: more than any test waits for
 
 
 @contextmanager
-def no_thread_is_left() -> Iterator[None]:
+def assert_no_new_threads() -> Iterator[None]:
     before = threading.active_count()
     yield
     assert threading.active_count() == before
@@ -35,7 +35,7 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.mark.slow
 def test_concurrent_texts_equal_those_of_generate_and_stream() -> None:
     prompts = ["the cat", "", "a", "the dog sat on the log and more than the context holds", "né 🙂"]
-    with no_thread_is_left(), tercet.Engine(RUN, limits=Limits(slots=3)) as engine:
+    with assert_no_new_threads(), tercet.Engine(RUN, limits=Limits(slots=3)) as engine:
         streams = [
             engine.submit(prompt, seed=seed, max_new_tokens=2 * MAX_LEN, temperature=0.9, top_p=0.95)
             for seed, prompt in enumerate(prompts)
@@ -49,7 +49,7 @@ def test_concurrent_texts_equal_those_of_generate_and_stream() -> None:
 
 @pytest.mark.slow
 def test_a_stream_yields_pieces_and_the_whole_text() -> None:
-    expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
+    expected = unbatched_completion(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
     with tercet.Engine(RUN) as engine:
         stream = engine.submit("the", max_new_tokens=9, seed=4)
         pieces = iter(stream)
@@ -62,7 +62,7 @@ def test_a_stream_yields_pieces_and_the_whole_text() -> None:
 
 def test_events_contain_tokens_and_top_logprobs() -> None:
     ids = TOKENIZER.encode("the")
-    expected = alone(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
+    expected = unbatched_completion(MODEL, "the", Sampling(max_new_tokens=9, seed=4))
     with tercet.Engine(RUN) as engine:
         events = list(engine.submit(ids, top_logprobs=2, max_new_tokens=9, seed=4).events())
     tokens = [event.token for event in events if event.token is not None]
@@ -76,7 +76,7 @@ def test_events_contain_tokens_and_top_logprobs() -> None:
 
 @pytest.mark.slow
 def test_a_stop_string_ends_the_text() -> None:
-    text = alone(MODEL, "the", Sampling(max_new_tokens=20, seed=1)).text
+    text = unbatched_completion(MODEL, "the", Sampling(max_new_tokens=20, seed=1)).text
     with tercet.Engine(RUN) as engine:
         stream = engine.submit("the", max_new_tokens=20, seed=1, stop=(text[3:6],))
         assert (stream.text(), stream.finish) == (text[: text.index(text[3:6])], "stop")
@@ -86,22 +86,22 @@ def test_cancelled_streams_end_and_free_their_slots() -> None:
     with tercet.Engine(RUN, limits=Limits(slots=1, max_new_tokens=ENDLESS)) as engine:
         endless = engine.submit("the", max_new_tokens=ENDLESS)
         waiting = engine.submit("the", max_new_tokens=ENDLESS)
-        other = engine.submit("a", max_new_tokens=3)
+        unaffected = engine.submit("a", max_new_tokens=3)
         first = next(iter(endless))
         waiting.cancel()
         endless.cancel()
         endless.cancel()
         assert endless.text().startswith(first)
         assert (waiting.text(), waiting.finish, endless.finish) == ("", None, None)
-        assert other.text() == alone(MODEL, "a", Sampling(max_new_tokens=3)).text
+        assert unaffected.text() == unbatched_completion(MODEL, "a", Sampling(max_new_tokens=3)).text
 
 
 @pytest.mark.slow
 def test_leaving_the_block_finishes_submitted_streams() -> None:
-    with no_thread_is_left(), tercet.Engine(RUN) as engine:
+    with assert_no_new_threads(), tercet.Engine(RUN) as engine:
         streams = [engine.submit("the cat", max_new_tokens=6, seed=seed) for seed in range(10)]
     for seed, stream in enumerate(streams):
-        assert stream.text() == alone(MODEL, "the cat", Sampling(max_new_tokens=6, seed=seed)).text
+        assert stream.text() == unbatched_completion(MODEL, "the cat", Sampling(max_new_tokens=6, seed=seed)).text
     with pytest.raises(ShuttingDown):
         engine.submit("the")
 
@@ -114,7 +114,7 @@ def test_an_exception_in_the_block_cancels_streams() -> None:
             streams.append(engine.submit("the", max_new_tokens=ENDLESS))
             raise KeyError
 
-    with no_thread_is_left(), pytest.raises(KeyError):
+    with assert_no_new_threads(), pytest.raises(KeyError):
         fail()
     with pytest.raises(ShuttingDown, match="shut down before the request was finished"):
         streams[0].text()
@@ -149,7 +149,7 @@ class BrokenRun:
 
 
 def test_nan_weights_are_reported() -> None:
-    with tercet.Engine(BrokenRun(broken(trained_model("gpt")))) as engine:
+    with tercet.Engine(BrokenRun(fill_with_nan(trained_model("gpt")))) as engine:
         stream = engine.submit("the")
         with pytest.raises(UserError, match=r"not numbers \(NaN\)"):
             stream.text()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from scheduled import MODEL, EventListener, scheduler
-from small_writer import alone, assert_is, request_for, writer
+from small_writer import assert_is, generation_request, unbatched_completion, writer
 from test_scheduler import (  # noqa: F401
     test_a_model_with_only_nan_fails_every_request,
     test_a_row_with_nan_fails_without_affecting_others,
@@ -30,11 +30,11 @@ from tercet.serve.engine import slot_decoding
 from tercet.serve.engine.batch_row import BatchRow
 from tercet.serve.engine.running_batch import RunningBatch
 
-DRAWN = Sampling(max_new_tokens=9, temperature=1.2, top_p=0.9, seed=3)
+SAMPLING = Sampling(max_new_tokens=9, temperature=1.2, top_p=0.9, seed=3)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def on_the_device() -> Iterator[None]:
+def use_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_decoding, "can_capture", lambda model, device: True)
         yield
@@ -50,7 +50,7 @@ def test_a_step_is_launched_before_the_results_of_the_last_one_are_read(monkeypa
     note(Workspace, "step")
     note(ResultReader, "read")
     batch = RunningBatch(MODEL, 3, frozenset())
-    rows = [BatchRow([1, 2, 3], DRAWN), BatchRow([4], DRAWN)]
+    rows = [BatchRow([1, 2, 3], SAMPLING), BatchRow([4], SAMPLING)]
     for row in rows:
         batch.add(row)
     assert batch.step() == {}  # both are prefilled, and their first tokens are not read yet
@@ -64,15 +64,15 @@ def test_a_step_is_launched_before_the_results_of_the_last_one_are_read(monkeypa
 def test_a_row_moves_with_all_its_state_to_another_slot() -> None:
     sampling = Sampling(max_new_tokens=9, temperature=1.1, repetition_penalty=2.0, seed=2)
     batch = RunningBatch(MODEL, 2, frozenset())
-    first, moved = BatchRow([5, 6], Sampling(max_new_tokens=3)), BatchRow([1, 2], sampling)
+    first, moving = BatchRow([5, 6], Sampling(max_new_tokens=3)), BatchRow([1, 2], sampling)
     batch.add(first)
-    batch.add(moved)
-    while moved.left:
+    batch.add(moving)
+    while moving.left:
         batch.step()
         if not first.left:
             batch.remove(first)
     expected = [token.id for (token,) in stream(MODEL, [[1, 2]], sampling) if token is not None]
-    assert moved.ids == [1, 2, *expected]
+    assert moving.ids == [1, 2, *expected]
 
 
 @pytest.mark.slow
@@ -81,16 +81,16 @@ def test_tables_grow_while_rows_are_decoded() -> None:
     long, short = Sampling(max_new_tokens=150, temperature=0), Sampling(max_new_tokens=5)
     with scheduler(model, slots=2) as engine:
         listener = [EventListener(), EventListener()]
-        engine.submit(request_for("the cat", long), listener[0])
-        engine.submit(request_for("a dog", short), listener[1])
-        assert_is(listener[0].wait(), alone(model, "the cat", long))
-        assert_is(listener[1].wait(), alone(model, "a dog", short))
+        engine.submit(generation_request("the cat", long), listener[0])
+        engine.submit(generation_request("a dog", short), listener[1])
+        assert_is(listener[0].wait(), unbatched_completion(model, "the cat", long))
+        assert_is(listener[1].wait(), unbatched_completion(model, "a dog", short))
 
 
 def test_rows_with_more_top_logprobs_do_not_affect_pending_results() -> None:
     expected = []
     batch = RunningBatch(MODEL, 3, frozenset())
-    rows = [BatchRow([1, 2, 3], DRAWN, top=2), BatchRow([4], DRAWN, top=40)]
+    rows = [BatchRow([1, 2, 3], SAMPLING, top=2), BatchRow([4], SAMPLING, top=40)]
     batch.add(rows[0])
     tops: dict[BatchRow, list[Any]] = {row: [] for row in rows}
     for step in range(5):

@@ -41,9 +41,9 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.parametrize("block", blocks("sh"))
 def test_curl_is_answered(block: str, address: str) -> None:
     command = block.replace(ADDRESS, address).replace("curl -s", "curl -s --fail-with-body")
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search('"(choices|answers)":', done.stdout)
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search('"(choices|answers)":', process.stdout)
 
 
 @pytest.mark.slow
@@ -78,8 +78,8 @@ def test_the_documented_tables_match_the_code(address: str) -> None:
     }  # fmt: skip
     verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
     verb.register(verbs, "")
-    flags, known = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
-    assert flags <= known | {"--to"}
+    flags, known_flags = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
+    assert flags <= known_flags | {"--to"}
     for number in (MAX_LOGPROBS, MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS):
         assert f"{number:,}" in TEXT
     paths = httpx.get(f"{address}/openapi.json").json()["paths"]

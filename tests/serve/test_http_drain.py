@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from http_served import Paced, client, registry, server_on_a_socket
+from http_served import PacedWorker, client, registry, server_on_a_socket
 from test_http_faults import until
 
 from tercet.serve.engine import Batcher, Limits, queue_worker
@@ -33,9 +33,9 @@ def test_requests_are_accepted_during_the_shutdown_delay() -> None:
     with (
         registry("gpt") as models,
         server_on_a_socket(models, shutdown_delay=60, notes=notes) as (server, address),
-        httpx.Client(base_url=address) as kept,
+        httpx.Client(base_url=address) as connection,
     ):
-        before = kept.get("/ready")
+        before = connection.get("/ready")
         assert (before.status_code, before.json()) == (200, {"status": "ready", "models": 1})
         assert "connection" not in before.headers
         server.handle_exit(signal.SIGTERM, None)
@@ -43,7 +43,7 @@ def test_requests_are_accepted_during_the_shutdown_delay() -> None:
         assert httpx.get(address + "/ready").json() == {"status": "closing", "models": 1}
         assert httpx.get(address + "/health").json() == {"status": "alive"}
         for _ in range(2):  # on the existing connection, and on a new one
-            answer = kept.post(COMPLETE, json=BODY)
+            answer = connection.post(COMPLETE, json=BODY)
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         assert not is_refused(address)
         server.handle_exit(signal.SIGTERM, None)
@@ -55,19 +55,19 @@ def test_requests_are_accepted_during_the_shutdown_delay() -> None:
 @pytest.mark.slow
 def test_an_accepted_request_is_finished_completely() -> None:
     """This includes texts of the request that are still waiting, since they are submitted one at a time."""
-    paced = Paced(room=2)
+    worker = PacedWorker(room=2)
     with (
-        registry("gpt", scheduler=paced, limits=Limits(slots=2)) as models,
+        registry("gpt", scheduler=worker, limits=Limits(slots=2)) as models,
         ThreadPoolExecutor(1) as pool,
         server_on_a_socket(models) as (server, address),
         httpx.Client(base_url=address) as idle,
     ):
         idle.get("/health")
         answer = pool.submit(httpx.post, address + COMPLETE, json={**BODY, "n": 6})
-        until(lambda: paced.running == 2)
+        until(lambda: worker.running == 2)
         server.handle_exit(signal.SIGTERM, None)
         until(lambda: is_refused(address))
-        paced.go.set()
+        worker.go.set()
         assert [choice["text"] for choice in answer.result().json()["choices"]] == ["aaa"] * 6
         assert answer.result().headers.get("connection") == "close"
 
@@ -82,32 +82,34 @@ def test_unfinished_requests_get_an_error(signals: int, stream: bool) -> None:
     with registry("gpt", limits=limits) as models, ThreadPoolExecutor(2) as pool:
         with server_on_a_socket(models, grace=grace, shutdown_delay=60 * (signals - 1)) as (server, address):
             body = {**ENDLESS, "stream": stream}
-            asked = [pool.submit(httpx.post, address + COMPLETE, json=body, timeout=20) for _ in range(2)]
+            futures = [pool.submit(httpx.post, address + COMPLETE, json=body, timeout=20) for _ in range(2)]
             scheduler = models.get("gpt").scheduler
             until(lambda: (scheduler.running, scheduler.waiting) == (1, 1))
             for _ in range(signals):
                 server.handle_exit(signal.SIGTERM, None)
             began = time.monotonic()
-            answers = [one.result() for one in asked]
+            answers = [future.result() for future in futures]
         assert time.monotonic() - began < 3
     assert [answer.status_code for answer in answers] in ([503, 503], [200, 503], [503, 200])
     assert all('"code":"closing"' in answer.text for answer in answers)
     if stream:
-        assert any(re.search(r'"text":".+?".*"code":"closing".*\[DONE\]\n\n$', one.text, re.DOTALL) for one in answers)
+        assert any(
+            re.search(r'"text":".+?".*"code":"closing".*\[DONE\]\n\n$', future.text, re.DOTALL) for future in answers
+        )
 
 
 @pytest.mark.slow
 def test_a_hanging_model_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_worker, "STALLED_SECONDS", 0.1)
-    go = threading.Event()
+    release = threading.Event()
     with client("bert", limits=Limits(seconds=0.05)) as test_client:
         batcher: Batcher[object, object, object] = test_client.app.state.service.registry.get("bert").batcher("fill")  # type: ignore[attr-defined]
-        batcher._call = lambda items, key: [go.wait(20) for _ in items]  # type: ignore[assignment]
+        batcher._call = lambda items, key: [release.wait(20) for _ in items]  # type: ignore[assignment]
         time.sleep(0.15)
         assert test_client.get("/health").status_code == 200  # the request only waits
         assert test_client.post("/fill-mask", json={"text": "[MASK]"}).status_code == 504
         until(lambda: test_client.get("/health").status_code == 503)
         assert test_client.get("/health").json() == {"status": "stalled"}
         assert test_client.get("/ready").status_code == 200
-        go.set()
+        release.set()
         until(lambda: test_client.get("/health").status_code == 200)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from http_served import LIMITS, Paced, broken, client, on_a_socket, registry, trained_model
+from http_served import LIMITS, PacedWorker, client, fill_with_nan, on_a_socket, registry, trained_model
 
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.serve.engine import Limits, QueueFull
@@ -27,9 +27,9 @@ COMPLETE = "/v1/completions"
 SHORT = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=0.3)
 
 
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
@@ -40,27 +40,27 @@ def error(answer: Any, status: int) -> dict[str, Any]:
 
 
 def test_a_full_queue_is_a_429_with_a_retry_time() -> None:
-    paced = Paced(room=2)
-    with client("gpt", scheduler=paced) as test_client, ThreadPoolExecutor(2) as pool:
-        served = [pool.submit(test_client.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
-        until(lambda: paced.running == 2)
+    worker = PacedWorker(room=2)
+    with client("gpt", scheduler=worker) as test_client, ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(test_client.post, COMPLETE, json={"prompt": "a", "max_tokens": 3}) for _ in range(2)]
+        until(lambda: worker.running == 2)
         answer = test_client.post(COMPLETE, json={"prompt": "a", "max_tokens": 3})
         assert error(answer, 429)["code"] == "queue_full"
         assert answer.headers["retry-after"] == "7"
         assert error(test_client.post(COMPLETE, json={"prompt": "a", "max_tokens": 3, "stream": True}), 429)
-        paced.go.set()
-        assert [one.result().json()["choices"][0]["text"] for one in served] == ["aaa", "aaa"]
-    assert paced.running == paced.cancelled == 0
+        worker.go.set()
+        assert [future.result().json()["choices"][0]["text"] for future in futures] == ["aaa", "aaa"]
+    assert worker.running == worker.cancelled == 0
 
 
 @pytest.mark.slow
 def test_a_long_list_goes_through_a_short_queue() -> None:
     """Its texts wait for each other and leave the queue to other requests."""
-    paced = Paced(room=2)
-    paced.go.set()
-    with client("gpt", scheduler=paced) as test_client:
+    worker = PacedWorker(room=2)
+    worker.go.set()
+    with client("gpt", scheduler=worker) as test_client:
         response = test_client.post(COMPLETE, json={"prompt": ["a"] * 20, "n": 2, "max_tokens": 2}).json()
-    assert [one["text"] for one in response["choices"]] == ["aa"] * 40
+    assert [choice["text"] for choice in response["choices"]] == ["aa"] * 40
     with client("bert", limits=Limits(slots=2, waiting=1)) as test_client:
         texts = [f"the {'cat ' * (n % 5)}" for n in range(100)]
         assert len(test_client.post("/v1/embeddings", json={"input": texts}).json()["data"]) == 100
@@ -68,13 +68,13 @@ def test_a_long_list_goes_through_a_short_queue() -> None:
 
 @pytest.mark.slow
 def test_a_timeout_is_a_504_and_frees_the_slot() -> None:
-    paced = Paced()
-    with client("gpt", scheduler=paced, limits=SHORT) as test_client:
+    worker = PacedWorker()
+    with client("gpt", scheduler=worker, limits=SHORT) as test_client:
         for stream in (False, True):
             response = error(test_client.post(COMPLETE, json={"prompt": "a", "stream": stream}), 504)
             assert response["type"] == "timeout_error"
             assert "0.3 seconds" in response["message"]
-            assert paced.running == 0
+            assert worker.running == 0
     with client("gpt", limits=Limits(seconds=0.05, max_new_tokens=10**6)) as test_client:
         endless = {"prompt": "a", "max_tokens": 10**5, "temperature": 0}  # a sampled text may end before the timeout
         response = error(test_client.post(COMPLETE, json=endless), 504)
@@ -83,9 +83,9 @@ def test_a_timeout_is_a_504_and_frees_the_slot() -> None:
 
 @pytest.mark.slow
 def test_a_timeout_during_a_stream_is_an_event() -> None:
-    paced = Paced(pause=0.05)
-    paced.go.set()
-    with registry("gpt", scheduler=paced, limits=SHORT) as models, on_a_socket(models) as address:
+    worker = PacedWorker(pause=0.05)
+    worker.go.set()
+    with registry("gpt", scheduler=worker, limits=SHORT) as models, on_a_socket(models) as address:
         body = {"prompt": "a", "max_tokens": 50, "stream": True}
         with httpx.stream("POST", address + COMPLETE, json=body) as answer:
             assert answer.status_code == 200
@@ -111,7 +111,7 @@ def test_a_timeout_during_a_stream_is_an_event() -> None:
     ],
 )
 def test_nan_weights_are_an_error_for_every_route(kind: str, path: str, body: dict[str, Any]) -> None:
-    with client(models={kind: broken(trained_model(kind))}) as test_client:
+    with client(models={kind: fill_with_nan(trained_model(kind))}) as test_client:
         response = error(test_client.post(path, json=body), 500)
         assert response["message"] == DIVERGENCE_MESSAGE
         assert response["code"] == "not_numbers"
@@ -119,9 +119,9 @@ def test_nan_weights_are_an_error_for_every_route(kind: str, path: str, body: di
 
 
 def test_an_internal_error_hides_its_details() -> None:
-    paced = Paced(fails=ZeroDivisionError("secret insides"))
-    paced.go.set()
-    with client("gpt", scheduler=paced) as test_client:
+    worker = PacedWorker(fails=ZeroDivisionError("secret insides"))
+    worker.go.set()
+    with client("gpt", scheduler=worker) as test_client:
         response = error(test_client.post(COMPLETE, json={"prompt": "a"}), 500)
     assert response["type"] == "server_error"
     assert "secret" not in response["message"]
@@ -134,7 +134,7 @@ def test_an_invalid_text_does_not_affect_concurrent_requests() -> None:
             {"text": text, "only": ["cat"]} for text in ("[MASK]", "no gap", "the [MASK]", "mat " * 99 + "[MASK]")
         ]
         answers = list(pool.map(lambda body: test_client.post("/fill-mask", json=body), bodies * 5))
-    assert [one.status_code for one in answers] == [200, 400, 200, 400] * 5
+    assert [answer.status_code for answer in answers] == [200, 400, 200, 400] * 5
 
 
 @pytest.mark.slow
@@ -152,15 +152,15 @@ def test_requests_during_shutdown_are_rejected() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_disconnecting_client_frees_its_slot(stream: bool) -> None:
-    paced = Paced(room=3)
-    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address:
+    worker = PacedWorker(room=3)
+    with registry("gpt", scheduler=worker) as models, on_a_socket(models) as address:
         for _ in range(5):
-            sockets = [_asking(address, stream=stream, max_tokens=50, n=1) for _ in range(3)]
-            until(lambda: paced.running == 3)
-            for one in sockets:
-                one.close()
-            until(lambda: paced.running == 0)
-    assert paced.cancelled == 15
+            sockets = [send_request(address, stream=stream, max_tokens=50, n=1) for _ in range(3)]
+            until(lambda: worker.running == 3)
+            for client_socket in sockets:
+                client_socket.close()
+            until(lambda: worker.running == 0)
+    assert worker.cancelled == 15
 
 
 @pytest.mark.slow
@@ -169,21 +169,21 @@ def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
         registry("gpt", limits=Limits(slots=3, waiting=200, max_new_tokens=10**5)) as models,
         on_a_socket(models) as address,
     ):
-        alone = httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}).json()
+        expected = httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}).json()
         _disconnects(address, 10)
         before = len(psutil.Process().net_connections()), threading.active_count()
         with ThreadPoolExecutor(4) as pool:
-            other = pool.submit(
+            future = pool.submit(
                 lambda: [
                     httpx.post(address + COMPLETE, json={"prompt": "the", "seed": 3, "max_tokens": 30}, timeout=60)
                     for _ in range(4)
                 ]
             )
             _disconnects(address, 90)
-            texts = [one.json()["choices"][0]["text"] for one in other.result()]
+            texts = [answer.json()["choices"][0]["text"] for answer in future.result()]
         scheduler = models.get("gpt").scheduler
         until(lambda: scheduler.running == scheduler.waiting == 0)
-        assert texts == [alone["choices"][0]["text"]] * 4
+        assert texts == [expected["choices"][0]["text"]] * 4
         until(lambda: len(psutil.Process().net_connections()) <= before[0])
         assert threading.active_count() <= before[1] + 4
         metrics = httpx.get(address + "/metrics").text
@@ -192,31 +192,31 @@ def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
 
 def _disconnects(address: str, n: int) -> None:
     for _ in range(n):
-        with _asking(address, stream=True, max_tokens=10**5, n=1) as one:
-            assert b"data: " in _read_until(one, b"data: ")
+        with send_request(address, stream=True, max_tokens=10**5, n=1) as client_socket:
+            assert b"data: " in _read_until(client_socket, b"data: ")
 
 
-def _asking(address: str, **body: Any) -> socket.socket:
+def send_request(address: str, **body: Any) -> socket.socket:
     """Return a socket that has sent a request and not yet read the answer."""
     content = json.dumps({"prompt": "the", **body}).encode()
-    one = _connected(address)
+    client_socket = connect(address)
     head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    one.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-    return one
+    client_socket.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return client_socket
 
 
-def _connected(address: str) -> socket.socket:
+def connect(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
 
 
-def _read_until(one: socket.socket, end: bytes) -> bytes:
-    found = b""
-    while end not in found:
-        part = one.recv(4096)
-        if not part:
+def _read_until(client_socket: socket.socket, end: bytes) -> bytes:
+    content = b""
+    while end not in content:
+        received = client_socket.recv(4096)
+        if not received:
             break
-        found += part
-    return found
+        content += received
+    return content
 
 
 @pytest.mark.slow
@@ -224,12 +224,12 @@ def test_a_stalled_reader_does_not_delay_others() -> None:
     """The worker keeps serving others, and the stalled request is dropped at its timeout."""
     limits = Limits(slots=2, waiting=10, max_new_tokens=10**6, seconds=1.5)
     with registry("gpt", limits=limits) as models, on_a_socket(models) as address:
-        with socket.socket() as stalled:
-            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            stalled.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+        with socket.socket() as client_socket:
+            client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client_socket.connect(("127.0.0.1", int(address.rpartition(":")[2])))
             content = json.dumps({"prompt": "the", "stream": True, "max_tokens": 10**6, "logprobs": 20}).encode()
             head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            stalled.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            client_socket.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
             until(lambda: models.get("gpt").scheduler.running == 1)
             for _ in range(3):
                 assert httpx.post(address + COMPLETE, json={"prompt": "a", "max_tokens": 5}).status_code == 200
@@ -242,11 +242,11 @@ def test_a_stalled_sender_is_disconnected() -> None:
     with (
         registry("bert") as models,
         on_a_socket(models, AccessRules(body_seconds=0.2)) as address,
-        _connected(address) as slow,
+        connect(address) as client_socket,
     ):
         head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-        response = _read_until(slow, b"}}")
+        client_socket.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        response = _read_until(client_socket, b"}}")
     assert response.startswith(b"HTTP/1.1 408 ")
     assert b"was not received within 0.2 seconds" in response
     assert b"connection: close" in response.lower()
@@ -254,18 +254,18 @@ def test_a_stalled_sender_is_disconnected() -> None:
 
 @pytest.mark.slow
 def test_an_endless_sender_is_disconnected() -> None:
-    sent = 0
+    n_bytes = 0
     with registry("bert") as models, on_a_socket(models, AccessRules(max_body=10_000)) as address:
-        with _connected(address) as one:
+        with connect(address) as client_socket:
             head = "POST /fill-mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            one.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            client_socket.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
             with suppress(OSError):
-                while sent < 10**7:
-                    one.sendall(b"400\r\n" + b" " * 0x400 + b"\r\n")
-                    sent += 0x400
+                while n_bytes < 10**7:
+                    client_socket.sendall(b"400\r\n" + b" " * 0x400 + b"\r\n")
+                    n_bytes += 0x400
         big = httpx.post(address + "/fill-mask", content=b" " * 100_000, headers={"Content-Type": "application/json"})
         assert big.status_code == 413  # a request that ends gets an answer
-    assert sent < 10**7
+    assert n_bytes < 10**7
 
 
 @pytest.mark.slow
@@ -274,8 +274,8 @@ def test_an_endless_sender_is_disconnected() -> None:
 )
 def test_invalid_http_does_not_affect_others(garbage: bytes) -> None:
     with registry("bert") as models, on_a_socket(models) as address:
-        with _connected(address) as one:
-            one.sendall(garbage)
+        with connect(address) as client_socket:
+            client_socket.sendall(garbage)
         assert httpx.get(address + "/health").status_code == 200
 
 
@@ -288,49 +288,49 @@ def test_a_job_is_cancelled_however_its_reader_ends() -> None:
             Job.cancelled += 1
 
     async def run() -> None:
-        heard: list[Callable[[int | Exception], None]] = []
+        listeners: list[Callable[[int | Exception], None]] = []
 
         def submit(on_part: Callable[[int | Exception], None]) -> Job:
-            if len(heard) == 3:
+            if len(listeners) == 3:
                 raise QueueFull(3, 1)
-            heard.append(on_part)
+            listeners.append(on_part)
             return Job()
 
-        every = worker_answers([submit] * 5, max_running=5, seconds=0.1, is_last=lambda part: part == 9)
-        heard_first = asyncio.ensure_future(anext(every))
+        answers = worker_answers([submit] * 5, max_running=5, seconds=0.1, is_last=lambda part: part == 9)
+        first_answer = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0)
-        heard[1](9)
-        assert await heard_first == (1, 9)
-        await every.aclose()
+        listeners[1](9)
+        assert await first_answer == (1, 9)
+        await answers.aclose()
         assert Job.cancelled == 2  # the finished job is not cancelled
-        heard[0](1)  # arrives too late and is dropped
-        every = worker_answers([submit], max_running=1, seconds=0.1, is_last=bool)
+        listeners[0](1)  # arrives too late and is dropped
+        answers = worker_answers([submit], max_running=1, seconds=0.1, is_last=bool)
         with pytest.raises(QueueFull):
-            await anext(every)
-        heard.clear()
-        every = worker_answers([submit], max_running=1, seconds=0.05, is_last=bool)
+            await anext(answers)
+        listeners.clear()
+        answers = worker_answers([submit], max_running=1, seconds=0.05, is_last=bool)
         with pytest.raises(TimeoutError, match=r"longer than 0\.05 seconds"):
-            await anext(every)
+            await anext(answers)
         assert Job.cancelled == 3
-        heard.clear()
-        every = worker_answers([submit], max_running=1, seconds=5, is_last=lambda part: part == 99)
-        arriving = asyncio.ensure_future(anext(every))
+        listeners.clear()
+        answers = worker_answers([submit], max_running=1, seconds=5, is_last=lambda part: part == 99)
+        arriving = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0)
         for part in range(MAX_ANSWERS_PER_BATCH - 1):
-            heard[0](part)
+            listeners[0](part)
         await asyncio.sleep(0.05)
         assert not arriving.done()  # a few answers do not wake the reader
-        heard[0](MAX_ANSWERS_PER_BATCH - 1)
+        listeners[0](MAX_ANSWERS_PER_BATCH - 1)
         assert await arriving == (0, 0)
-        heard[0](99)
-        assert [part async for _, part in every] == [*range(1, MAX_ANSWERS_PER_BATCH), 99]
-        heard.clear()
-        every = worker_answers([submit], max_running=1, seconds=5, is_last=bool, is_streamed=True)
-        arriving = asyncio.ensure_future(anext(every))
+        listeners[0](99)
+        assert [part async for _, part in answers] == [*range(1, MAX_ANSWERS_PER_BATCH), 99]
+        listeners.clear()
+        answers = worker_answers([submit], max_running=1, seconds=5, is_last=bool, is_streamed=True)
+        arriving = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0)
-        heard[0](0)
+        listeners[0](0)
         assert await arriving == (0, 0)
-        await every.aclose()
+        await answers.aclose()
 
     asyncio.run(run())
     assert LIMITS.slots == 3

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_served import LABELS, broken, client, trained_model
+from http_served import LABELS, client, fill_with_nan, trained_model
 from starlette.testclient import TestClient
 
 from tercet.api import Run
@@ -14,7 +14,7 @@ TEXTS = ["the cat sat", "", "a dog ran " * 20]
 
 @pytest.fixture(scope="module")
 def test_client() -> Iterator[TestClient]:
-    with client("texts", "sets", "numbers", models={"broken": broken(trained_model("numbers"))}) as test_client:
+    with client("texts", "sets", "numbers", models={"broken": fill_with_nan(trained_model("numbers"))}) as test_client:
         yield test_client
 
 
@@ -26,21 +26,23 @@ def answers(test_client: TestClient, model: str, **body: Any) -> Any:
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 0.9, 1.0])
 def test_label_sets_equal_those_of_classify(test_client: TestClient, threshold: float | None) -> None:
-    given = {} if threshold is None else {"threshold": threshold}
-    wanted = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, **given)
-    response, limit = answers(test_client, "sets", **given), 0.5 if threshold is None else threshold
-    for answer, one in zip(response, wanted, strict=True):
-        assert list(answer["labels"]) == [label for label, p in one.scores.items() if p > limit]
-        assert answer["scores"] == pytest.approx(one.scores, abs=1e-5)
+    options = {} if threshold is None else {"threshold": threshold}
+    expected = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, **options)
+    response, limit = answers(test_client, "sets", **options), 0.5 if threshold is None else threshold
+    for answer, expected_answer in zip(response, expected, strict=True):
+        assert list(answer["labels"]) == [label for label, p in expected_answer.scores.items() if p > limit]
+        assert answer["scores"] == pytest.approx(expected_answer.scores, abs=1e-5)
         assert set(answer["scores"]) == set(LABELS)
-        assert (answer["text"] in TEXTS, answer["truncated"]) == (True, one.truncated)
+        assert (answer["text"] in TEXTS, answer["truncated"]) == (True, expected_answer.truncated)
     assert response[2]["truncated"]
 
 
 def test_numbers_equal_those_of_classify(test_client: TestClient) -> None:
-    wanted = Run(trained_model=trained_model("numbers")).regress(TEXTS)
+    expected = Run(trained_model=trained_model("numbers")).regress(TEXTS)
     response = answers(test_client, "numbers")
-    assert [answer["value"] for answer in response] == pytest.approx([one.value for one in wanted], rel=1e-6)
+    assert [answer["value"] for answer in response] == pytest.approx(
+        [expected_answer.value for expected_answer in expected], rel=1e-6
+    )
     assert all(set(answer) == {"text", "value", "truncated"} for answer in response)
     assert len({answer["value"] for answer in response}) == 3
 

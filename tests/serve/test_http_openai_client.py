@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_served import WRITER, Paced, broken, on_a_socket, registry, trained_model
+from http_served import WRITER, PacedWorker, fill_with_nan, on_a_socket, registry, trained_model
 
 from tercet.api import Run
 from tercet.serve.http.guard import AccessRules
@@ -14,7 +14,7 @@ openai = pytest.importorskip("openai")
 KEY = "a key for the tests"
 
 
-def official(address: str, key: str = KEY) -> Any:
+def connect_openai(address: str, key: str = KEY) -> Any:
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=60)
 
 
@@ -23,7 +23,7 @@ def openai_client() -> Iterator[Any]:
     with (
         registry("gpt", "chat", "bert") as models,
         on_a_socket(models, AccessRules(key=KEY)) as address,
-        official(address) as openai_client,
+        connect_openai(address) as openai_client,
     ):
         yield openai_client
 
@@ -115,19 +115,23 @@ def test_client_errors_have_their_exception_classes(openai_client: Any) -> None:
 
 @pytest.mark.slow
 def test_server_errors_have_their_exception_classes() -> None:
-    paced = Paced(room=0)
-    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as openai_client:
+    worker = PacedWorker(room=0)
+    with (
+        registry("gpt", scheduler=worker) as models,
+        on_a_socket(models) as address,
+        connect_openai(address) as openai_client,
+    ):
         with pytest.raises(openai.RateLimitError, match="the queue is full") as full:
             openai_client.completions.create(model="gpt", prompt="a")
         assert full.value.response.headers["retry-after"] == "7"
-        paced.closed = True
+        worker.closed = True
         with pytest.raises(openai.InternalServerError, match="shutting down") as closing:
             openai_client.completions.create(model="gpt", prompt="a")
         assert closing.value.status_code == 503
     with (
-        registry(models={"gpt": broken(trained_model("gpt"))}) as models,
+        registry(models={"gpt": fill_with_nan(trained_model("gpt"))}) as models,
         on_a_socket(models) as address,
-        official(address) as openai_client,
+        connect_openai(address) as openai_client,
     ):
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError, match="use an earlier checkpoint"):
@@ -136,11 +140,15 @@ def test_server_errors_have_their_exception_classes() -> None:
 
 @pytest.mark.slow
 def test_a_failure_during_a_stream_raises_an_error() -> None:
-    paced = Paced(pause=0.02)
-    paced.go.set()
-    with registry("gpt", scheduler=paced) as models, on_a_socket(models) as address, official(address) as openai_client:
+    worker = PacedWorker(pause=0.02)
+    worker.go.set()
+    with (
+        registry("gpt", scheduler=worker) as models,
+        on_a_socket(models) as address,
+        connect_openai(address) as openai_client,
+    ):
         pieces = openai_client.completions.create(model="gpt", prompt="a", max_tokens=50, stream=True)
         assert next(pieces).choices[0].text == "a"
-        paced.fails = ZeroDivisionError()
+        worker.fails = ZeroDivisionError()
         with pytest.raises(openai.APIError, match="internal server error"):
             list(pieces)

@@ -32,8 +32,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def python_with_ray() -> str | None:
     """Return the interpreter named by TERCET_RAY_PYTHON, or the current one if it has Ray."""
-    given = os.environ.get("TERCET_RAY_PYTHON")
-    return given or (sys.executable if importlib.util.find_spec("ray") else None)
+    path = os.environ.get("TERCET_RAY_PYTHON")
+    return path or (sys.executable if importlib.util.find_spec("ray") else None)
 
 
 @pytest.mark.slow
@@ -43,12 +43,12 @@ def test_ray_serve_answers_equal_those_of_the_server(tmp_path: Path) -> None:
         pytest.skip(
             "ray is not installed, nor does TERCET_RAY_PYTHON name a Python that has it: pip install 'ray[serve]'"
         )
-    one = trained_model("gpt")
-    save_model(tmp_path / "mine", one.model, one.tokenizer, Card(name="mine"))
+    gpt = trained_model("gpt")
+    save_model(tmp_path / "mine", gpt.model, gpt.tokenizer, Card(name="mine"))
     settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        settings["http_options"]["port"] = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        settings["http_options"]["port"] = free_socket.getsockname()[1]
     application = settings["applications"][0]
     application["runtime_env"]["env_vars"] = {"TERCET_RUNS": str(tmp_path / "mine"), "OMP_NUM_THREADS": "1"}
     application["deployments"][0] |= {
@@ -63,20 +63,25 @@ def test_ray_serve_answers_equal_those_of_the_server(tmp_path: Path) -> None:
             [str(Path(python).with_name("serve")), "run", "ray_serve.yaml"],
             env=environment, cwd=tmp_path, stdout=log, stderr=log,
         )  # fmt: skip
-    with process, httpx.Client(base_url=f"http://127.0.0.1:{settings['http_options']['port']}", timeout=60) as asking:
+    with (
+        process,
+        httpx.Client(base_url=f"http://127.0.0.1:{settings['http_options']['port']}", timeout=60) as ray_client,
+    ):
         try:
-            wait_for(asking, process, tmp_path / "log")
+            wait_until_ready(ray_client, process, tmp_path / "log")
             body = {"prompt": "the cat", "max_tokens": 7, "seed": 2}
-            told = asking.post("/v1/completions", json=body).json()
-            assert told["choices"][0]["text"] == Run(trained_model=one).generate("the cat", max_new_tokens=7, seed=2)
-            with asking.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+            completion = ray_client.post("/v1/completions", json=body).json()
+            assert completion["choices"][0]["text"] == Run(trained_model=gpt).generate(
+                "the cat", max_new_tokens=7, seed=2
+            )
+            with ray_client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
                 assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
-            refused = asking.post("/v1/completions", json={"promt": "a"})
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "promt")
+            rejection = ray_client.post("/v1/completions", json={"promt": "a"})
+            assert (rejection.status_code, rejection.json()["error"]["param"]) == (400, "promt")
             (hanging,) = replicas(process)
             hanging.suspend()
-            wait_for(asking, process, tmp_path / "log", "/ready", replaced=hanging)
-            assert asking.post("/v1/completions", json=body).json()["choices"] == told["choices"]
+            wait_until_ready(ray_client, process, tmp_path / "log", "/ready", replaced_replica=hanging)
+            assert ray_client.post("/v1/completions", json=body).json()["choices"] == completion["choices"]
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -86,27 +91,29 @@ def test_ray_serve_answers_equal_those_of_the_server(tmp_path: Path) -> None:
 
 
 def replicas(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-    return [child for child in psutil.Process(process.pid).children(recursive=True) if "ServeReplica" in name_of(child)]
+    return [
+        child for child in psutil.Process(process.pid).children(recursive=True) if "ServeReplica" in command_line(child)
+    ]
 
 
-def name_of(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
 
 
-def wait_for(
-    asking: httpx.Client,
+def wait_until_ready(
+    ray_client: httpx.Client,
     process: "subprocess.Popen[bytes]",
     log: Path,
     path: str = "/health",
-    replaced: psutil.Process | None = None,
+    replaced_replica: psutil.Process | None = None,
 ) -> None:
     for _ in range(600):
         assert process.poll() is None, log.read_text()[-3000:]
-        if any(replica != replaced for replica in replicas(process)):
+        if any(replica != replaced_replica for replica in replicas(process)):
             with suppress(httpx.TransportError):
-                if asking.get(path, timeout=5).status_code == 200:
+                if ray_client.get(path, timeout=5).status_code == 200:
                     return
         time.sleep(0.3)
     raise AssertionError(log.read_text()[-3000:])
@@ -114,20 +121,20 @@ def wait_for(
 
 def test_the_example_matches_its_settings() -> None:
     settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
-    (one,) = settings["applications"]
-    module, _, name = one["import_path"].partition(":")
+    (application_settings,) = settings["applications"]
+    module, _, name = application_settings["import_path"].partition(":")
     source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
     assert f"{name} = " in source
-    assert all(f"class {deployment['name']}" in source for deployment in one["deployments"])
-    assert all(f'"{variable}"' in source for variable in one["runtime_env"]["env_vars"])
+    assert all(f"class {deployment['name']}" in source for deployment in application_settings["deployments"])
+    assert all(f'"{variable}"' in source for variable in application_settings["runtime_env"]["env_vars"])
 
 
 def test_a_replica_with_a_hanging_model_fails_its_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """The example runs without Ray: its decorators are replaced by ones that record their arguments."""
-    deployed = dict[str, Any]()
+    recorded_settings = dict[str, Any]()
 
     def deployment(**settings: Any) -> Any:
-        deployed.update(settings)
+        recorded_settings.update(settings)
         return lambda kind: SimpleNamespace(bind=lambda: kind)
 
     ray = ModuleType("ray")
@@ -141,6 +148,9 @@ def test_a_replica_with_a_hanging_model_fails_its_health_check(monkeypatch: pyte
         with pytest.raises(RuntimeError, match="a model hangs"):
             replica.check_health()
     settings: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "ray_serve.yaml").read_text())
-    (of_file,) = settings["applications"][0]["deployments"]
-    assert {**deployed, "ray_actor_options": of_file["ray_actor_options"]}.items() <= of_file.items()
-    assert deployed["graceful_shutdown_timeout_s"] == Limits().seconds
+    (file_settings,) = settings["applications"][0]["deployments"]
+    assert {
+        **recorded_settings,
+        "ray_actor_options": file_settings["ray_actor_options"],
+    }.items() <= file_settings.items()
+    assert recorded_settings["graceful_shutdown_timeout_s"] == Limits().seconds

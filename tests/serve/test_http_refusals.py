@@ -32,7 +32,7 @@ def test_client() -> Iterator[TestClient]:
         yield models
 
 
-def refused(answer: Any, status: int) -> dict[str, Any]:
+def check_rejection(answer: Any, status: int) -> dict[str, Any]:
     """Return the error of an answer after checking its format."""
     assert answer.status_code == status, answer.text
     response = answer.json()
@@ -103,7 +103,7 @@ def test_an_invalid_request_gets_a_400_with_a_remedy(
 ) -> None:
     if path == COMPLETE and "model" not in body:
         body = {"model": "gpt"} | body
-    error = refused(test_client.post(path, json=body), 400)
+    error = check_rejection(test_client.post(path, json=body), 400)
     assert expected in error["message"]
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
@@ -127,14 +127,16 @@ def test_an_invalid_request_gets_a_400_with_a_remedy(
     ],
 )
 def test_an_invalid_body_is_rejected(test_client: TestClient, body: bytes, expected: str) -> None:
-    error = refused(test_client.post(COMPLETE, content=body, headers=JSON), 400)
+    error = check_rejection(test_client.post(COMPLETE, content=body, headers=JSON), 400)
     assert expected in error["message"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
 def test_a_form_of_another_page_is_rejected(test_client: TestClient, kind: str | None) -> None:
     headers = {} if kind is None else {"Content-Type": kind}
-    error = refused(test_client.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415)
+    error = check_rejection(
+        test_client.post(COMPLETE, content=b'{"model": "gpt", "prompt": "a"}', headers=headers), 415
+    )
     assert "Content-Type: application/json" in error["message"]
 
 
@@ -147,38 +149,38 @@ def test_a_json_content_type_with_a_charset_is_accepted(test_client: TestClient)
 def test_the_size_of_a_body_is_limited(test_client: TestClient) -> None:
     """With and without a Content-Length."""
     whole = json.dumps({"model": "gpt", "prompt": "a" * 30_000}).encode()
-    error = refused(test_client.post(COMPLETE, content=whole, headers=JSON), 413)
+    error = check_rejection(test_client.post(COMPLETE, content=whole, headers=JSON), 413)
     assert error["message"] == "the body exceeds 20,000 bytes; send less at once"
-    error = refused(
+    error = check_rejection(
         test_client.post(COMPLETE, content=(whole[i : i + 999] for i in range(0, len(whole), 999)), headers=JSON), 413
     )
     assert error["code"] == "too_large"
-    fits = json.dumps({"model": "gpt", "prompt": "a", "max_tokens": 1}).encode().ljust(20_000)
-    assert test_client.post(COMPLETE, content=fits, headers=JSON).status_code == 200
+    largest_body = json.dumps({"model": "gpt", "prompt": "a", "max_tokens": 1}).encode().ljust(20_000)
+    assert test_client.post(COMPLETE, content=largest_body, headers=JSON).status_code == 200
 
 
 def test_unknown_models_and_paths_get_a_404(test_client: TestClient) -> None:
-    error = refused(test_client.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
+    error = check_rejection(test_client.post(COMPLETE, json={"model": "gtp", "prompt": "a"}), 404)
     assert error["message"] == "no model 'gtp' on this server; did you mean 'gpt'?"
     assert (error["param"], error["code"]) == ("model", "model_not_found")
-    error = refused(test_client.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
+    error = check_rejection(test_client.post(COMPLETE, json={"model": "../etc/passwd", "prompt": "a"}), 404)
     assert "known: bert, chat, gpt, texts, translator" in error["message"]
-    assert "known: bert, chat" in refused(test_client.get("/v1/models/nothing-like-it"), 404)["message"]
+    assert "known: bert, chat" in check_rejection(test_client.get("/v1/models/nothing-like-it"), 404)["message"]
     for path in ("/nothing", "/v1", "/v1/models/a/b", "/v1/completions/", "/docs/", "/redoc", "/..%2f..%2fetc"):
-        assert "available paths: /, /docs, /health" in refused(test_client.get(path), 404)["message"]
+        assert "available paths: /, /docs, /health" in check_rejection(test_client.get(path), 404)["message"]
 
 
 def test_other_methods_are_rejected(test_client: TestClient) -> None:
     answer = test_client.get(COMPLETE)
-    assert refused(answer, 405)["message"] == "method not allowed: GET; use POST"
+    assert check_rejection(answer, 405)["message"] == "method not allowed: GET; use POST"
     assert answer.headers["allow"] == "POST"
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        refused(test_client.request(method, COMPLETE), 405)
+        check_rejection(test_client.request(method, COMPLETE), 405)
 
 
 def test_the_models_are_listed(test_client: TestClient) -> None:
     response = test_client.get("/v1/models").json()
-    assert [one["id"] for one in response["data"]] == ["gpt", "chat", "bert", "texts", "translator"]
+    assert [model["id"] for model in response["data"]] == ["gpt", "chat", "bert", "texts", "translator"]
     assert response["data"][1]["routes"] == [COMPLETE, CHAT]
     assert test_client.get("/v1/models/bert").json() == response["data"][2]
     assert response["data"][2]["context"] == ROOM
@@ -194,7 +196,7 @@ def test_the_only_model_of_a_kind_needs_no_name(test_client: TestClient) -> None
 )
 def test_another_host_name_is_rejected(test_client: TestClient, host: str) -> None:
     for path in ("/", "/health", "/ready", "/v1/models"):
-        error = refused(test_client.get(path, headers={"Host": host}), 403)
+        error = check_rejection(test_client.get(path, headers={"Host": host}), 403)
         assert "is not a name of this machine" in error["message"]
 
 
@@ -214,23 +216,23 @@ def test_the_api_key_is_required() -> None:
         assert test_client.get("/").status_code == 200
         for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
             answer = test_client.get(path)
-            error = refused(answer, 401)
+            error = check_rejection(answer, 401)
             assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
             assert answer.headers["www-authenticate"] == "Bearer"
-            for wrong in (
+            for header in (
                 "Bearer",
                 "Bearer a key of min",
                 "Bearer a key of mine2",
                 "Basic a key of mine",
                 "a key of mine",
             ):
-                refused(test_client.get(path, headers={"Authorization": wrong}), 401)
-            refused(test_client.get(path, headers={"Authorization": b"Bearer \xff\xfe"}), 401)  # type: ignore[dict-item]
-        with_key = {"Authorization": "Bearer a key of mine"}
-        assert test_client.get("/v1/models", headers=with_key).status_code == 200
-        assert test_client.post(EMBED, json={"input": "a"}, headers=with_key).status_code == 200
-        refused(test_client.post(EMBED, json={"input": "a"}), 401)
-        assert refused(test_client.get("/health", headers={"Host": "any.example"}), 403)["code"] == "wrong_host"
+                check_rejection(test_client.get(path, headers={"Authorization": header}), 401)
+            check_rejection(test_client.get(path, headers={"Authorization": b"Bearer \xff\xfe"}), 401)  # type: ignore[dict-item]
+        headers = {"Authorization": "Bearer a key of mine"}
+        assert test_client.get("/v1/models", headers=headers).status_code == 200
+        assert test_client.post(EMBED, json={"input": "a"}, headers=headers).status_code == 200
+        check_rejection(test_client.post(EMBED, json={"input": "a"}), 401)
+        assert check_rejection(test_client.get("/health", headers={"Host": "any.example"}), 403)["code"] == "wrong_host"
         for name in (
             "203.0.113.7:8000",
             "[2001:db8::1]",
@@ -238,7 +240,7 @@ def test_the_api_key_is_required() -> None:
             "localhost",
         ):  # names that no other machine can claim
             assert test_client.get("/health", headers={"Host": name}).status_code == 200, name
-        response = test_client.get("/openapi.json", headers=with_key).json()
+        response = test_client.get("/openapi.json", headers=headers).json()
         assert response["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
     assert "a key of mine" not in repr(AccessRules(key="a key of mine"))
 
@@ -256,21 +258,21 @@ def test_other_origins_are_rejected_unless_allowed(test_client: TestClient) -> N
             test_client.get("/v1/models", headers={"Origin": foreign}),
             test_client.get("/", headers={"Origin": foreign}),
         ):
-            assert refused(answer, 403)["code"] == "wrong_origin"
+            assert check_rejection(answer, 403)["code"] == "wrong_origin"
             assert "access-control-allow-origin" not in answer.headers
     assert (
         test_client.get("/v1/models", headers={"Origin": "http://127.0.0.1"}).status_code == 200
     )  # the server's own page
     preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    refused(test_client.options(COMPLETE, headers=preflight), 403)
-    with client("bert", rules=AccessRules(names=AllowedNames(origins=("https://a.example",)), key="k")) as other:
-        answer = other.options(COMPLETE, headers=preflight)
+    check_rejection(test_client.options(COMPLETE, headers=preflight), 403)
+    with client("bert", rules=AccessRules(names=AllowedNames(origins=("https://a.example",)), key="k")) as open_client:
+        answer = open_client.options(COMPLETE, headers=preflight)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://a.example")
-        response = other.get("/v1/models", headers=origin)
+        response = open_client.get("/v1/models", headers=origin)
         assert (response.status_code, response.headers["access-control-allow-origin"]) == (401, "https://a.example")
-        assert other.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
+        assert open_client.options(COMPLETE, headers={**preflight, "Origin": "https://b.example"}).status_code == 400
         openai = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-stainless-timeout"
-        answer = other.options(COMPLETE, headers={**preflight, "Access-Control-Request-Headers": openai})
+        answer = open_client.options(COMPLETE, headers={**preflight, "Access-Control-Request-Headers": openai})
         assert (answer.status_code, answer.headers["access-control-allow-headers"]) == (200, openai)
 
 
@@ -329,7 +331,7 @@ def test_metrics_count_requests_and_tokens(test_client: TestClient) -> None:
         lines = test_client.get("/metrics").text.splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)), 0.0)
 
-    counted = {
+    expected = {
         'tercet_requests_total{route="/v1/completions",status="200"}': 1,
         'tercet_requests_total{route="/v1/completions",status="404"}': 1,
         'tercet_requests_total{route="other",status="404"}': 1,
@@ -339,19 +341,19 @@ def test_metrics_count_requests_and_tokens(test_client: TestClient) -> None:
         'tercet_time_per_token_seconds_count{model="gpt"}': 4,
         'tercet_request_seconds_count{route="/v1/completions"}': 2,
     }
-    before = {name: number(name) for name in counted}
+    before = {name: number(name) for name in expected}
     test_client.post(COMPLETE, json={"model": "gpt", "prompt": "a", "max_tokens": 5, "seed": 3})
     test_client.post(COMPLETE, json={"model": "invented", "prompt": "a"})
     test_client.get("/invented")
-    assert {name: number(name) - before[name] for name in counted} == counted
+    assert {name: number(name) - before[name] for name in expected} == expected
     assert "invented" not in test_client.get("/metrics").text  # clients cannot create metric series
     assert number('tercet_running{model="gpt",task="write"}') == 0
     assert number("process_resident_memory_bytes") > 1e7
 
 
-HOW = "temperature top_p top_k min_p repetition_penalty max_tokens seed n logprobs echo stream stop"
+SAMPLING_FIELDS = "temperature top_p top_k min_p repetition_penalty max_tokens seed n logprobs echo stream stop"
 WORDS = st.sampled_from(["the cat", "", "[MASK]", "é\u4e2d\U0001f600", "\u0000", "a" * 60, "<eos>", "null"])
-ANY = st.recursive(
+ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
@@ -388,18 +390,19 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from([COMPLETE, CHAT, EMBED, "/translate", "/fill-mask", "/classify"]),
-    st.fixed_dictionaries({}, optional={name: field | ANY for name, field in FIELDS.items()}),
+    st.fixed_dictionaries({}, optional={name: field | ANY_JSON for name, field in FIELDS.items()}),
 )
 def test_any_request_is_answered_or_rejected(test_client: TestClient, path: str, body: dict[str, Any]) -> None:
-    known = {
-        COMPLETE: f"prompt {HOW}", CHAT: f"messages {HOW}", EMBED: "input", "/fill-mask": "text top only",
-        "/classify": "text threshold", "/translate": f"text prefix sample beam n_best {HOW}",
+    fields = {
+        COMPLETE: f"prompt {SAMPLING_FIELDS}", CHAT: f"messages {SAMPLING_FIELDS}", EMBED: "input",
+        "/fill-mask": "text top only", "/classify": "text threshold",
+        "/translate": f"text prefix sample beam n_best {SAMPLING_FIELDS}",
     }  # fmt: skip
-    sent = {name: value for name, value in body.items() if name in ("model", *known[path].split())}
-    answer = test_client.post(path, content=json.dumps(sent).encode(), headers=JSON)
+    request = {name: value for name, value in body.items() if name in ("model", *fields[path].split())}
+    answer = test_client.post(path, content=json.dumps(request).encode(), headers=JSON)
     assert answer.status_code in (200, 400, 404), answer.text
     if answer.status_code != 200:
-        refused(answer, answer.status_code)
+        check_rejection(answer, answer.status_code)
     elif answer.headers["content-type"].startswith("application/json"):
         response = json.loads(answer.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert all(math.isfinite(x) for x in response.get("usage", {"": 0}).values())

@@ -26,12 +26,12 @@ def test_schemathesis_finds_nothing(examples: int, tmp_path: Path) -> None:
     ):
         program = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", "settings.toml", "run"]
         options = ["--max-examples", str(examples), "--no-color", "--seed", "1"]
-        done = subprocess.run(
+        process = subprocess.run(
             [*program, f"{address}/openapi.json", *options], cwd=tmp_path, capture_output=True, text=True, timeout=250
         )
-        assert done.returncode == 0, done.stdout[-5000:]
-        tested = re.search(r"Tested: (\d+)", done.stdout)
-        assert tested is not None
-        assert int(tested[1]) == 11
+        assert process.returncode == 0, process.stdout[-5000:]
+        summary = re.search(r"Tested: (\d+)", process.stdout)
+        assert summary is not None
+        assert int(summary[1]) == 11
         for model in models.models.values():
             assert all(worker.running == worker.waiting == 0 for worker in model.workers.values())

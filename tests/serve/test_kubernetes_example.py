@@ -14,7 +14,7 @@ from tercet.serve.server import KEY
 from tercet.web.server import LAST_ANSWER_SECONDS
 
 FILE = Path(__file__).parent.parent.parent / "examples" / "kubernetes" / "tercet.yaml"
-MANIFESTS: dict[str, dict[str, Any]] = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
+MANIFESTS: dict[str, dict[str, Any]] = {manifest["kind"]: manifest for manifest in yaml.safe_load_all(FILE.read_text())}
 DEPLOYMENT, BUDGET, SERVICE = (MANIFESTS[kind]["spec"] for kind in ("Deployment", "PodDisruptionBudget", "Service"))
 POD = DEPLOYMENT["template"]["spec"]
 (CONTAINER,) = POD["containers"]
@@ -33,8 +33,8 @@ def flags() -> Any:
 def test_a_pod_has_the_time_to_drain(flags: Any) -> None:
     delay, grace = flags.shutdown_delay, flags.grace
     assert POD["terminationGracePeriodSeconds"] > delay + grace + LAST_ANSWER_SECONDS
-    ready = CONTAINER["readinessProbe"]
-    assert ready["periodSeconds"] * ready["failureThreshold"] < delay
+    readiness_probe = CONTAINER["readinessProbe"]
+    assert readiness_probe["periodSeconds"] * readiness_probe["failureThreshold"] < delay
     assert "lifecycle" not in CONTAINER
 
 
@@ -57,14 +57,14 @@ def test_the_probes_are_answered_without_the_key() -> None:
 def test_the_service_leads_to_the_pods(flags: Any) -> None:
     labels = DEPLOYMENT["template"]["metadata"]["labels"]
     assert labels == DEPLOYMENT["selector"]["matchLabels"] == BUDGET["selector"]["matchLabels"] == SERVICE["selector"]
-    (port,), (listened,) = SERVICE["ports"], CONTAINER["ports"]
-    assert (port["targetPort"], listened["containerPort"]) == (listened["name"], flags.port)
+    (port,), (container_port,) = SERVICE["ports"], CONTAINER["ports"]
+    assert (port["targetPort"], container_port["containerPort"]) == (container_port["name"], flags.port)
     assert MANIFESTS["Service"]["metadata"]["name"] in flags.allow_host
     assert flags.host == "0.0.0.0"
 
 
 def test_the_environment_of_a_pod(flags: Any) -> None:
-    environment = {one["name"]: one for one in CONTAINER["env"]}
+    environment = {variable["name"]: variable for variable in CONTAINER["env"]}
     assert "secretKeyRef" in environment[KEY]["valueFrom"]
     assert not flags.no_key
     assert environment["OMP_NUM_THREADS"]["value"] == CONTAINER["resources"]["requests"]["cpu"]

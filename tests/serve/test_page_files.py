@@ -31,8 +31,8 @@ def test_pages_need_no_key_and_do_not_name_models() -> None:
             assert test_client.get(path, headers={"Host": "evil.example"}).status_code == 403
         for path in ("/page/nothing.js", "/page/..%2fapp.py", "/v1/models", "/openapi.json", "/docs/"):
             assert test_client.get(path).status_code == 401, path
-        with_key = {"Authorization": "Bearer k"}
-        error = test_client.get("/page/nothing.js", headers=with_key)
+        headers = {"Authorization": "Bearer k"}
+        error = test_client.get("/page/nothing.js", headers=headers)
         assert (error.status_code, error.json()["error"]["message"][:23]) == (404, "not found: 'nothing.js'")
 
 
@@ -45,12 +45,14 @@ def test_a_browser_runs_only_the_pages_own_files(path: str) -> None:
     assert "default-src 'self';" in policy(text)
     assert "unsafe" not in policy(text)
     assert re.findall(r"<script(?! type=\"(?:importmap|module)\")|<style|\son\w+=|\sstyle=", text) == []
-    wanted = set(re.findall(r'(?:href|src)="page/([^"]+)"', text))
+    needed_files = set(re.findall(r'(?:href|src)="page/([^"]+)"', text))
     for _ in page_files():  # imports of imports
-        sources = [page_files()[name] for name in wanted]
-        wanted |= {name for source in sources for name in re.findall(r'from "tercet/([^"]+)"', source)}
-    assert wanted <= set(page_files())
-    assert {name for name in page_files() if name.endswith(".js")} >= {name for name in wanted if name.endswith(".js")}
+        sources = [page_files()[name] for name in needed_files]
+        needed_files |= {name for source in sources for name in re.findall(r'from "tercet/([^"]+)"', source)}
+    assert needed_files <= set(page_files())
+    assert {name for name in page_files() if name.endswith(".js")} >= {
+        name for name in needed_files if name.endswith(".js")
+    }
 
 
 def test_page_files_have_no_other_addresses_and_store_nothing() -> None:
@@ -60,10 +62,10 @@ def test_page_files_have_no_other_addresses_and_store_nothing() -> None:
 
 
 def test_model_folders_are_shown_to_local_clients_only() -> None:
-    everyone = AccessRules(names=AllowedNames(local=False))
+    any_host = AccessRules(names=AllowedNames(local=False))
     for rules, folder in (
         (AccessRules(), "bert"),
-        (everyone, None),
+        (any_host, None),
         (AccessRules(names=AllowedNames(hosts=("a",))), None),
     ):
         with client("bert", rules=rules) as test_client:

@@ -32,9 +32,9 @@ SHORT, LONG = 20, 2000  # tokens of a completion, and of a stream that takes som
 COMPLETING, STREAMING = 4, 3  # clients
 
 
-def until(true: Callable[[], object], seconds: float = 60) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
@@ -75,9 +75,9 @@ class Replica:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=150) == 143
-        answered = len(self.entries())
+        n_entries = len(self.entries())
         self.start()
-        until(lambda: len(self.entries()) > answered)
+        until(lambda: len(self.entries()) > n_entries)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Load:
     def __str__(self) -> str:
         return f"{self.completions} completions and {self.streams} streams, {len(self.failures)} failed"
 
-    def ask(self, client: httpx.Client) -> None:
+    def complete(self, client: httpx.Client) -> None:
         body = {"prompt": "the cat", "max_tokens": SHORT, "seed": self.completions}
         answer = client.post("/v1/completions", json=body)
         self.completions += 1
@@ -118,34 +118,34 @@ class Load:
         elif first is None or first > (time.monotonic() - began) / 2:
             self.failures.append(f"the first of a stream came after {first} s: it was held back")
 
-    def repeat(self, ask: Callable[[httpx.Client], None]) -> None:
+    def repeat(self, send_request: Callable[[httpx.Client], None]) -> None:
         """Send requests on a persistent connection until `stop` is set."""
         with httpx.Client(base_url=self.address, timeout=120) as client:
             while not self.stop.is_set():
                 try:
-                    ask(client)
+                    send_request(client)
                 except httpx.HTTPError as error:
                     self.failures.append(repr(error))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         with ThreadPoolExecutor(COMPLETING + STREAMING) as pool:
-            clients = [pool.submit(self.repeat, self.ask) for _ in range(COMPLETING)]
+            clients = [pool.submit(self.repeat, self.complete) for _ in range(COMPLETING)]
             clients += [pool.submit(self.repeat, self.stream) for _ in range(STREAMING)]
             try:
                 yield
             finally:
                 self.stop.set()
-            for one in clients:
-                one.result()
+            for future in clients:
+                future.result()
 
 
 def free_ports(n: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for free_socket in sockets:
+            free_socket.bind(("127.0.0.1", 0))
+        return [free_socket.getsockname()[1] for free_socket in sockets]
 
 
 @contextmanager
@@ -157,20 +157,20 @@ def replicas_behind_haproxy(folder: Path, flags: tuple[str, ...]) -> Iterator[tu
     model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=ROOM, stack=STACK))
     save_model(folder / "mine", shaken(model), tokenizer, Card(name="mine"))
     settings = EXAMPLE.read_text()
-    named = re.findall(r"127\.0\.0\.1:(\d+)", re.sub(r"#.*", "", settings))
-    ports = dict(zip(named, free_ports(len(named)), strict=True))
+    example_ports = re.findall(r"127\.0\.0\.1:(\d+)", re.sub(r"#.*", "", settings))
+    ports = dict(zip(example_ports, free_ports(len(example_ports)), strict=True))
     for name, port in ports.items():
         settings = settings.replace(f"127.0.0.1:{name}", f"127.0.0.1:{port}")
     (folder / "haproxy.cfg").write_text(settings)
-    front, *behind = ports.values()
-    replicas = [Replica(folder / "mine", port, flags, folder / f"{port}.log") for port in behind]
+    balancer_port, *replica_ports = ports.values()
+    replicas = [Replica(folder / "mine", port, flags, folder / f"{port}.log") for port in replica_ports]
     balancer = None
     try:
         with ThreadPoolExecutor(len(replicas)) as pool:
             list(pool.map(Replica.start, replicas))
         with (folder / "haproxy.log").open("w") as log:
             balancer = subprocess.Popen([HAPROXY, "-f", str(folder / "haproxy.cfg")], stdout=log, stderr=log)
-        address = f"http://127.0.0.1:{front}"
+        address = f"http://127.0.0.1:{balancer_port}"
         until(lambda: answers(address))
         yield address, replicas
     finally:
@@ -196,13 +196,13 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
         print(load)
         assert load.failures == []
         # Each request was answered by exactly one replica, and a stream from its beginning to its end.
-        asked = [(200, SHORT)] * load.completions + [(200, LONG)] * load.streams
-        until(lambda: sorted(one for replica in replicas for one in answered(replica)) == asked)
+        expected = [(200, SHORT)] * load.completions + [(200, LONG)] * load.streams
+        until(lambda: sorted(answer for replica in replicas for answer in logged_answers(replica)) == expected)
         # This includes a replica that was shutting down.
         assert any(map(streams_across_the_signal, replicas))
 
 
-def answered(replica: Replica) -> list[tuple[int, int]]:
+def logged_answers(replica: Replica) -> list[tuple[int, int]]:
     """Return status and length of each answer in the log."""
     return [(entry["status"], entry["wrote"]) for entry in replica.entries() if "path" in entry]
 

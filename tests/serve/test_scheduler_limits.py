@@ -6,7 +6,7 @@ import time
 
 import pytest
 from scheduled import GREEDY, MODEL, BlockingListener, EventListener, scheduler, submit_request, until
-from small_writer import TOKENIZER, alone, assert_is, request_for, writer
+from small_writer import TOKENIZER, assert_is, generation_request, unbatched_completion, writer
 
 from tercet.generation import Sampling
 from tercet.nn import Rotary
@@ -27,14 +27,14 @@ def test_requests_beyond_the_queue_are_rejected_with_a_retry_time() -> None:
         blocker = BlockingListener()
         submit_request(engine, listener=blocker)
         blocker.started.wait(20)
-        line = [submit_request(engine) for _ in range(2)]
+        listeners = [submit_request(engine) for _ in range(2)]
         assert (engine.running, engine.waiting) == (1, 2)
-        with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\); try again in 1 s") as refused:
+        with pytest.raises(QueueFull, match=r"the queue is full \(2 requests\); try again in 1 s") as error:
             submit_request(engine)
-        assert refused.value.retry_after == 1
+        assert error.value.retry_after == 1
         blocker.go.set()
-        for one in line:
-            assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
+        for listener in listeners:
+            assert_is(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
         submit_request(engine).wait()
 
 
@@ -47,7 +47,7 @@ def test_without_a_queue_free_slots_are_used() -> None:
 
 def test_invalid_requests_are_rejected_immediately() -> None:
     with scheduler(max_new_tokens=10) as engine:
-        for wrong, words in (
+        for request, message in (
             (GenerationRequest(ids=(), sampling=GREEDY), "at least one token"),
             (GenerationRequest(ids=(1, 283), sampling=GREEDY), "id 283 is not in the vocabulary; ids are 0 to 282"),
             (GenerationRequest(ids=(-1,), sampling=GREEDY), "id -1 is not in the vocabulary"),
@@ -60,40 +60,40 @@ def test_invalid_requests_are_rejected_immediately() -> None:
                 "top_logprobs=-1 must be between 0 and 283",
             ),
         ):
-            with pytest.raises(ValueError, match=words):
-                engine.submit(wrong, EventListener())
+            with pytest.raises(ValueError, match=message):
+                engine.submit(request, EventListener())
 
 
 def test_requests_time_out_while_waiting_and_running() -> None:
     with scheduler(slots=1) as engine:
         blocker, waiting = BlockingListener(), EventListener()
         jobs = [
-            engine.submit(request_for("the", Sampling(max_new_tokens=200)), blocker),
-            engine.submit(request_for("a", GREEDY), waiting),
+            engine.submit(generation_request("the", Sampling(max_new_tokens=200)), blocker),
+            engine.submit(generation_request("a", GREEDY), waiting),
         ]
         blocker.started.wait(20)
         last = submit_request(engine)
         for job in jobs:
             job.deadline = time.monotonic()
         blocker.go.set()
-        ended = blocker.wait()[-1]
-        assert isinstance(ended, TokenEvent)
-        assert (ended.finish, ended.token, len(blocker.events)) == ("time", None, 2)
+        final_event = blocker.wait()[-1]
+        assert isinstance(final_event, TokenEvent)
+        assert (final_event.finish, final_event.token, len(blocker.events)) == ("time", None, 2)
         assert [(event.text, event.finish) for event in waiting.wait()] == [("", "time")]
-        assert_is(last.wait(), alone(MODEL, "the cat", GREEDY))
+        assert_is(last.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
 
 
 def test_withheld_text_is_sent_at_a_timeout() -> None:
-    said = alone(MODEL, "the", GREEDY).text
+    text = unbatched_completion(MODEL, "the", GREEDY).text
     with scheduler() as engine:
         blocker = BlockingListener()
-        sampling = Sampling(max_new_tokens=200, temperature=0, stop=(said + "never",))
-        job = engine.submit(request_for("the", sampling), blocker)
+        sampling = Sampling(max_new_tokens=200, temperature=0, stop=(text + "never",))
+        job = engine.submit(generation_request("the", sampling), blocker)
         blocker.started.wait(20)
         job.deadline = time.monotonic()
         blocker.go.set()
         blocker.wait()
-    assert [(event.text, event.finish) for event in blocker.events] == [("", None), (said[:1], "time")]
+    assert [(event.text, event.finish) for event in blocker.events] == [("", None), (text[:1], "time")]
 
 
 @pytest.mark.slow
@@ -101,8 +101,8 @@ def test_closing_finishes_running_and_waiting_requests() -> None:
     engine = Scheduler(MODEL, TOKENIZER, Limits(slots=2))
     listeners = [submit_request(engine) for _ in range(7)]
     engine.close()
-    for one in listeners:
-        assert_is(one.wait(), alone(MODEL, "the cat", GREEDY))
+    for listener in listeners:
+        assert_is(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
     with pytest.raises(ShuttingDown, match="accepts no more"):
         submit_request(engine)
     engine.close()
@@ -117,19 +117,19 @@ def test_closing_respects_its_timeout() -> None:
     began = time.monotonic()
     engine.close(seconds=0.1)
     assert time.monotonic() - began < 5
-    for one in listeners:
-        assert isinstance(one.wait()[-1], ShuttingDown)
+    for listener in listeners:
+        assert isinstance(listener.wait()[-1], ShuttingDown)
 
 
 def test_a_listener_may_close_the_engine() -> None:
     engine = Scheduler(MODEL, TOKENIZER, Limits())
     over = threading.Event()
 
-    def tell(event: TokenEvent | Exception) -> None:
+    def close_engine(event: TokenEvent | Exception) -> None:
         engine.close(seconds=0)
         over.set()
 
-    engine.submit(request_for("the", GREEDY), tell)
+    engine.submit(generation_request("the", GREEDY), close_engine)
     assert over.wait(20)
     engine.close()
 
@@ -138,11 +138,11 @@ def test_requests_are_cancelled_while_waiting_prefilling_and_running() -> None:
     model = writer(max_len=601, position=Rotary())
     with scheduler(model, slots=2, waiting=1) as engine:
         blocker = BlockingListener()
-        first = engine.submit(request_for("a", Sampling(max_new_tokens=500)), blocker)
+        first = engine.submit(generation_request("a", Sampling(max_new_tokens=500)), blocker)
         blocker.started.wait(20)
         reading, waiting = EventListener(), EventListener()
-        second = engine.submit(request_for("the cat sat on " * 50, GREEDY), reading)
-        third = engine.submit(request_for("the", GREEDY), waiting)
+        second = engine.submit(generation_request("the cat sat on " * 50, GREEDY), reading)
+        third = engine.submit(generation_request("the", GREEDY), waiting)
         third.cancel()
         assert (engine.running, engine.waiting) == (1, 1)
         blocker.go.set()
@@ -156,16 +156,18 @@ def test_requests_are_cancelled_while_waiting_prefilling_and_running() -> None:
             job.cancel()  # a second cancellation has no effect
         assert (reading.events, waiting.events) == ([], [])
         assert len(blocker.events) == count
-        assert_is(submit_request(engine).wait(), alone(model, "the cat", GREEDY))
+        assert_is(submit_request(engine).wait(), unbatched_completion(model, "the cat", GREEDY))
 
 
 @pytest.mark.slow
 def test_a_thousand_cancelled_requests_leave_nothing() -> None:
     with scheduler(slots=3, waiting=5000) as engine:
-        before = threading.active_count()
+        n_threads = threading.active_count()
         for number in range(1000):
             listener = EventListener()
-            job = engine.submit(request_for("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), listener)
+            job = engine.submit(
+                generation_request("the cat"[: 1 + number % 7], Sampling(max_new_tokens=1000)), listener
+            )
             if number % 3 == 0:
                 time.sleep(0.0005)
             job.cancel()
@@ -176,10 +178,10 @@ def test_a_thousand_cancelled_requests_leave_nothing() -> None:
             {},
             [],
         )
-        assert threading.active_count() == before
+        assert threading.active_count() == n_threads
         gc.collect()
-        assert not [one for one in gc.get_objects() if type(one) is batch_row.BatchRow]
-        assert_is(submit_request(engine).wait(), alone(MODEL, "the cat", GREEDY))
+        assert not [candidate for candidate in gc.get_objects() if type(candidate) is batch_row.BatchRow]
+        assert_is(submit_request(engine).wait(), unbatched_completion(MODEL, "the cat", GREEDY))
 
 
 @pytest.mark.slow
@@ -193,6 +195,6 @@ def test_an_idle_engine_uses_no_cpu_time() -> None:
 
 
 def test_invalid_limits_are_rejected() -> None:
-    for wrong in ({"slots": 0}, {"waiting": -1}, {"max_new_tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* must be"):
-            Limits(**wrong)
+    for limits in ({"slots": 0}, {"waiting": -1}, {"max_new_tokens": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
+        with pytest.raises(ValueError, match=f"{next(iter(limits))}=.* must be"):
+            Limits(**limits)

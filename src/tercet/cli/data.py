@@ -63,7 +63,7 @@ def _list_datasets() -> int:
 
 
 def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
-    from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec, summarize_data
+    from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
     from tercet.data.datasets.recognize import recognize
 
     encoding = args.encoding or "utf-8"
@@ -80,6 +80,8 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     if isinstance(spec, PairsSpec) or target is not None:
         return _pairs(PairsSpec(source=source, target=target, encoding=encoding))
     if isinstance(spec, ConversationsSpec):
+        from tercet.data import summarize_data
+
         print_summary(summarize_data(spec))
         return 0
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}

@@ -98,9 +98,8 @@ def plan_sweep(
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
     if not recipes and (varied_keys or changes or seeds):
-        flag = "--vary" if varied_keys else "--set and --data" if changes else "--seeds"
-        verb = "apply" if changes and not varied_keys else "applies"
-        raise UserError(f"{flag} {verb} only to recipes, but no recipe is given, only {' and '.join(names)}; add one")
+        flags = "--vary applies" if varied_keys else "--set and --data apply" if changes else "--seeds applies"
+        raise UserError(f"{flags} only to recipes, but no recipe is given, only {' and '.join(names)}; add one")
     training = changes.get("training")
     if seeds is not None and isinstance(training, Mapping) and "seed" in training:
         raise UserError("training.seed is both in --set and in --seeds; remove it from --set")

@@ -40,7 +40,7 @@ LARGEST = 60 << 20  # bytes of the whole folder
 VALIDATION = 0.1  # share of Shakespeare that nanoGPT validates on
 
 
-def locked(packages: Sequence[str]) -> str:
+def locked_requirements(packages: Sequence[str]) -> str:
     """Return the lines of the locks, with their hashes, for these packages.
 
     Raises:
@@ -49,10 +49,10 @@ def locked(packages: Sequence[str]) -> str:
     text = "\n".join((ROOT / name).read_text() for name in LOCKS)
     lines: list[str] = []
     for package in packages:
-        found = re.search(rf"^{re.escape(package)}==(?:.*\\\n)*.*$", text, re.MULTILINE)
-        if found is None:
+        match = re.search(rf"^{re.escape(package)}==(?:.*\\\n)*.*$", text, re.MULTILINE)
+        if match is None:
             raise SystemExit(f"{package}: in none of {', '.join(LOCKS)}")
-        lines.append(found[0])
+        lines.append(match[0])
     return "\n".join(lines) + "\n"
 
 
@@ -60,7 +60,7 @@ def download_wheels(folder: Path, *, python: str, machine: str) -> None:
     """Download a wheel of each package for another machine's Python, and verify its hash."""
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in GLIBC]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
-        requirements.write(locked(PACKAGES))
+        requirements.write(locked_requirements(PACKAGES))
         requirements.flush()
         command = [
             sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes",
@@ -76,8 +76,8 @@ def copy_data(folder: Path) -> Path:
     files |= {("multi30k", name): (MULTI30K_URL + name, sha256) for name, sha256 in MULTI30K_SHA256.items()}
     for (dataset, name), (url, sha256) in files.items():
         (folder / dataset).mkdir(parents=True, exist_ok=True)
-        found = fetch_file(url, sha256=sha256, dataset=dataset, title=f"{dataset}/{name}", name=name)
-        shutil.copyfile(found, folder / dataset / name)
+        file = fetch_file(url, sha256=sha256, dataset=dataset, title=f"{dataset}/{name}", name=name)
+        shutil.copyfile(file, folder / dataset / name)
     return folder / "shakespeare" / "input.txt"
 
 
@@ -115,17 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="DIR", type=Path, default=ROOT / ".gpu", help="default: .gpu")
     parser.add_argument("--python", metavar="X.Y", default="3.12", help="version of the GPU machine (default: 3.12)")
     parser.add_argument("--machine", default="x86_64", help="processor of the GPU machine (default: x86_64)")
-    given = parser.parse_args(arguments)
-    shutil.rmtree(given.out, ignore_errors=True)
-    given.out.mkdir(parents=True)
-    text = copy_data(given.out / "data")
-    if given.nanogpt is not None:
-        copy_nanogpt(given.nanogpt, given.out / "nanogpt", text)
-    download_wheels(given.out / "wheels", python=given.python, machine=given.machine)
-    size = sum(path.stat().st_size for path in given.out.rglob("*") if path.is_file())
-    print(f"{given.out}: {size / 2**20:.1f} MiB, {len(list((given.out / 'wheels').glob('*.whl')))} wheels")
+    args = parser.parse_args(arguments)
+    shutil.rmtree(args.out, ignore_errors=True)
+    args.out.mkdir(parents=True)
+    text = copy_data(args.out / "data")
+    if args.nanogpt is not None:
+        copy_nanogpt(args.nanogpt, args.out / "nanogpt", text)
+    download_wheels(args.out / "wheels", python=args.python, machine=args.machine)
+    size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
+    print(f"{args.out}: {size / 2**20:.1f} MiB, {len(list((args.out / 'wheels').glob('*.whl')))} wheels")
     if size > LARGEST:
-        raise SystemExit(f"{given.out} has more than {LARGEST >> 20} MiB")
+        raise SystemExit(f"{args.out} has more than {LARGEST >> 20} MiB")
     return 0
 
 

@@ -47,7 +47,7 @@ THEIRS_TINY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RunOptions:
     """Options of the runs.
 
     Args:
@@ -65,7 +65,7 @@ class Asked:
     tiny: bool
 
 
-class Missed(Exception):
+class RunFailed(Exception):
     """A run ended, or was stopped, without a result."""
 
 
@@ -74,26 +74,26 @@ def process(command: Sequence[str], seconds: float, log: Path, cwd: Path | None 
     """Run a command with its output in a file, and yield a function that returns whether it is still running.
 
     Raises:
-        Missed: If it runs for longer than `seconds`, or ends with an error.
+        RunFailed: If it runs for longer than `seconds`, or ends with an error.
     """
     end = time.monotonic() + seconds
     with log.open("w") as output:
-        started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd)
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd)
 
     def runs() -> bool:
-        code = started.poll()
+        code = child.poll()
         if code:
             lines = log.read_text().strip().splitlines() or [""]
-            raise Missed(f"exit code {code}: {lines[-1][:200]}")
+            raise RunFailed(f"exit code {code}: {lines[-1][:200]}")
         if code is None and time.monotonic() > end:
-            raise Missed(f"no figure within {seconds:.0f} s")
+            raise RunFailed(f"no figure within {seconds:.0f} s")
         return code is None
 
     try:
         yield runs
     finally:
-        started.kill()
-        started.wait()
+        child.kill()
+        child.wait()
 
 
 def train_command(folder: Path, changes: dict[str, Any]) -> list[str]:
@@ -101,48 +101,48 @@ def train_command(folder: Path, changes: dict[str, Any]) -> list[str]:
     return [sys.executable, "-m", "tercet", "train", "nanogpt-gpu", "--quiet", "--out", str(folder), *sets]
 
 
-def step_124m(asked: Asked) -> dict[str, Any]:
-    steps = 20 if asked.tiny else 200
-    folder = asked.folder / "step-124m"
-    changes = {**(TINY if asked.tiny else BASE), "training.max_steps": steps, "training.log_every": steps // 20}
-    with process(train_command(folder, changes), asked.seconds, folder.with_suffix(".log")) as runs:
+def step_124m(options: RunOptions) -> dict[str, Any]:
+    steps = 20 if options.tiny else 200
+    folder = options.folder / "step-124m"
+    changes = {**(TINY if options.tiny else BASE), "training.max_steps": steps, "training.log_every": steps // 20}
+    with process(train_command(folder, changes), options.seconds, folder.with_suffix(".log")) as runs:
         while runs():
             time.sleep(0.05)
     speeds = [value for step, value in read_metrics(folder / "metrics.csv")["tokens_per_second"] if step > steps / 2]
     return {"tokens_per_second": statistics.median(speeds), "steps": steps}
 
 
-def ours_to_loss(asked: Asked) -> dict[str, Any]:
-    folder, begun = asked.folder / "ours", time.monotonic()
-    changes = {**TINY, "training.max_steps": 4, "training.validate_every": 2} if asked.tiny else {}
-    with process(train_command(folder, changes), asked.seconds, folder.with_suffix(".log")) as runs:
+def ours_to_loss(options: RunOptions) -> dict[str, Any]:
+    folder, start = options.folder / "ours", time.monotonic()
+    changes = {**TINY, "training.max_steps": 4, "training.validate_every": 2} if options.tiny else {}
+    with process(train_command(folder, changes), options.seconds, folder.with_suffix(".log")) as runs:
         while runs() or not (folder / "last").exists():
             if (folder / "metrics.csv").exists():
                 for step, loss in read_metrics(folder / "metrics.csv").get("val/loss", []):
-                    if loss <= asked.goal:
-                        return {"seconds": time.monotonic() - begun, "step": step, "loss": loss}
+                    if loss <= options.goal:
+                        return {"seconds": time.monotonic() - start, "step": step, "loss": loss}
             time.sleep(0.05)
-    raise Missed(f"its validation losses stayed above {asked.goal}")
+    raise RunFailed(f"its validation losses stayed above {options.goal}")
 
 
-def theirs_to_loss(asked: Asked) -> dict[str, Any]:
-    if asked.nanogpt is None:
-        raise Missed("give --nanogpt the folder of a checkout")
-    log, begun = asked.folder / "nanogpt.log", time.monotonic()
-    words = ["train.py", "config/train_shakespeare_char.py", f"--out_dir={asked.folder.absolute() / 'nanogpt'}"]
-    command = [sys.executable, "-u", *words, *(THEIRS_TINY if asked.tiny else ())]
-    with process(command, asked.seconds, log.absolute(), cwd=asked.nanogpt) as runs:
+def theirs_to_loss(options: RunOptions) -> dict[str, Any]:
+    if options.nanogpt is None:
+        raise RunFailed("give --nanogpt the folder of a checkout")
+    log, start = options.folder / "nanogpt.log", time.monotonic()
+    words = ["train.py", "config/train_shakespeare_char.py", f"--out_dir={options.folder.absolute() / 'nanogpt'}"]
+    command = [sys.executable, "-u", *words, *(THEIRS_TINY if options.tiny else ())]
+    with process(command, options.seconds, log.absolute(), cwd=options.nanogpt) as runs:
         running = True
         while running:
             running = runs()
             for number, loss in enumerate(map(float, THEIRS.findall(log.read_text()))):
-                if loss <= asked.goal:
-                    return {"seconds": time.monotonic() - begun, "step": 250 * number, "loss": loss}
+                if loss <= options.goal:
+                    return {"seconds": time.monotonic() - start, "step": 250 * number, "loss": loss}
             time.sleep(0.05)
-    raise Missed(f"its validation losses stayed above {asked.goal}")
+    raise RunFailed(f"its validation losses stayed above {options.goal}")
 
 
-RUNS: dict[str, Callable[[Asked], dict[str, Any]]] = {
+RUNS: dict[str, Callable[[RunOptions], dict[str, Any]]] = {
     "step-124m": step_124m,
     "time-to-loss, tercet": ours_to_loss,
     "time-to-loss, nanoGPT": theirs_to_loss,
@@ -156,25 +156,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", metavar="S", type=float, default=600.0, help="seconds of all runs (default: 600)")
     parser.add_argument("--goal", metavar="NATS", type=float, default=GOAL, help=f"default: {GOAL}")
     parser.add_argument("--tiny", action="store_true", help="a few steps of tiny models, to check the program")
-    given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
-    kept, end = given.out / "runs.json", time.monotonic() + given.budget
-    found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    args = parser.parse_args(arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
+    results_path, end = args.out / "runs.json", time.monotonic() + args.budget
+    results: dict[str, dict[str, Any]] = json.loads(results_path.read_text()) if results_path.is_file() else {}
     for name, run in RUNS.items():
-        if "missed" not in found.get(name, {"missed": ""}):
+        if "missed" not in results.get(name, {"missed": ""}):
             continue
         left = end - time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="tercet-runs-") as made:
-            asked = Asked(
-                nanogpt=given.nanogpt and given.nanogpt.absolute(), folder=Path(made), goal=given.goal, seconds=left,
-                tiny=given.tiny,
+        with tempfile.TemporaryDirectory(prefix="tercet-runs-") as temporary:
+            options = RunOptions(
+                nanogpt=args.nanogpt and args.nanogpt.absolute(), folder=Path(temporary), goal=args.goal, seconds=left,
+                tiny=args.tiny,
             )  # fmt: skip
             try:
-                found[name] = run(asked) if left > 0 else {"missed": "the time was used up"}
-            except Missed as missed:
-                found[name] = {"missed": str(missed)}
-        print(f"{name}: {json.dumps(found[name])}", flush=True)
-        kept.write_text(json.dumps(found, indent=1) + "\n")
+                results[name] = run(options) if left > 0 else {"missed": "the time was used up"}
+            except RunFailed as error:
+                results[name] = {"missed": str(error)}
+        print(f"{name}: {json.dumps(results[name])}", flush=True)
+        results_path.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

@@ -48,18 +48,18 @@ def write_texts(folder: Path, n_bytes: int) -> None:
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
     words = ["".join(draw.choice(letters[:18], draw.integers(2, 11))) for _ in range(VOCABULARY)]
     shares = 1 / np.arange(1, VOCABULARY + 1)
-    known, written, number = np.array(words, dtype=object), 0, 0
-    while written < n_bytes:
+    vocabulary, n_written, number = np.array(words, dtype=object), 0, 0
+    while n_written < n_bytes:
         with (folder / f"{number:05d}.jsonl").open("w") as file:
             size = 0
-            while size < min(FILE_BYTES, n_bytes - written):
-                drawn = known[draw.choice(VOCABULARY, 40_000, p=shares / shares.sum())]
-                for start in range(0, len(drawn), 200):
+            while size < min(FILE_BYTES, n_bytes - n_written):
+                drawn_words = vocabulary[draw.choice(VOCABULARY, 40_000, p=shares / shares.sum())]
+                for start in range(0, len(drawn_words), 200):
                     sentences = (
-                        " ".join(drawn[at : at + 20]).capitalize() + "." for at in range(start, start + 200, 20)
+                        " ".join(drawn_words[at : at + 20]).capitalize() + "." for at in range(start, start + 200, 20)
                     )
                     size += file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
-        written, number = written + size, number + 1
+        n_written, number = n_written + size, number + 1
 
 
 class Cost(NamedTuple):
@@ -70,26 +70,28 @@ class Cost(NamedTuple):
     resident: int
 
 
-def watched(command: list[str]) -> Cost:
-    started, most, cpu = time.perf_counter(), 0, dict[int, float]()
+def run_measured(command: list[str]) -> Cost:
+    start, peak, cpu = time.perf_counter(), 0, dict[int, float]()
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
         resident = 0
         with suppress(psutil.Error):  # a process may end in between
-            for each in [process, *process.children(recursive=True)]:
-                resident += each.memory_info().rss
-                times = each.cpu_times()
-                cpu[each.pid] = times.user + times.system
-        most = max(most, resident)
+            for member in [process, *process.children(recursive=True)]:
+                resident += member.memory_info().rss
+                times = member.cpu_times()
+                cpu[member.pid] = times.user + times.system
+        peak = max(peak, resident)
         time.sleep(0.1)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    return Cost(time.perf_counter() - started, sum(cpu.values()), most)
+    return Cost(time.perf_counter() - start, sum(cpu.values()), peak)
 
 
 def prepare(texts: Path, out: Path, tokenizer: Path, workers: int) -> Cost:
     words = ["data", "prepare", str(texts), "--out", str(out), "--tokenizer", str(tokenizer)]
-    return watched([sys.executable, "-m", "tercet", *words, "--workers", str(workers), "--shard-tokens", str(1 << 22)])
+    return run_measured(
+        [sys.executable, "-m", "tercet", *words, "--workers", str(workers), "--shard-tokens", str(1 << 22)]
+    )
 
 
 def loading(tokens: Path, folder: Path, steps: int) -> dict[str, Any]:
@@ -103,9 +105,9 @@ def loading(tokens: Path, folder: Path, steps: int) -> dict[str, Any]:
     seconds = [value for _, value in read_metrics(folder / "run" / "metrics.csv")["seconds"]]
     task, times = LanguageTask(recipe), list[float]()
     for step in range(steps):
-        started = time.perf_counter()
+        start = time.perf_counter()
         task.batches(step, 0, 1)
-        times.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - start)
     step = statistics.median(np.diff(seconds[: steps - 1]))
     rows = statistics.median(times[1:])
     return {"step_ms": round(1e3 * step, 2), "rows_ms": round(1e3 * rows, 3), "share": round(rows / step, 4)}
@@ -127,7 +129,7 @@ def main() -> None:
         n_bytes = sum(path.stat().st_size for path in texts.iterdir())
         first = next(iter(sorted(texts.iterdir())))
         words = ["data", "prepare", str(first), "--out", str(vocabulary), "--set", "data.tokenizer.vocab_size=32000"]
-        watched([sys.executable, "-m", "tercet", *words])
+        run_measured([sys.executable, "-m", "tercet", *words])
         for workers in args.workers:
             out = folder / f"tokens-{workers}"
             print_speed(f"tercet, {workers} workers", n_bytes, prepare(texts, out, vocabulary, workers))
@@ -135,7 +137,7 @@ def main() -> None:
                 script = folder / "datatrove_run.py"
                 script.write_text(DATATROVE)
                 words = [str(texts), str(folder / f"datatrove-{workers}"), str(vocabulary / "tokenizer.json")]
-                cost = watched([args.datatrove, str(script), *words, str(workers)])
+                cost = run_measured([args.datatrove, str(script), *words, str(workers)])
                 print_speed(f"datatrove, {workers} workers", n_bytes, cost)
         tokens = sum(part.tokens for part in open_folder(str(out)).contents.shards)
         print(json.dumps({"tokens": tokens, **loading(out, folder, args.steps)}))

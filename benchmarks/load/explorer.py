@@ -33,8 +33,8 @@ from tercet.models import DecoderOnly
 FIRST_PAINT, LOOK_SECONDS, LOOK_BYTES, SLIDER = 2.0, 1.0, 2_000_000, 50.0  # targets: upper limits
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
-MOVED = """
+PAINT_SCRIPT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+SLIDER_SCRIPT = """
 async (values) => {
   const slider = document.querySelector("[data-key=temperature]");
   const times = [];
@@ -58,7 +58,7 @@ async (values) => {
 
 
 @contextmanager
-def served(answers: Answers) -> Generator[str]:
+def serve_app(answers: Answers) -> Generator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -74,7 +74,7 @@ def served(answers: Answers) -> Generator[str]:
             thread.join()
 
 
-def asked(address: str, name: str, body: Any) -> tuple[float, bytes]:
+def post(address: str, name: str, body: Any) -> tuple[float, bytes]:
     """Return the seconds of a request, and the response."""
     request = urllib.request.Request(
         f"{address}api/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -91,25 +91,25 @@ def rows(trained_model: TrainedModel, length: int, count: int) -> list[list[int]
     if isinstance(model, DecoderOnly):
         start = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids][:1]
         sampling = Sampling(max_new_tokens=count + length + 8, temperature=0.9)
-        written = tokenizer.encode(generate(model, tokenizer, [tokenizer.decode(start)], sampling)[0].text)
-        if len(written) >= count + length:
-            return [written[n : n + length] for n in range(count)]
+        ids = tokenizer.encode(generate(model, tokenizer, [tokenizer.decode(start)], sampling)[0].text)
+        if len(ids) >= count + length:
+            return [ids[n : n + length] for n in range(count)]
     plain = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids]
     return [[plain[(n + i) % len(plain)] for i in range(length)] for n in range(count)]
 
 
-def over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str, float]:
+def measure_over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str, float]:
     """Measure looks and blocks of texts of `length` tokens."""
     model = trained_model.model
     names = [name for name, _ in model.named_modules() if name.endswith(".blocks.0")]
     looks, blocks, sizes, block_sizes = [], [], [], []
-    with served(Answers(trained_model)) as address:
-        asked(address, "look", {"ask": {"ids": rows(trained_model, length, 1)[0]}})
+    with serve_app(Answers(trained_model)) as address:
+        post(address, "look", {"ask": {"ids": rows(trained_model, length, 1)[0]}})
         for ids in rows(trained_model, length, times + 1)[1:]:
-            seconds, data = asked(address, "look", {"ask": {"ids": ids}})
+            seconds, data = post(address, "look", {"ask": {"ids": ids}})
             looks.append(seconds)
             sizes.append(len(data))
-            seconds, block = asked(address, "block", {"ask": json.loads(data)["ask"], "name": names[-1]})
+            seconds, block = post(address, "block", {"ask": json.loads(data)["ask"], "name": names[-1]})
             blocks.append(seconds)
             block_sizes.append(len(block))
     return {
@@ -122,7 +122,7 @@ def over_http(trained_model: TrainedModel, length: int, times: int) -> dict[str,
     }
 
 
-def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | None:
+def measure_in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | None:
     """Measure a cold first paint, the full first view, and a slider's response; None if Chromium is not available."""
     path = shutil.which("chromium")
     try:
@@ -135,7 +135,7 @@ def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | No
     paints, views, sliders = [], [], []
     with sync_playwright() as playwright:
         for _ in range(times):
-            with served(Answers(trained_model, start=opening_query(trained_model))) as address:
+            with serve_app(Answers(trained_model, start=opening_query(trained_model))) as address:
                 browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
                 page = browser.new_page(viewport={"width": 1280, "height": 720})
                 began = time.perf_counter()
@@ -143,9 +143,9 @@ def in_browser(trained_model: TrainedModel, times: int) -> dict[str, float] | No
                 page.wait_for_selector(".candidate")
                 page.wait_for_selector(".flow-body canvas")
                 views.append(time.perf_counter() - began)
-                paints.append(page.evaluate(PAINTED) / 1000)
+                paints.append(page.evaluate(PAINT_SCRIPT) / 1000)
                 page.wait_for_timeout(300)
-                sliders += page.evaluate(MOVED, [f"{value / 10}" for value in range(3, 20)])
+                sliders += page.evaluate(SLIDER_SCRIPT, [f"{value / 10}" for value in range(3, 20)])
                 browser.close()
     return {
         "first_paint_seconds": statistics.median(paints),
@@ -162,32 +162,32 @@ def main() -> None:
     args = parser.parse_args()
     trained_model = load_model(args.run)
     lengths = [length for length in (64, 256) if length <= trained_model.model.max_len]
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "run": str(args.run),
-        "parameters": sum(one.numel() for one in trained_model.model.parameters()),
+        "parameters": sum(weight.numel() for weight in trained_model.model.parameters()),
         "threads": torch.get_num_threads(),
-        "lengths": [over_http(trained_model, length, args.times) for length in lengths],
-        "browser": in_browser(trained_model, 3),
+        "lengths": [measure_over_http(trained_model, length, args.times) for length in lengths],
+        "browser": measure_in_browser(trained_model, 3),
     }
-    print(json.dumps(found, indent=2))
-    for one in found["lengths"]:
+    print(json.dumps(results, indent=2))
+    for row in results["lengths"]:
         print(
-            f"{one['tokens']} tokens: look {one['look_seconds']:.3f} s, {one['look_bytes'] / 1e6:.2f} MB; "
-            f"block {one['block_seconds']:.3f} s, {one['block_bytes'] / 1e6:.2f} MB"
+            f"{row['tokens']} tokens: look {row['look_seconds']:.3f} s, {row['look_bytes'] / 1e6:.2f} MB; "
+            f"block {row['block_seconds']:.3f} s, {row['block_bytes'] / 1e6:.2f} MB"
         )
-    if found["browser"] is not None:
-        seen: Callable[[str], float] = found["browser"].__getitem__
+    if results["browser"] is not None:
+        figure: Callable[[str], float] = results["browser"].__getitem__
         print(
-            f"first paint {seen('first_paint_seconds'):.2f} s, first view {seen('first_view_seconds'):.2f} s, "
-            f"slider {seen('slider_milliseconds'):.0f} ms"
+            f"first paint {figure('first_paint_seconds'):.2f} s, first view {figure('first_view_seconds'):.2f} s, "
+            f"slider {figure('slider_milliseconds'):.0f} ms"
         )
     if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=2) + "\n")
-    first = found["lengths"][0]
+        args.out.write_text(json.dumps(results, indent=2) + "\n")
+    first = results["lengths"][0]
     slow = first["look_seconds"] >= LOOK_SECONDS or first["look_bytes"] >= LOOK_BYTES
-    if found["browser"] is not None:
-        slow |= found["browser"]["first_paint_seconds"] >= FIRST_PAINT
-        slow |= found["browser"]["slider_milliseconds"] >= SLIDER
+    if results["browser"] is not None:
+        slow |= results["browser"]["first_paint_seconds"] >= FIRST_PAINT
+        slow |= results["browser"]["slider_milliseconds"] >= SLIDER
     sys.exit(1 if slow else 0)
 
 

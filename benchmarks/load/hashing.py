@@ -4,8 +4,8 @@
     python benchmarks/load/hashing.py --run       # and the recipe shakespeare-quick, saved every 20 steps
     python benchmarks/load/hashing.py --tokens FOLDER     # only the shards of a prepared folder, opened twice
 
-Each result is the time within `FileHash.of` next to the total time, in one process; loading is the median of ten, with
-the file in the page cache, where hashing has the largest share.
+Each result is the time within `FileHash.of` next to the total time, in one process; loading is the median of
+ten, with the file in the page cache, where hashing has the largest share.
 """
 
 import argparse
@@ -34,21 +34,21 @@ class Clock:
         self.seconds, self.bytes = 0.0, 0
         hash_file = manifest.FileHash.of
 
-        def timed(path: Path, size: int | None = None) -> manifest.FileHash:
-            started = time.perf_counter()
-            found = hash_file(path, size)
-            self.seconds += time.perf_counter() - started
-            self.bytes += found.size
-            return found
+        def timed_hash(path: Path, size: int | None = None) -> manifest.FileHash:
+            start = time.perf_counter()
+            file_hash = hash_file(path, size)
+            self.seconds += time.perf_counter() - start
+            self.bytes += file_hash.size
+            return file_hash
 
-        manifest.FileHash.of = staticmethod(timed)
+        manifest.FileHash.of = staticmethod(timed_hash)
 
 
 def share(clock: Clock, work: Callable[[], Any]) -> tuple[float, float]:
     """Return the seconds of `work`, and those of hashing in it."""
-    before, started = clock.seconds, time.perf_counter()
+    hash_seconds, start = clock.seconds, time.perf_counter()
     work()
-    return time.perf_counter() - started, clock.seconds - before
+    return time.perf_counter() - start, clock.seconds - hash_seconds
 
 
 def loading(clock: Clock, width: int, layers: int, folder: Path) -> dict[str, Any]:

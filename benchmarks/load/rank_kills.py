@@ -62,10 +62,10 @@ class Summary:
 
     starts: int = 0
     kills: Counter[str] = field(default_factory=Counter[str])
-    alone: int = 0
-    in_save: int = 0
-    damaged: int = 0
-    repeated: int = 0
+    single_kills: int = 0
+    kills_in_save: int = 0
+    damaged_checkpoints: int = 0
+    repeated_steps: int = 0
     seconds: list[float] = field(default_factory=list[float])
     equal: int = 0
     runs: int = 0
@@ -75,9 +75,9 @@ class Summary:
         ends = f"{statistics.median(self.seconds):.1f} s, {max(self.seconds):.1f} s at most" if self.seconds else "none"
         return "\n".join([
             f"kills          {self.kills.total()} in {self.starts} starts: {by_machine}",
-            f"of one rank    {self.alone}; the others and the launcher ended after {ends}",
-            f"in a save      {self.in_save}; damaged checkpoints passed over: {self.damaged}",
-            f"done again     {self.repeated} steps",
+            f"of one rank    {self.single_kills}; the others and the launcher ended after {ends}",
+            f"in a save      {self.kills_in_save}; damaged checkpoints passed over: {self.damaged_checkpoints}",
+            f"done again     {self.repeated_steps} steps",
             f"equal          {self.equal} of {self.runs} runs have the unbroken run's weights to the last bit",
         ])  # fmt: skip
 
@@ -106,29 +106,29 @@ def last_step(run: Path) -> int:
 
 def start_step(log: Path) -> int | None:
     """Return the last step of the checkpoint that a start resumes, once it has reported it."""
-    found = re.search(rb"resuming at step ([\d,]+) of", log.read_bytes())
-    return None if found is None else int(found[1].replace(b",", b"")) - 1
+    match = re.search(rb"resuming at step ([\d,]+) of", log.read_bytes())
+    return None if match is None else int(match[1].replace(b",", b"")) - 1
 
 
-def wait_for_training(started: "subprocess.Popen[bytes]", run: Path, log: Path, *, new: bool) -> None:
+def wait_for_training(training: "subprocess.Popen[bytes]", run: Path, log: Path, *, new: bool) -> None:
     """Wait until a step of this start is done, or the start has ended."""
-    while started.poll() is None:
+    while training.poll() is None:
         begin = 0 if new else start_step(log)
         if begin is not None and last_step(run) > begin:
             return
         time.sleep(POLL)
 
 
-def kill(started: "subprocess.Popen[bytes]", chance: random.Random, *, alone: bool) -> None:
+def kill(training: "subprocess.Popen[bytes]", chance: random.Random, *, one_rank: bool) -> None:
     """Kill one rank, or the launcher and all ranks."""
-    launcher = psutil.Process(started.pid)
+    launcher = psutil.Process(training.pid)
     ranks = launcher.children(recursive=True)
-    for process in [chance.choice(ranks)] if alone else [launcher, *ranks]:
+    for process in [chance.choice(ranks)] if one_rank else [launcher, *ranks]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def unfinished(run: Path) -> set[Path]:
+def unfinished_files(run: Path) -> set[Path]:
     """Return the files that were being written when their process was killed."""
     return {*run.glob(".*.new"), *run.glob("checkpoints/.*.new")}
 
@@ -142,26 +142,28 @@ def train_until_killed(
 ) -> bool:
     """Start the run, kill it at a random moment, and return whether it had finished before."""
     new = not (out / "checkpoints").is_dir() or not any((out / "checkpoints").glob("step-*"))
-    before = unfinished(out)
-    started = launch(recipe, out, machine, log)
+    files_before = unfinished_files(out)
+    training = launch(recipe, out, machine, log)
     summary.starts += 1
-    wait_for_training(started, out, log, new=new)
+    wait_for_training(training, out, log, new=new)
     with suppress(subprocess.TimeoutExpired):
-        started.wait(chance.uniform(0, LATEST))
-    if started.poll() is None:
-        alone = MACHINES[machine][0] > 1 and chance.random() < 0.5
-        kill(started, chance, alone=alone)
-        killed = time.monotonic()
-        started.wait(ENDS)
+        training.wait(chance.uniform(0, LATEST))
+    if training.poll() is None:
+        one_rank = MACHINES[machine][0] > 1 and chance.random() < 0.5
+        kill(training, chance, one_rank=one_rank)
+        kill_time = time.monotonic()
+        training.wait(ENDS)
         summary.kills[machine] += 1
-        if alone:
-            summary.alone += 1
-            summary.seconds.append(time.monotonic() - killed)
-        summary.in_save += bool(unfinished(out) - before)
-    elif started.returncode != 0:
-        sys.exit(f"{machine} ended on its own with exit code {started.returncode}: {log.read_text()[-3000:]}")
-    summary.damaged += len(re.findall(rb"; the run (?:goes on from the checkpoint|begins anew)", log.read_bytes()))
-    return started.returncode == 0
+        if one_rank:
+            summary.single_kills += 1
+            summary.seconds.append(time.monotonic() - kill_time)
+        summary.kills_in_save += bool(unfinished_files(out) - files_before)
+    elif training.returncode != 0:
+        sys.exit(f"{machine} ended on its own with exit code {training.returncode}: {log.read_text()[-3000:]}")
+    summary.damaged_checkpoints += len(
+        re.findall(rb"; the run (?:goes on from the checkpoint|begins anew)", log.read_bytes())
+    )
+    return training.returncode == 0
 
 
 def count_repeated(log: Path, last: int, *, new: bool) -> int:
@@ -191,18 +193,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         recipe.write_text(write_yaml(RECIPE))
         finish(recipe, whole, log)
         while summary.kills.total() < args.kills:
-            out, ended = folder / f"run {summary.runs}", False
-            while not ended and summary.kills.total() < args.kills:
+            out, finished = folder / f"run {summary.runs}", False
+            while not finished and summary.kills.total() < args.kills:
                 last = last_step(out)
                 machine = chance.choice([*MACHINES])
-                ended = train_until_killed(recipe, out, log, machine, chance, summary)
-                summary.repeated += count_repeated(log, last, new=last == 0)
+                finished = train_until_killed(recipe, out, log, machine, chance, summary)
+                summary.repeated_steps += count_repeated(log, last, new=last == 0)
                 print(f"{summary.kills.total()} kills, step {last_step(out)}, {machine}", file=sys.stderr, flush=True)
-            if not ended:
+            if not finished:
                 finish(recipe, out, log)
             summary.runs += 1
-            same = read_metrics(out / "metrics.csv")["val/loss"] == read_metrics(whole / "metrics.csv")["val/loss"]
-            summary.equal += same and weights(out) == weights(whole)
+            same_losses = (
+                read_metrics(out / "metrics.csv")["val/loss"] == read_metrics(whole / "metrics.csv")["val/loss"]
+            )
+            summary.equal += same_losses and weights(out) == weights(whole)
     print(summary.show())
 
 

@@ -69,13 +69,13 @@ def train(folder: Path, ranks: int, training: dict[str, Any], steps: int) -> tup
         str(folder),
         *assignments,
     ]
-    before = loopback_bytes()
-    done = subprocess.run(
+    bytes_before = loopback_bytes()
+    process = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        sys.exit(done.stderr)
-    return folder, loopback_bytes() - before
+    if process.returncode:
+        sys.exit(process.stderr)
+    return folder, loopback_bytes() - bytes_before
 
 
 def loopback_bytes() -> int:
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     args = parser.parse_args()
     speeds: dict[str, list[float]] = {name: [] for name in RUNS}
-    sent: dict[str, int] = {}
+    sent_bytes: dict[str, int] = {}
     parameters = blocks = 0
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
@@ -108,15 +108,15 @@ def main() -> None:
                 out = Path(folder) / f"{name} {turn}"
                 run, whole = train(out, ranks, training, args.steps)
                 speeds[name].append(tokens_per_second(run))
-                if name not in sent:
+                if name not in sent_bytes:
                     half = train(Path(folder) / f"{name} half", ranks, training, args.steps // 2)[1]
-                    sent[name] = round((whole - half) / (args.steps - args.steps // 2))
+                    sent_bytes[name] = round((whole - half) / (args.steps - args.steps // 2))
                     model = load_model(run / "last").model
                     parameters = count(model)
-                    *others, _ = blocks_of(model)
-                    blocks = sum(map(count, others))
+                    *all_but_last, _ = blocks_of(model)
+                    blocks = sum(map(count, all_but_last))
                 print(name, f"{speeds[name][-1]:,.0f} tokens/s", file=sys.stderr, flush=True)
-    one = statistics.median(speeds["single"])
+    single_speed = statistics.median(speeds["single"])
     print(f"{parameters:,} weights, {args.precision}; {args.rounds} rounds of {args.steps} steps\n")
     print("| run | tokens/s | of ranks x single | of the same without exact | MB per step | in theory |")
     print("|---|---|---|---|---|---|")
@@ -124,16 +124,16 @@ def main() -> None:
         speed = statistics.median(speeds[name])
         plain = statistics.median(speeds[name.removesuffix(", exact")])
         passes = 16 // 4 // ranks if training["strategy"] == "fsdp" else 0
-        kept = "reshard_after_forward" in training
-        gathered = parameters if kept else passes * (parameters + blocks)
-        reduced = (1 if kept or "exact" in training else passes) * parameters
-        in_theory = (gathered + reduced if passes else 2 * parameters) * (ranks - 1) * 4
+        keeps_weights = "reshard_after_forward" in training
+        gathered_numbers = parameters if keeps_weights else passes * (parameters + blocks)
+        reduced_numbers = (1 if keeps_weights or "exact" in training else passes) * parameters
+        theoretical_bytes = (gathered_numbers + reduced_numbers if passes else 2 * parameters) * (ranks - 1) * 4
         if training["strategy"] == "tp":
             numbers = 4 * math.prod(SHAPE[key] for key in HIDDEN_STATES)
-            in_theory = 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * numbers
+            theoretical_bytes = 2 * (ranks - 1) * (4 if args.precision == "fp32" else 2) * numbers
         spread = f"{speed:,.0f} ({min(speeds[name]):,.0f} to {max(speeds[name]):,.0f})"
-        shares = f"{speed / ranks / one:.0%} | {speed / plain:.0%}"
-        print(f"| {name} | {spread} | {shares} | {sent[name] / 1e6:,.1f} | {in_theory / 1e6:,.1f} |")
+        shares = f"{speed / ranks / single_speed:.0%} | {speed / plain:.0%}"
+        print(f"| {name} | {spread} | {shares} | {sent_bytes[name] / 1e6:,.1f} | {theoretical_bytes / 1e6:,.1f} |")
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ from tercet.checkpoint.run_record import RunRecord
 
 MOST_SECONDS, MOST_FRAME = 1.0, 50.0  # limits: seconds until curves are drawn, ms per frame
 CHARTS = {"train/loss": 3.0, "lr": 1e-3, "grad_norm": 0.8, "tokens_per_second": 51_234.0}  # each with a typical value
-DRAWN = """() => {
+DRAWN_SCRIPT = """() => {
   const charts = [...document.querySelectorAll(".chart canvas")];
   return charts.length >= 4 && charts.every((one) => one.width > 80);
 }"""
-SCROLLED = """async () => {
+SCROLL_SCRIPT = """async () => {
   const times = [], end = document.documentElement.scrollHeight - innerHeight;
   let before = performance.now();
   for (let n = 1; n <= 60; n++) {
@@ -47,7 +47,7 @@ SCROLLED = """async () => {
   }
   return times;
 }"""
-ZOOMED = """async () => {
+ZOOM_SCRIPT = """async () => {
   const field = document.querySelector("[data-key='chart:Loss']"), times = [];
   field.focus();
   for (let n = 0; n < 20; n++) {
@@ -64,8 +64,8 @@ ZOOMED = """async () => {
 def values(step: int, seed: int) -> dict[str, float]:
     """Return the values of a logged step: a falling loss, and the other metrics around their typical values."""
     noise = math.sin(step * (12.9898 + seed)) * 43758.5453 % 1
-    around = {name: usual * (0.75 + 0.5 * noise) for name, usual in CHARTS.items()}
-    return around | {"train/loss": 1.5 + 2 / math.log(step + 2) + 0.3 * noise}
+    metrics = {name: usual * (0.75 + 0.5 * noise) for name, usual in CHARTS.items()}
+    return metrics | {"train/loss": 1.5 + 2 / math.log(step + 2) + 0.3 * noise}
 
 
 def write_run(folder: Path, steps: int, seed: int) -> Path:
@@ -93,14 +93,14 @@ def write_events(folder: Path, steps: int, seed: int) -> Path:
 
     writer = EventFileWriter(str(folder))
     for step in range(1, steps + 1):
-        found = [Summary.Value(tag=name, simple_value=value) for name, value in values(step, seed).items()]
-        writer.add_event(Event(step=step, wall_time=0.1 * step, summary=Summary(value=found)))
+        summary_values = [Summary.Value(tag=name, simple_value=value) for name, value in values(step, seed).items()]
+        writer.add_event(Event(step=step, wall_time=0.1 * step, summary=Summary(value=summary_values)))
     writer.close()
     return folder
 
 
 @contextlib.contextmanager
-def started(command: list[str]) -> Generator[tuple[str, float]]:
+def start_server(command: list[str]) -> Generator[tuple[str, float]]:
     """Start a server; yield its address, and the seconds until it was printed."""
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -122,27 +122,27 @@ def wait_until_read(address: str, steps: int) -> None:
         last = 0
         while last < steps:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                asked = urllib.request.urlopen(f"{address}data/plugin/scalars/scalars?run={run}&tag=lr")
-                last = json.load(asked)[-1][1]
+                response = urllib.request.urlopen(f"{address}data/plugin/scalars/scalars?run={run}&tag=lr")
+                last = json.load(response)[-1][1]
             time.sleep(0.05)
 
 
-def measure(browser: Any, command: list[str], drawn: str, *, steps: int, moves: bool) -> dict[str, float]:
+def measure(browser: Any, command: list[str], ready_script: str, *, steps: int, moves: bool) -> dict[str, float]:
     page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
-    with started(command) as (address, printed):
+    with start_server(command) as (address, print_seconds):
         began = time.perf_counter()
         if not moves:
             wait_until_read(address, steps)
         page.goto(address)
-        page.wait_for_function(drawn, timeout=120_000, polling="raf")
-        found = {"printed_seconds": printed, "open_seconds": time.perf_counter() - began}
+        page.wait_for_function(ready_script, timeout=120_000, polling="raf")
+        result = {"printed_seconds": print_seconds, "open_seconds": time.perf_counter() - began}
         if moves:
             page.wait_for_timeout(500)
-            frames, zooms = page.evaluate(SCROLLED), page.evaluate(ZOOMED)
-            found |= {"frame_milliseconds": statistics.median(frames), "slowest_frame_milliseconds": max(frames)}
-            found |= {"zoom_milliseconds": statistics.median(zooms)}
+            frames, zooms = page.evaluate(SCROLL_SCRIPT), page.evaluate(ZOOM_SCRIPT)
+            result |= {"frame_milliseconds": statistics.median(frames), "slowest_frame_milliseconds": max(frames)}
+            result |= {"zoom_milliseconds": statistics.median(zooms)}
     page.context.close()
-    return found
+    return result
 
 
 def main() -> None:
@@ -159,26 +159,32 @@ def main() -> None:
     commands: dict[str, tuple[list[str], str]] = {}
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         runs = [write_run(Path(place) / "runs" / name, args.steps, n) for n, name in enumerate(("one", "two"))]
-        commands["tercet"] = [sys.executable, "-m", "tercet", "watch", *map(str, runs), "--port", "0"], DRAWN
+        commands["tercet"] = [sys.executable, "-m", "tercet", "watch", *map(str, runs), "--port", "0"], DRAWN_SCRIPT
         if args.tensorboard:
             for n, name in enumerate(("one", "two")):
                 write_events(Path(place) / "events" / name, args.steps, n)
-            served = ["--logdir", f"{place}/events", "--port", "0"]
+            arguments = ["--logdir", f"{place}/events", "--port", "0"]
             lines = "() => document.querySelectorAll('scalar-card line-chart canvas').length >= 2"
-            commands["tensorboard"] = [sys.executable, "-m", "tensorboard.main", *served], lines
+            commands["tensorboard"] = [sys.executable, "-m", "tensorboard.main", *arguments], lines
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        every: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
+        measurements: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
         for _ in range(args.times):
-            for name, (command, drawn) in commands.items():
-                every[name].append(measure(browser, command, drawn, steps=args.steps, moves=name == "tercet"))
+            for name, (command, ready_script) in commands.items():
+                measurements[name].append(
+                    measure(browser, command, ready_script, steps=args.steps, moves=name == "tercet")
+                )
         browser.close()
-    found = {
-        name: {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-        for name, rounds in every.items()
+    medians = {
+        name: {key: statistics.median(measurement[key] for measurement in rounds) for key in rounds[0]}
+        for name, rounds in measurements.items()
     }
-    print(json.dumps({"steps": args.steps, **found}, indent=2))
-    own = found["tercet"]
-    sys.exit(1 if own["open_seconds"] > MOST_SECONDS or own["slowest_frame_milliseconds"] > MOST_FRAME else 0)
+    print(json.dumps({"steps": args.steps, **medians}, indent=2))
+    tercet_times = medians["tercet"]
+    sys.exit(
+        1
+        if tercet_times["open_seconds"] > MOST_SECONDS or tercet_times["slowest_frame_milliseconds"] > MOST_FRAME
+        else 0
+    )
 
 
 if __name__ == "__main__":

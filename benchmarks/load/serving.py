@@ -35,10 +35,10 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.serve.engine import GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.tokens import BPE, Tokenizer
 
-FASTER = 3.0  # target: minimum speedup for eight concurrent prompts
+MIN_SPEEDUP = 3.0  # target: minimum speedup for eight concurrent prompts
 PROMPT_LENGTHS = (3, 61, 17, 34, 5, 90, 23, 47)
-Seen = Callable[[int], None]  # called for each piece with its number of tokens
-Client = Callable[[str, Sampling, Seen], None]  # sends a request, and returns when it is completed
+OnTokens = Callable[[int], None]  # called for each piece with its number of tokens
+Client = Callable[[str, Sampling, OnTokens], None]  # sends a request, and returns when it is completed
 
 
 @dataclass
@@ -46,23 +46,25 @@ class Waits:
     """Latencies that the clients measured, in seconds."""
 
     first: list[float] = field(default_factory=list)
-    between: list[float] = field(default_factory=list)
+    between_tokens: list[float] = field(default_factory=list)
     tokens: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, client: Client, prompt: str, sampling: Sampling) -> None:
+    def send(self, client: Client, prompt: str, sampling: Sampling) -> None:
         began = last = time.perf_counter()
         first = True
 
-        def seen(count: int) -> None:
+        def on_tokens(count: int) -> None:
             nonlocal last, first
             now = time.perf_counter()
             with self.lock:
-                (self.first if first else self.between).append((now - (began if first else last)) / max(1, count))
+                (self.first if first else self.between_tokens).append(
+                    (now - (began if first else last)) / max(1, count)
+                )
                 self.tokens += count
             last, first = now, False
 
-        client(prompt, sampling, seen)
+        client(prompt, sampling, on_tokens)
 
 
 def percentiles(times: list[float]) -> dict[str, float]:
@@ -73,7 +75,7 @@ def percentiles(times: list[float]) -> dict[str, float]:
     return {f"p{n}": round(1000 * cuts[n - 1], 1) for n in (50, 95, 99)}
 
 
-def opened(name: str) -> TrainedModel:
+def open_model(name: str) -> TrainedModel:
     if not name.startswith("random:"):
         return load_model(Path(name))
     layers, width = map(int, name.removeprefix("random:").split("x"))
@@ -91,15 +93,15 @@ def prompts(trained_model: TrainedModel) -> list[str]:
     return [tokenizer.decode([plain[(7 * n + at) % len(plain)] for at in range(n)]) for n in PROMPT_LENGTHS]
 
 
-def in_process(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
-    def client(prompt: str, sampling: Sampling, seen: Seen) -> None:
+def engine_client(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
+    def client(prompt: str, sampling: Sampling, on_tokens: OnTokens) -> None:
         over = threading.Event()
 
         def on_event(event: TokenEvent | Exception) -> None:
             if isinstance(event, Exception):
                 print(f"rejected: {event}", file=sys.stderr)
             elif event.token is not None and event.token.finish != "eos":
-                seen(1)
+                on_tokens(1)
             if isinstance(event, Exception) or event.finish is not None:
                 over.set()
 
@@ -109,7 +111,7 @@ def in_process(scheduler: Scheduler, tokenizer: Tokenizer) -> Client:
     return client
 
 
-def aside(work: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     """Run `work` in a temporary thread, whose OpenMP team ends with it: idle teams would slow down the engine's."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work, *arguments).result()
@@ -123,14 +125,14 @@ def serve(name: str, limits: Limits, threads: int, listening: socket.socket) -> 
     from tercet.serve.registry import LoadedModel, ModelRegistry
 
     torch.set_num_threads(threads)
-    registry = ModelRegistry([LoadedModel(aside(opened, name), name="it", limits=limits)])
+    registry = ModelRegistry([LoadedModel(run_in_thread(open_model, name), name="it", limits=limits)])
     config = uvicorn.Config(application(registry), log_level="error", ws="none", lifespan="off")
     uvicorn.Server(config).run(sockets=[listening])
     registry.close(seconds=1)
 
 
 @contextmanager
-def over_http(name: str, limits: Limits) -> Generator[Client]:
+def http_client(name: str, limits: Limits) -> Generator[Client]:
     """Yield a client of the OpenAI completions route; each token is an event."""
     import httpx
 
@@ -142,7 +144,7 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
         process = multiprocessing.get_context("spawn").Process(target=serve, args=arguments)
         process.start()
 
-    def client(prompt: str, sampling: Sampling, seen: Seen) -> None:
+    def client(prompt: str, sampling: Sampling, on_tokens: OnTokens) -> None:
         body = {
             "model": "it", "prompt": prompt, "max_tokens": sampling.max_new_tokens, "stream": True, "logprobs": 0,
             "temperature": sampling.temperature, "seed": sampling.seed,
@@ -151,11 +153,11 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
             if answer.status_code != 200:
                 print(f"rejected: {answer.read().decode()}", file=sys.stderr)
             for line in answer.iter_lines():
-                told = json.loads(line[6:]) if line.startswith("data: {") else {}
-                if "error" in told:
-                    print(f"rejected: {told['error']}", file=sys.stderr)
-                if (choices := told.get("choices")) and (logprobs := choices[0].get("logprobs")):
-                    seen(len(logprobs["tokens"]))
+                event_data = json.loads(line[6:]) if line.startswith("data: {") else {}
+                if "error" in event_data:
+                    print(f"rejected: {event_data['error']}", file=sys.stderr)
+                if (choices := event_data.get("choices")) and (logprobs := choices[0].get("logprobs")):
+                    on_tokens(len(logprobs["tokens"]))
 
     # One client for all threads, with a connection each: creating one takes longer than a request.
     http = httpx.Client(verify=False, timeout=600, limits=httpx.Limits(max_connections=None))
@@ -168,10 +170,10 @@ def over_http(name: str, limits: Limits) -> Generator[Client]:
         process.join()
 
 
-def together(client: Client, asked: list[tuple[str, Sampling]]) -> tuple[float, Waits]:
+def run_concurrently(client: Client, requests: list[tuple[str, Sampling]]) -> tuple[float, Waits]:
     """Return the seconds until all concurrent requests are completed, and their latencies."""
     waits = Waits()
-    threads = [threading.Thread(target=waits.ask, args=(client, *one)) for one in asked]
+    threads = [threading.Thread(target=waits.send, args=(client, *request)) for request in requests]
     began = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -180,37 +182,37 @@ def together(client: Client, asked: list[tuple[str, Sampling]]) -> tuple[float, 
     return time.perf_counter() - began, waits
 
 
-def against_one_after_another(trained_model: TrainedModel, client: Client, new: int, rounds: int) -> dict[str, float]:
-    asked = [(prompt, Sampling(max_new_tokens=new, seed=n)) for n, prompt in enumerate(prompts(trained_model))]
-    one_by_one, at_once = [], []
+def compare_with_sequential(trained_model: TrainedModel, client: Client, new: int, rounds: int) -> dict[str, float]:
+    requests = [(prompt, Sampling(max_new_tokens=new, seed=n)) for n, prompt in enumerate(prompts(trained_model))]
+    sequential_rates, concurrent_rates = [], []
     for _ in range(rounds):
         began, tokens = time.perf_counter(), 0
-        for prompt, sampling in asked:
-            (answer,) = aside(generate, trained_model.model, trained_model.tokenizer, [prompt], sampling)
+        for prompt, sampling in requests:
+            (answer,) = run_in_thread(generate, trained_model.model, trained_model.tokenizer, [prompt], sampling)
             tokens += len(answer.ids) - (answer.finish == "eos")  # which is not sent over HTTP
-        one_by_one.append(tokens / (time.perf_counter() - began))
-        seconds, waits = together(client, asked)
+        sequential_rates.append(tokens / (time.perf_counter() - began))
+        seconds, waits = run_concurrently(client, requests)
         assert waits.tokens == tokens, f"{waits.tokens} tokens at once, {tokens} one after another"
-        at_once.append(waits.tokens / seconds)
-    pairs = zip(at_once, one_by_one, strict=True)
+        concurrent_rates.append(waits.tokens / seconds)
+    pairs = zip(concurrent_rates, sequential_rates, strict=True)
     return {
-        "one_after_another": round(statistics.median(one_by_one), 1),
-        "eight_at_once": round(statistics.median(at_once), 1),
+        "one_after_another": round(statistics.median(sequential_rates), 1),
+        "eight_at_once": round(statistics.median(concurrent_rates), 1),
         "times": round(statistics.median(mine / theirs for mine, theirs in pairs), 2),
     }
 
 
-def under_load(trained_model: TrainedModel, client: Client, count: int, new: int, seconds: float) -> dict[str, Any]:
+def measure_load(trained_model: TrainedModel, client: Client, count: int, new: int, seconds: float) -> dict[str, Any]:
     waits, texts = Waits(), prompts(trained_model)
     until = time.perf_counter() + seconds
 
-    def ask_again(number: int) -> None:
+    def send_requests(number: int) -> None:
         for n in range(number, 10**9, count):
-            waits.ask(client, texts[n % len(texts)], Sampling(max_new_tokens=new, seed=n))
+            waits.send(client, texts[n % len(texts)], Sampling(max_new_tokens=new, seed=n))
             if time.perf_counter() >= until:
                 return
 
-    threads = [threading.Thread(target=ask_again, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=send_requests, args=(number,)) for number in range(count)]
     began = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -221,29 +223,32 @@ def under_load(trained_model: TrainedModel, client: Client, count: int, new: int
         "answers": len(waits.first),
         "tokens_per_second": round(waits.tokens / (time.perf_counter() - began), 1),
         "first_token_ms": percentiles(waits.first),
-        "token_ms": percentiles(waits.between),
+        "token_ms": percentiles(waits.between_tokens),
     }
 
 
-def measured(trained_model: TrainedModel, client: Client, args: argparse.Namespace) -> dict[str, Any]:
+def measure_client(trained_model: TrainedModel, client: Client, args: argparse.Namespace) -> dict[str, Any]:
     waits = Waits()
-    waits.ask(client, prompts(trained_model)[0], Sampling(max_new_tokens=4))  # one-time work is done here
-    found: dict[str, Any] = against_one_after_another(trained_model, client, args.new, args.rounds)
-    found["load"] = [under_load(trained_model, client, count, args.new, args.seconds) for count in args.clients]
-    return found
+    waits.send(client, prompts(trained_model)[0], Sampling(max_new_tokens=4))  # one-time work is done here
+    results: dict[str, Any] = compare_with_sequential(trained_model, client, args.new, args.rounds)
+    results["load"] = [measure_load(trained_model, client, count, args.new, args.seconds) for count in args.clients]
+    return results
 
 
-def printed(name: str, found: dict[str, Any]) -> None:
+def print_results(name: str, results: dict[str, Any]) -> None:
     print(
-        f"{name}: one after another {found['one_after_another']:.0f} tokens/s, eight at once "
-        f"{found['eight_at_once']:.0f}, {found['times']:.2f} x"
+        f"{name}: one after another {results['one_after_another']:.0f} tokens/s, eight at once "
+        f"{results['eight_at_once']:.0f}, {results['times']:.2f} x"
     )
     print("  clients  answers  tokens/s   first token ms: p50    p95    p99    each token ms: p50    p95    p99")
-    for one in found["load"]:
-        first, each = (
-            "".join(f"{value:7.0f}" for value in one[key].values()) for key in ("first_token_ms", "token_ms")
+    for load in results["load"]:
+        first_times, token_times = (
+            "".join(f"{value:7.0f}" for value in load[key].values()) for key in ("first_token_ms", "token_ms")
         )
-        print(f"  {one['clients']:7} {one['answers']:8} {one['tokens_per_second']:9.0f} {'':15}{first} {'':15}{each}")
+        print(
+            f"  {load['clients']:7} {load['answers']:8} {load['tokens_per_second']:9.0f} "
+            f"{'':15}{first_times} {'':15}{token_times}"
+        )
 
 
 def main() -> None:
@@ -257,28 +262,28 @@ def main() -> None:
     parser.add_argument("--http", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    trained_model = aside(opened, args.model)
+    trained_model = run_in_thread(open_model, args.model)
     if not isinstance(trained_model.model, DecoderOnly):
         sys.exit(f"{args.model} is not a language model; pass a model that generates text")
     limits = Limits(slots=args.slots, waiting=512, seconds=600.0)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "model": args.model,
-        "parameters": sum(one.numel() for one in trained_model.model.parameters()),
+        "parameters": sum(weight.numel() for weight in trained_model.model.parameters()),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],
         "slots": args.slots,
         "new": args.new,
     }
     with Scheduler(trained_model.model, trained_model.tokenizer, limits) as scheduler:
-        found["in_process"] = measured(trained_model, in_process(scheduler, trained_model.tokenizer), args)
-    printed("in process", found["in_process"])
+        results["in_process"] = measure_client(trained_model, engine_client(scheduler, trained_model.tokenizer), args)
+    print_results("in process", results["in_process"])
     if args.http:
-        with over_http(args.model, limits) as client:
-            found["http"] = measured(trained_model, client, args)
-        printed("over HTTP", found["http"])
+        with http_client(args.model, limits) as client:
+            results["http"] = measure_client(trained_model, client, args)
+        print_results("over HTTP", results["http"])
     if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=2) + "\n")
-    sys.exit(1 if found["in_process"]["times"] < FASTER else 0)
+        args.out.write_text(json.dumps(results, indent=2) + "\n")
+    sys.exit(1 if results["in_process"]["times"] < MIN_SPEEDUP else 0)
 
 
 if __name__ == "__main__":

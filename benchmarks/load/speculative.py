@@ -26,11 +26,11 @@ from tercet.checkpoint import TrainedModel, convert, load_model
 from tercet.config import UserError
 from tercet.generation import Draft, Lookup, Sampling, generate, make_draft
 
-Work = Callable[[int], "Written"]  # generates a text from a seed
+Work = Callable[[int], "GeneratedText"]  # generates a text from a seed
 
 
 @dataclass(frozen=True)
-class Written:
+class GeneratedText:
     ids: tuple[int, ...]
     passes: int | None  # of the large model; None if the other library does not report them
 
@@ -38,12 +38,16 @@ class Written:
 def ours(
     trained_model: TrainedModel, prompt: str, sampling: dict[str, Any], speculation: Draft | Lookup | None
 ) -> Work:
-    def work(seed: int) -> Written:
-        drawn = Sampling(**sampling, seed=seed)
-        (one,) = generate(
-            trained_model.require("generate").model, trained_model.tokenizer, [prompt], drawn, speculation=speculation
+    def work(seed: int) -> GeneratedText:
+        settings = Sampling(**sampling, seed=seed)
+        (result,) = generate(
+            trained_model.require("generate").model,
+            trained_model.tokenizer,
+            [prompt],
+            settings,
+            speculation=speculation,
         )
-        return Written(one.ids, one.passes)
+        return GeneratedText(result.ids, result.passes)
 
     return work
 
@@ -57,9 +61,9 @@ def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, 
     calls: list[int] = []
     model.register_forward_hook(lambda *_: calls.append(1))
     temperature = sampling["temperature"]
-    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    draw_settings = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
 
-    def work(seed: int) -> Written:
+    def work(seed: int) -> GeneratedText:
         torch.manual_seed(seed)
         calls.clear()
         if speculation:
@@ -67,14 +71,14 @@ def theirs(model: Any, ids: list[int], sampling: dict[str, Any], how: dict[str, 
         tokens = torch.tensor([ids])
         out = model.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=sampling["max_new_tokens"], pad_token_id=0,
-            eos_token_id=None, **drawn, **how,
+            eos_token_id=None, **draw_settings, **how,
         )  # fmt: skip
-        return Written(tuple(out[0, len(ids) :].tolist()), len(calls))
+        return GeneratedText(tuple(out[0, len(ids) :].tolist()), len(calls))
 
     return work
 
 
-def opened(trained_model: TrainedModel, folder: Path) -> Any:
+def open_with_transformers(trained_model: TrainedModel, folder: Path) -> Any:
     """Return a model of `transformers` with the same weights."""
     import transformers
 
@@ -105,16 +109,16 @@ def contenders(args: argparse.Namespace, folder: Path) -> dict[str, Work]:
             work[f"lookup {n}, {k} tokens"] = ours(target, prompt, sampling, Lookup(ngram=n, tokens=k))
     if not args.hf:
         return work
-    shortest = min(one.model.max_len for one in (target, draft) if one is not None)
+    shortest = min(candidate.model.max_len for candidate in (target, draft) if candidate is not None)
     longest = (
         len(ids) + args.max_new_tokens + max([0, *args.lookup_tokens, *args.draft_tokens])
     )  # draft tokens extend beyond the end
     if longest > shortest:
         raise UserError(f"transformers moves no window: {longest} tokens, guesses included, exceed {shortest}")
-    model = opened(target, folder / "target")
+    model = open_with_transformers(target, folder / "target")
     work["transformers, plain"] = theirs(model, ids, sampling, {})
     if draft is not None:
-        assistant = opened(draft, folder / "draft")
+        assistant = open_with_transformers(draft, folder / "draft")
         for k in args.draft_tokens:
             work[f"transformers, assistant {k}"] = theirs(model, ids, sampling, {"assistant_model": assistant}, k)
     for n in args.lookup:
@@ -147,13 +151,13 @@ def main() -> None:
         generator.shuffle(order)
         texts: dict[str, tuple[int, ...]] = {}
         for name in order:
-            begun = time.perf_counter()
-            written = work[name](max(0, number))
-            seconds = time.perf_counter() - begun
-            texts[name] = written.ids
+            start = time.perf_counter()
+            generated = work[name](max(0, number))
+            seconds = time.perf_counter() - start
+            texts[name] = generated.ids
             if number >= 0:
-                figures[name]["speed"].append(len(written.ids) / seconds)
-                figures[name]["a pass"].append(len(written.ids) / (written.passes or 1))
+                figures[name]["speed"].append(len(generated.ids) / seconds)
+                figures[name]["a pass"].append(len(generated.ids) / (generated.passes or 1))
         if args.temperature == 0 and number == 0:
             for name in work:
                 if texts[name] != texts["plain"]:
@@ -161,11 +165,11 @@ def main() -> None:
     print(f"{args.rounds} rounds, {args.max_new_tokens} tokens, temperature {args.temperature:g}, "
           f"{torch.get_num_threads()} threads, torch {torch.__version__}")  # fmt: skip
     print("| | tokens/s | times plain | tokens per pass |\n|---|---|---|---|")
-    for name, one in figures.items():
+    for name, figure in figures.items():
         first = "transformers, plain" if name.startswith("transformers") else "plain"
-        ratios = [mine / plain for mine, plain in zip(one["speed"], figures[first]["speed"], strict=True)]
-        speed, ratio = statistics.median(one["speed"]), statistics.median(ratios)
-        print(f"| {name} | {speed:.0f} | {ratio:.2f} | {statistics.mean(one['a pass']):.2f} |")
+        ratios = [mine / plain for mine, plain in zip(figure["speed"], figures[first]["speed"], strict=True)]
+        speed, ratio = statistics.median(figure["speed"]), statistics.median(ratios)
+        print(f"| {name} | {speed:.0f} | {ratio:.2f} | {statistics.mean(figure['a pass']):.2f} |")
     if args.out is not None:
         args.out.write_text(json.dumps({"settings": vars(args) | {"out": str(args.out)}, "rounds": figures}, indent=1))
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parents[2] / "src"
+OWN_SOURCE = Path(__file__).parents[2] / "src"
 IMPORTS = {
     "import tercet": "import tercet",
     "tercet.load": "import tercet; tercet.load",
@@ -135,7 +135,7 @@ def measure(arguments: list[str], src: Path, folder: Path) -> Seconds:
     """Measure one process from its start to its end."""
     environment = {**os.environ, "PYTHONPATH": str(src)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
-    started = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -144,7 +144,7 @@ def measure(arguments: list[str], src: Path, folder: Path) -> Seconds:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 2):
         raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}")
-    return Seconds(used.ru_utime + used.ru_stime, time.perf_counter() - started)
+    return Seconds(used.ru_utime + used.ru_stime, time.perf_counter() - start)
 
 
 def statement(text: str) -> list[str]:
@@ -191,23 +191,23 @@ def main() -> None:
     parser.add_argument("--src", type=Path, action="append", default=[], help="sources to compare with")
     parser.add_argument("--only", metavar="WORDS", help="only measurements with these words in their names")
     args = parser.parse_args()
-    sources = [src.resolve() for src in (HERE, *args.src)]
+    sources = [src.resolve() for src in (OWN_SOURCE, *args.src)]
     programs = {name: statement(text) for name, text in IMPORTS.items()}
     programs |= {f"tercet {command}": ["-m", "tercet", *command.split()] for command in (*COMMANDS, *REFUSALS)}
     if args.only is not None:
         programs = {name: program for name, program in programs.items() if args.only in name}
-    taken: dict[tuple[str, Path], list[Seconds]] = {}
+    measurements: dict[tuple[str, Path], list[Seconds]] = {}
     with tempfile.TemporaryDirectory() as name, places(folder := Path(name)):
         make_model(folder / "model")
         for number in range(args.rounds + 1):
-            turns = [("import torch", statement("import torch"), HERE)]
+            turns = [("import torch", statement("import torch"), OWN_SOURCE)]
             turns += [(name, program, src) for name, program in programs.items() for src in sources]
             for name, program, src in turns:
                 seconds = measure(program, src, folder)
                 if number:
-                    taken.setdefault((name, src), []).append(seconds)
-    torch = statistics.median(seconds.processor for seconds in taken["import torch", HERE])
-    for (name, src), seconds in taken.items():
+                    measurements.setdefault((name, src), []).append(seconds)
+    torch = statistics.median(seconds.processor for seconds in measurements["import torch", OWN_SOURCE])
+    for (name, src), seconds in measurements.items():
         processor, wall = (statistics.median(column) for column in zip(*seconds, strict=True))
         ratio = round(processor / torch, 2)
         print(json.dumps({"what": name, "src": str(src), "ratio": ratio, "processor": processor, "wall": wall}))

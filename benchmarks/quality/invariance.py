@@ -26,40 +26,42 @@ def shares(model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str]) -> dic
     """Return the share of translations with the same ids, by the way in which they were computed."""
 
     def ids(size: int, beam: int, order: list[int]) -> list[tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {}
+        ids_by_text: dict[int, tuple[int, ...]] = {}
         for start in range(0, len(order), size):
-            some = order[start : start + size]
-            answers = translate(model, tokenizer, [texts[i] for i in some], Beam(size=beam), batch_tokens=1 << 30)
-            found |= {i: answer[0].ids for i, answer in zip(some, answers, strict=True)}
-        return [found[i] for i in range(len(order))]
+            batch = order[start : start + size]
+            answers = translate(model, tokenizer, [texts[i] for i in batch], Beam(size=beam), batch_tokens=1 << 30)
+            ids_by_text |= {i: answer[0].ids for i, answer in zip(batch, answers, strict=True)}
+        return [ids_by_text[i] for i in range(len(order))]
 
-    def share(found: list[tuple[int, ...]]) -> float:
-        return sum(a == b for a, b in zip(found, reference, strict=True)) / len(texts)
+    def share(ids: list[tuple[int, ...]]) -> float:
+        return sum(a == b for a, b in zip(ids, reference, strict=True)) / len(texts)
 
-    as_given = list(range(len(texts)))
-    by_length = sorted(as_given, key=lambda i: len(texts[i]))
-    same: dict[str, float] = {}
+    original_order = list(range(len(texts)))
+    length_order = sorted(original_order, key=lambda i: len(texts[i]))
+    matching: dict[str, float] = {}
     for beam in BEAMS:
         reference = [answer[0].ids for answer in translate(model, tokenizer, texts, Beam(size=beam))]
         for size in SIZES:
-            for name, order in (("as given", as_given), ("by length", by_length)):
-                same[f"beam {beam}, {size} at once, {name}"] = share(ids(size, beam, order))
+            for name, order in (("as given", original_order), ("by length", length_order)):
+                matching[f"beam {beam}, {size} at once, {name}"] = share(ids(size, beam, order))
         if beam == 1:
-            same["beam 1, without a cache"] = share([without_cache(model, tokenizer, text) for text in texts])
-    return same
+            matching["beam 1, without a cache"] = share(
+                [translate_without_cache(model, tokenizer, text) for text in texts]
+            )
+    return matching
 
 
-def without_cache(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def translate_without_cache(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Translate by greedy search that recomputes the whole prefix for each token."""
     source = torch.tensor([[*tokenizer.encode(text), EOS]])
-    written = [BOS]
-    while len(written) <= Beam().longest(source.shape[1]):
-        logits = model(source, torch.tensor([written]))[0, -1]
+    target_ids = [BOS]
+    while len(target_ids) <= Beam().longest(source.shape[1]):
+        logits = model(source, torch.tensor([target_ids]))[0, -1]
         logits[[PAD, BOS]] = float("-inf")
-        written.append(int(logits.argmax()))
-        if written[-1] == EOS:
+        target_ids.append(int(logits.argmax()))
+        if target_ids[-1] == EOS:
             break
-    return tuple(written[1:])
+    return tuple(target_ids[1:])
 
 
 def main() -> None:
@@ -75,11 +77,11 @@ def main() -> None:
         source=data["source"], source_language=data["source_language"], target_language=data["target_language"]
     )
     texts = [source for source, _ in read_pairs(spec, "test")[: args.sentences]]
-    same = shares(trained_model.model, trained_model.tokenizer, texts)
-    for name, share in same.items():
+    matching = shares(trained_model.model, trained_model.tokenizer, texts)
+    for name, share in matching.items():
         print(f"  {name:36} {share:8.2%} of {len(texts):,} translations have the same ids")
     if args.out:
-        args.out.write_text(json.dumps(same, indent=2), encoding="utf-8")
+        args.out.write_text(json.dumps(matching, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":

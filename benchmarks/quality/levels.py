@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tercet.kernel.levels import cpu_instructions, levels_of, missing_instructions
 
-LENGTH, WRITTEN, AT_ONCE = 32, 32, 8  # tokens per prompt, tokens that follow, and prompts per batch
+LENGTH, NEW_TOKENS, BATCH_SIZE = 32, 32, 8  # tokens per prompt, tokens that follow, and prompts per batch
 WEIGHTS = ("fp32", "bf16", "int8")
 
 
@@ -28,7 +28,7 @@ def write(run: str, text: Path, prompts: int) -> dict[str, list[list[int]]]:
     from tercet.models import DecoderOnly
     from tercet.nn import quantize
 
-    found: dict[str, list[list[int]]] = {}
+    texts_by_weights: dict[str, list[list[int]]] = {}
     for weights in WEIGHTS:
         trained_model = load_model(run)
         model = trained_model.model
@@ -37,15 +37,17 @@ def write(run: str, text: Path, prompts: int) -> dict[str, list[list[int]]]:
             quantize(model, weights)
         ids = trained_model.tokenizer.encode(text.read_text(encoding="utf-8"))
         distance = (len(ids) - LENGTH) // prompts
-        asked = [ids[i * distance : i * distance + LENGTH] for i in range(prompts)]
-        sampling = Sampling(temperature=0.0, max_new_tokens=WRITTEN)
-        written: list[list[int]] = []
+        prompt_ids = [ids[i * distance : i * distance + LENGTH] for i in range(prompts)]
+        sampling = Sampling(temperature=0.0, max_new_tokens=NEW_TOKENS)
+        continuations: list[list[int]] = []
         with torch.inference_mode():
-            for first in range(0, prompts, AT_ONCE):
-                columns = list(stream(model, asked[first : first + AT_ONCE], sampling))
-                written += [[token.id for token in row if token is not None] for row in zip(*columns, strict=True)]
-        found[weights] = written
-    return found
+            for first in range(0, prompts, BATCH_SIZE):
+                columns = list(stream(model, prompt_ids[first : first + BATCH_SIZE], sampling))
+                continuations += [
+                    [token.id for token in row if token is not None] for row in zip(*columns, strict=True)
+                ]
+        texts_by_weights[weights] = continuations
+    return texts_by_weights
 
 
 def main() -> None:
@@ -70,18 +72,18 @@ def main() -> None:
         )
         for name in names
     }  # fmt: skip
-    same = {
+    matches = {
         name: {
             weights: sum(a == b for a, b in zip(texts[name][weights], texts["off"][weights], strict=True))
             for weights in WEIGHTS
         }
         for name in names[1:]
     }
-    for name, counts in same.items():
+    for name, counts in matches.items():
         print(f"  {name:16} " + ", ".join(f"{weights} {count:,}" for weights, count in counts.items()))
     print(f"  of {args.prompts:,} texts have the same tokens as without kernels")
     if args.out is not None:
-        args.out.write_text(json.dumps(same, indent=2), encoding="utf-8")
+        args.out.write_text(json.dumps(matches, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":

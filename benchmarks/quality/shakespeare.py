@@ -49,9 +49,9 @@ def run(recipe: str, out: Path, changes: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"task": {"sample_tokens": 0}}
     for change in changes:
         data = merge(data, parse_assignment(change))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     train(load_recipe(recipe, data), out, quiet=True)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     trained_model = load_model(out / "last")
     corpus = prepare(read_recipe(out).data)
     scores = score(

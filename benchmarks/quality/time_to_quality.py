@@ -29,13 +29,13 @@ from typing import Any
 
 GOAL, SHARE = 1.898, 1 / 6  # nats per character; share of nanoGPT's seconds
 SEEDS = (1337, 1338, 1339)
-BLOCK, ROWS, STEPS, EVERY, LOOKS = 64, 12, 2000, 250, 20
+BLOCK, ROWS, STEPS, EVALUATE_EVERY, LOOKS = 64, 12, 2000, 250, 20
 NUMBER = re.compile(r"validation loss (\d+\.\d+)")
 
 
 def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> None:
     """Train nanoGPT in the timed process, which imports nothing of Tercet."""
-    started = time.perf_counter()
+    start = time.perf_counter()
     import numpy as np
     import torch
 
@@ -65,25 +65,27 @@ def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> N
     @torch.no_grad()
     def look() -> dict[str, float]:
         model.eval()
-        found = {name: statistics.fmean(float(model(*batch(name))[1]) for _ in range(LOOKS)) for name in parts}
+        part_losses = {name: statistics.fmean(float(model(*batch(name))[1]) for _ in range(LOOKS)) for name in parts}
         model.train()
-        return found
+        return part_losses
 
     warmup, best, curve = min(100, steps // 2), math.inf, list[tuple[float, float]]()
     model.train()
     for step in range(steps + 1):
-        if step % EVERY == 0 or step == steps:
+        if step % EVALUATE_EVERY == 0 or step == steps:
             losses = look()
-            curve.append((time.perf_counter() - started, losses["val"]))
+            curve.append((time.perf_counter() - start, losses["val"]))
             print(f"step {step}: train {losses['train']:.4f}, val {losses['val']:.4f}", flush=True)
             if step and losses["val"] < best:
                 best = losses["val"]
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "ckpt.pt")
         if step == steps:
             break
-        along = min(1.0, max(0.0, (step - warmup) / (steps - warmup)))
+        progress = min(1.0, max(0.0, (step - warmup) / (steps - warmup)))
         rate = (
-            1e-3 * (step + 1) / (warmup + 1) if step < warmup else 1e-4 + 9e-4 * 0.5 * (1 + math.cos(math.pi * along))
+            1e-3 * (step + 1) / (warmup + 1)
+            if step < warmup
+            else 1e-4 + 9e-4 * 0.5 * (1 + math.cos(math.pi * progress))
         )
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -100,7 +102,7 @@ def theirs(checkout: Path, data: Path, seed: int, folder: Path, steps: int) -> N
     (folder / "curve.json").write_text(json.dumps({"curve": curve, "loss": whole, "characters": count}))
 
 
-def whole_set(loss: Any, ids: Any, at_once: int = 256) -> tuple[float, int]:
+def whole_set(loss: Any, ids: Any, batch_size: int = 256) -> tuple[float, int]:
     """Return the mean of `loss` (inputs, targets) over every target of `ids`, and the number of targets.
 
     The windows have the length of the context and do not overlap; the last one is shorter.
@@ -110,7 +112,7 @@ def whole_set(loss: Any, ids: Any, at_once: int = 256) -> tuple[float, int]:
     tokens = torch.from_numpy(ids.astype("int64"))
     inputs, targets = tokens[:-1], tokens[1:]
     full = len(targets) // BLOCK * BLOCK
-    ends = [*range(at_once * BLOCK, full, at_once * BLOCK), *([full] if full else [])]
+    ends = [*range(batch_size * BLOCK, full, batch_size * BLOCK), *([full] if full else [])]
     spans = zip([0, *ends], ends, strict=False)
     pairs = [(inputs[a:b].view(-1, BLOCK), targets[a:b].view(-1, BLOCK)) for a, b in spans]
     if full < len(targets):
@@ -120,17 +122,17 @@ def whole_set(loss: Any, ids: Any, at_once: int = 256) -> tuple[float, int]:
     return total / len(targets), len(targets)
 
 
-def timed(command: list[str]) -> tuple[float, float, float]:
+def run_timed(command: list[str]) -> tuple[float, float, float]:
     """Run the command; return the number on its last line with one, and the seconds to that line and to the end."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     loss, to_number = math.nan, math.nan
-    started = time.perf_counter()
+    start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if match := NUMBER.search(line):
-                loss, to_number = float(match[1]), time.perf_counter() - started
-    seconds = time.perf_counter() - started
+                loss, to_number = float(match[1]), time.perf_counter() - start
+    seconds = time.perf_counter() - start
     if process.returncode or math.isnan(loss):
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}, loss {loss}")
     return loss, to_number, seconds
@@ -139,7 +141,7 @@ def timed(command: list[str]) -> tuple[float, float, float]:
 def run_theirs(checkout: Path, data: Path, seed: int, out: Path, steps: int) -> dict[str, Any]:
     folder = _empty(out / f"nanogpt-{seed}")
     command = [sys.executable, __file__, "--nanogpt", str(checkout), "--out", str(folder), "--data", str(data)]
-    loss, to_number, seconds = timed([*command, "--as-nanogpt", str(seed), "--steps", str(steps)])
+    loss, to_number, seconds = run_timed([*command, "--as-nanogpt", str(seed), "--steps", str(steps)])
     curve = json.loads((folder / "curve.json").read_text())
     return {"loss": loss, "to_number": to_number, "seconds": seconds, **curve}
 
@@ -153,18 +155,19 @@ def run_ours(recipe: str, seed: int, out: Path, length: float) -> dict[str, Any]
     shutil.rmtree(folder, ignore_errors=True)
     changes = [f"training.seed={seed}", *([] if length == 1 else [f"training.max_steps={round(length * steps)}"])]
     tercet = [sys.executable, "-m", "tercet"]
-    told, to_number, seconds = timed(
+    trained_loss, to_number, seconds = run_timed(
         [*tercet, "train", recipe, "--out", str(folder), *(part for change in changes for part in ("--set", change))]
     )
     exact = json.loads((folder / "last" / "card.json").read_text())["metrics"]["val/loss"]
-    started = time.perf_counter()
+    start = time.perf_counter()
     evaluate = [*tercet, "evaluate", str(folder / "last"), "--json"]
     scores = json.loads(subprocess.run(evaluate, check=True, capture_output=True, text=True).stdout)
-    evaluating = time.perf_counter() - started
-    again = scores["loss_nats_per_token"]
-    if abs(told - exact) > 1e-4 or abs(again - exact) > 1e-4:
+    evaluating = time.perf_counter() - start
+    evaluated_loss = scores["loss_nats_per_token"]
+    if abs(trained_loss - exact) > 1e-4 or abs(evaluated_loss - exact) > 1e-4:
         raise SystemExit(
-            f"{folder}: the loss of training is {exact}, of tercet evaluate {again}; validate on the whole part"
+            f"{folder}: the loss of training is {exact}, of tercet evaluate {evaluated_loss}; "
+            "validate on the whole part"
         )
     return {
         "loss": exact, "to_number": to_number, "seconds": seconds, "evaluate_seconds": evaluating,
@@ -175,22 +178,22 @@ def run_ours(recipe: str, seed: int, out: Path, length: float) -> dict[str, Any]
 def table(figures: dict[str, dict[str, Any]]) -> str:
     lines = ["| run | seed | loss | s to the number | s in all | ours / theirs |", "|---|---|---|---|---|---|"]
     pairs = list[float]()
-    for key, found in sorted(figures.items()):
+    for key, result in sorted(figures.items()):
         name, seed, *length = key.split()
         share = ""
-        if name == "ours" and length == ["1"] and (other := figures.get(f"nanogpt {seed}")):
-            pairs.append(found["to_number"] / other["to_number"])
+        if name == "ours" and length == ["1"] and (peer := figures.get(f"nanogpt {seed}")):
+            pairs.append(result["to_number"] / peer["to_number"])
             share = f"1 / {1 / pairs[-1]:.2f}"
-        label = f"ours, {found['steps']} steps" if length else "nanoGPT, 2000 steps"
-        times = f"{found['to_number']:.1f} | {found['seconds']:.1f}"
-        lines.append(f"| {label} | {seed} | {found['loss']:.4f} | {times} | {share} |")
+        label = f"ours, {result['steps']} steps" if length else "nanoGPT, 2000 steps"
+        times = f"{result['to_number']:.1f} | {result['seconds']:.1f}"
+        lines.append(f"| {label} | {seed} | {result['loss']:.4f} | {times} | {share} |")
     if pairs:
-        ours = [found["loss"] for key, found in figures.items() if key.startswith("ours") and key.endswith(" 1")]
+        ours = [result["loss"] for key, result in figures.items() if key.startswith("ours") and key.endswith(" 1")]
         middle = statistics.median(pairs)
-        reached = middle <= SHARE and statistics.fmean(ours) <= GOAL
+        is_reached = middle <= SHARE and statistics.fmean(ours) <= GOAL
         lines.append(
             f"\nours: mean loss {statistics.fmean(ours):.4f} (goal {GOAL}), in 1 / {1 / middle:.2f} of nanoGPT's "
-            f"seconds (median of {len(pairs)}; goal 1 / {1 / SHARE:.0f}): {'reached' if reached else 'missed'}"
+            f"seconds (median of {len(pairs)}; goal 1 / {1 / SHARE:.0f}): {'reached' if is_reached else 'missed'}"
         )
     return "\n".join(lines)
 
@@ -203,12 +206,12 @@ def draw(figures: dict[str, dict[str, Any]], picture: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     label: str | None = "nanoGPT, one run as it goes"
-    for key, found in figures.items():
+    for key, result in figures.items():
         if key.startswith("nanogpt"):
-            axes.plot(*zip(*found["curve"], strict=True), color="#8a8a8a", linewidth=1.2, label=label)
-            axes.plot(found["to_number"], found["loss"], "o", color="#8a8a8a", markersize=5)
+            axes.plot(*zip(*result["curve"], strict=True), color="#8a8a8a", linewidth=1.2, label=label)
+            axes.plot(result["to_number"], result["loss"], "o", color="#8a8a8a", markersize=5)
             label = None
-    ours = sorted((found["to_number"], found["loss"]) for key, found in figures.items() if key.startswith("ours"))
+    ours = sorted((result["to_number"], result["loss"]) for key, result in figures.items() if key.startswith("ours"))
     axes.plot(*zip(*ours, strict=True), "o", color="#c0504d", markersize=5, label="Tercet, a run a dot")
     axes.axhline(GOAL, color="#444444", linewidth=0.8, linestyle=":")
     axes.set(xlabel="seconds from the start of the process", ylabel="validation loss (nats a character)")
@@ -247,21 +250,23 @@ def main(arguments: argparse.Namespace) -> None:
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
-    kept = arguments.out / "time_to_quality.json"
-    figures: dict[str, dict[str, Any]] = json.loads(kept.read_text())["runs"] if kept.exists() else {}
+    results_path = arguments.out / "time_to_quality.json"
+    figures: dict[str, dict[str, Any]] = json.loads(results_path.read_text())["runs"] if results_path.exists() else {}
     data = write_ids(arguments.recipe, arguments.out / "ids")
 
-    def once(key: str, work: Any) -> None:
+    def run_once(key: str, work: Any) -> None:
         if key not in figures:
             figures[key] = work()
             facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "recipe": arguments.recipe}
-            kept.write_text(json.dumps({**facts, "runs": figures}, indent=1))
+            results_path.write_text(json.dumps({**facts, "runs": figures}, indent=1))
             print(key, f"{figures[key]['loss']:.4f}", f"{figures[key]['to_number']:.1f} s", flush=True)
 
     for seed in arguments.seeds:
         for length in (1.0, *arguments.lengths):
-            once(f"ours {seed} {length:g}", lambda s=seed, n=length: run_ours(arguments.recipe, s, arguments.out, n))
-        once(
+            run_once(
+                f"ours {seed} {length:g}", lambda s=seed, n=length: run_ours(arguments.recipe, s, arguments.out, n)
+            )
+        run_once(
             f"nanogpt {seed}",
             lambda s=seed: run_theirs(arguments.nanogpt, data, s, arguments.out, arguments.steps),
         )
@@ -285,8 +290,8 @@ if __name__ == "__main__":
     )
     parser.add_argument("--as-nanogpt", metavar="SEED", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--data", metavar="DIR", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.as_nanogpt is None:
-        main(given)
+    args = parser.parse_args()
+    if args.as_nanogpt is None:
+        main(args)
     else:
-        theirs(given.nanogpt, given.data, given.as_nanogpt, given.out, given.steps)
+        theirs(args.nanogpt, args.data, args.as_nanogpt, args.out, args.steps)

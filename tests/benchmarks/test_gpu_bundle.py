@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.gpu.bundle import PACKAGES, copy_nanogpt, locked
+from benchmarks.gpu.bundle import PACKAGES, copy_nanogpt, locked_requirements
 
 TEXT = "to be or not to be"
 
@@ -26,11 +26,11 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_wheels_have_the_hashes_of_the_locks() -> None:
-    lines = locked(PACKAGES).splitlines()
+    lines = locked_requirements(PACKAGES).splitlines()
     assert [line.partition("==")[0] for line in lines if "==" in line] == list(PACKAGES)
     assert sum("--hash=sha256:" in line for line in lines) >= len(PACKAGES)
     with pytest.raises(SystemExit, match=r"nothing: in none of requirements\.lock"):
-        locked(["nothing"])
+        locked_requirements(["nothing"])
 
 
 def test_nanogpt_of_a_checkout_has_shakespeares_ids(tmp_path: Path, text: Path) -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu import whole_runs
-from benchmarks.gpu.whole_runs import Asked, Missed, process, theirs_to_loss
+from benchmarks.gpu.whole_runs import RunFailed, RunOptions, process, theirs_to_loss
 
 ROOT = Path(__file__).parents[2]
 SHAKESPEARE = "import time\nfor loss in (4.2, 2.0, 1.46, 1.4):\n    print(f'step 1: train loss 1, val loss {loss}')\n"
 
 
-def options(folder: Path, program: str, *, seconds: float = 60.0) -> Asked:
+def options(folder: Path, program: str, *, seconds: float = 60.0) -> RunOptions:
     checkout = folder / "checkout"
     checkout.mkdir()
     (checkout / "train.py").write_text(program)
-    return Asked(nanogpt=checkout, folder=folder, goal=1.4697, seconds=seconds, tiny=False)
+    return RunOptions(nanogpt=checkout, folder=folder, goal=1.4697, seconds=seconds, tiny=False)
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_first_loss_that_reaches_the_goal_is_the_figure(tmp_path: Path) -> None:
     ],
 )
 def test_run_without_result_has_a_reason(tmp_path: Path, program: str, words: str) -> None:
-    with pytest.raises(Missed, match=words):
+    with pytest.raises(RunFailed, match=words):
         theirs_to_loss(options(tmp_path, program, seconds=1.0 if "sleep" in program else 60.0))
 
 
@@ -46,15 +46,15 @@ def test_process_is_ended_with_its_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with process(command, 60.0, tmp_path / "log") as runs:
         assert runs()
-    with pytest.raises(Missed, match="exit code -9"):
+    with pytest.raises(RunFailed, match="exit code -9"):
         runs()
 
 
 def test_existing_runs_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def second(options: Asked) -> dict[str, float]:
-        raise Missed("no luck")
+    def second(options: RunOptions) -> dict[str, float]:
+        raise RunFailed("no luck")
 
     runs = {
         "first": lambda options: pytest.fail("run again"),

@@ -150,6 +150,6 @@ def test_shapes_are_compiled_one_by_one_if_they_do_not_change(tmp_path: Path) ->
         assert dynamo.config.automatic_dynamic_shapes is default
 
 
-def test_clock_of_a_cpu_does_not_wait() -> None:
+def test_cpu_clock_does_not_wait() -> None:
     clock = device_clock(torch.device("cpu"))
     assert clock() <= clock()

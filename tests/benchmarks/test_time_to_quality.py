@@ -92,4 +92,4 @@ def test_their_run_is_a_process_that_ends_with_the_number(tmp_path: Path) -> Non
 
 def test_a_run_without_a_number_is_an_error() -> None:
     with pytest.raises(SystemExit, match="exit code 0, loss nan"):
-        bench.timed(["true"])
+        bench.run_timed(["true"])

@@ -4,7 +4,7 @@
     python benchmarks/load/hashing.py --run       # and the recipe shakespeare-quick, saved every 20 steps
     python benchmarks/load/hashing.py --tokens FOLDER     # only the shards of a prepared folder, opened twice
 
-Each result is the time within `FileHash.of` next to the total time, in one process; loading is the median of
+Each result is the time within `FileHash.from_path` next to the total time, in one process; loading is the median of
 ten, with the file in the page cache, where hashing has the largest share.
 """
 
@@ -28,11 +28,11 @@ REPEATS = 10
 
 
 class Clock:
-    """Accumulated time and bytes of `FileHash.of`."""
+    """Accumulated time and bytes of `FileHash.from_path`."""
 
     def __init__(self) -> None:
         self.seconds, self.bytes = 0.0, 0
-        hash_file = manifest.FileHash.of
+        hash_file = manifest.FileHash.from_path
 
         def timed_hash(path: Path, size: int | None = None) -> manifest.FileHash:
             start = time.perf_counter()
@@ -41,7 +41,7 @@ class Clock:
             self.bytes += file_hash.size
             return file_hash
 
-        manifest.FileHash.of = staticmethod(timed_hash)
+        manifest.FileHash.from_path = staticmethod(timed_hash)
 
 
 def share(clock: Clock, work: Callable[[], Any]) -> tuple[float, float]:

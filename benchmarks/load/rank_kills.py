@@ -161,7 +161,7 @@ def train_until_killed(
     elif training.returncode != 0:
         sys.exit(f"{machine} ended on its own with exit code {training.returncode}: {log.read_text()[-3000:]}")
     summary.damaged_checkpoints += len(
-        re.findall(rb"; the run (?:goes on from the checkpoint|begins anew)", log.read_bytes())
+        re.findall(rb"; (?:resuming from the checkpoint|using the weights|starting again at step 1)", log.read_bytes())
     )
     return training.returncode == 0
 

@@ -140,7 +140,7 @@ def test_a_damaged_record_leaves_the_choices_and_a_restart(
 ) -> None:
     path = run / "run.json"
     path.write_text(path.read_text().replace("12", "13", 1))
-    assert "run.json is damaged; restore the original file; or pass --from-weights" in error_message(capsys, run)
+    assert "run.json is damaged; restore the original file; or remove " in error_message(capsys, run)
     assert main(["train", str(run), "--restart", "--quiet"]) == 0
     assert_same_run(finished_run("text"), run)
 

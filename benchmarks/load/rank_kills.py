@@ -71,10 +71,10 @@ class Summary:
     runs: int = 0
 
     def show(self) -> str:
-        by_machine = ", ".join(f"{name} {self.kills[name]}" for name in MACHINES)
+        machine_counts = ", ".join(f"{name} {self.kills[name]}" for name in MACHINES)
         ends = f"{statistics.median(self.seconds):.1f} s, {max(self.seconds):.1f} s at most" if self.seconds else "none"
         return "\n".join([
-            f"kills          {self.kills.total()} in {self.starts} starts: {by_machine}",
+            f"kills          {self.kills.total()} in {self.starts} starts: {machine_counts}",
             f"of one rank    {self.single_kills}; the others and the launcher ended after {ends}",
             f"in a save      {self.kills_in_save}; damaged checkpoints passed over: {self.damaged_checkpoints}",
             f"done again     {self.repeated_steps} steps",
@@ -193,14 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         recipe.write_text(write_yaml(RECIPE))
         finish(recipe, whole, log)
         while summary.kills.total() < args.kills:
-            out, finished = folder / f"run {summary.runs}", False
-            while not finished and summary.kills.total() < args.kills:
+            out, is_finished = folder / f"run {summary.runs}", False
+            while not is_finished and summary.kills.total() < args.kills:
                 last = last_step(out)
                 machine = chance.choice([*MACHINES])
-                finished = train_until_killed(recipe, out, log, machine, chance, summary)
+                is_finished = train_until_killed(recipe, out, log, machine, chance, summary)
                 summary.repeated_steps += count_repeated(log, last, new=last == 0)
                 print(f"{summary.kills.total()} kills, step {last_step(out)}, {machine}", file=sys.stderr, flush=True)
-            if not finished:
+            if not is_finished:
                 finish(recipe, out, log)
             summary.runs += 1
             same_losses = (

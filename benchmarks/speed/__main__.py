@@ -89,9 +89,9 @@ def _matches(prefix: str, row: str) -> bool:
 
 def left_over(rows: list[Row], results: list[Result]) -> list[Row]:
     """Return the rows without results; rows that were tried before come last, as they may crash the program again."""
-    with_figures = {result.name for result in results if result.figures}
-    attempted = {result.name for result in results}
-    return sorted((row for row in rows if row.name not in with_figures), key=lambda row: row.name in attempted)
+    finished_names = {result.name for result in results if result.figures}
+    attempted_names = {result.name for result in results}
+    return sorted((row for row in rows if row.name not in finished_names), key=lambda row: row.name in attempted_names)
 
 
 def earlier_results(out: Path) -> list[Result]:
@@ -127,11 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
         if args.seconds is not None:
             timing = replace(timing, seconds=args.seconds)
         # The options with which separate processes create the same work.
-        forwarded = ["--device", args.device, "--scale", scale, "--folder", str(options.folder)]
+        process_arguments = ["--device", args.device, "--scale", scale, "--folder", str(options.folder)]
         for name in ("nanogpt", "joeynmt", "translator"):
             if getattr(args, name) is not None:
-                forwarded += [f"--{name}", str(getattr(args, name))]
-        memory = None if args.no_memory or args.quick or on_gpu else memory_meter(forwarded, log)
+                process_arguments += [f"--{name}", str(getattr(args, name))]
+        memory = None if args.no_memory or args.quick or on_gpu else memory_meter(process_arguments, log)
         facts = machine()
         results = earlier_results(args.out) if args.resume else []
         rows = left_over(rows, results)

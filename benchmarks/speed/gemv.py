@@ -72,15 +72,15 @@ def main() -> None:
     for rows in args.rows:
         for n, k in SHAPES:
             functions = ways(rows, n, k)
-            took: dict[str, list[float]] = {name: [] for name in functions}
+            microseconds: dict[str, list[float]] = {name: [] for name in functions}
             for round in range(ROUNDS + 2):
                 for name, work in functions.items():
                     start = time.perf_counter()
                     for _ in range(repeats := max(1, 2_000_000 // (n * k))):
                         work()
                     if round > 1:
-                        took[name].append(1e6 * (time.perf_counter() - start) / repeats)
-            medians = {name: statistics.median(times) for name, times in took.items()}
+                        microseconds[name].append(1e6 * (time.perf_counter() - start) / repeats)
+            medians = {name: statistics.median(times) for name, times in microseconds.items()}
             read = {"fp32": 4, "bf16": 2, "int8": 1}
             speeds = ", ".join(f"{w} {b * n * k / medians[f'ours, {w}'] / 1e3:.0f}" for w, b in read.items())
             medians_text = "  ".join(f"{name} {value:.0f}" for name, value in medians.items())

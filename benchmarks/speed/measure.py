@@ -186,7 +186,12 @@ def _ready(
     These are the units that each does per round, the seconds of its setup, and the GPU memory of its second unit of
     work.
     """
-    ready, units, took, peaks = dict[str, Contender](), dict[str, int](), dict[str, float](), dict[str, int | None]()
+    ready, units, setup_seconds, peaks = (
+        dict[str, Contender](),
+        dict[str, int](),
+        dict[str, float](),
+        dict[str, int | None](),
+    )
     expected: Tensor | None = None
     for contender in lineup.contenders:
         start = clock()
@@ -207,7 +212,7 @@ def _ready(
                 raise ValueError(f"its answers are not ours: {distance:.2g} apart, where {tolerance:g} is the most")
             with contender.settings.apply():
                 contender.run(1)  # chooses kernels, compiles
-                took[contender.name] = clock() - start
+                setup_seconds[contender.name] = clock() - start
                 held_memory(contender.device)
                 start = clock()
                 contender.run(1)
@@ -221,8 +226,8 @@ def _ready(
         units[contender.name] = max(1, min(100_000, round(timing.seconds / unit_seconds)))
         answer_note = "" if answer is None else ", same answer" if contender.side != "ours" else ""
         settings_note = f" ({contender.describe()})" if contender.describe() else ""
-        log(f"  {contender.name:36} ready in {took[contender.name]:5.1f} s{answer_note}{settings_note}")
-    return ready, units, took, peaks
+        log(f"  {contender.name:36} ready in {setup_seconds[contender.name]:5.1f} s{answer_note}{settings_note}")
+    return ready, units, setup_seconds, peaks
 
 
 def _make_work(contender: Contender, n: int) -> Callable[[], float]:

@@ -23,16 +23,16 @@ def draw(results: Sequence[Result], path: Path, *, title: str = "") -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    with_figures = [result for result in results if result.figures]
-    if not with_figures:
+    drawn_results = [result for result in results if result.figures]
+    if not drawn_results:
         return
-    heights = [BAR * len(result.figures) + MARGIN for result in with_figures]
+    heights = [BAR * len(result.figures) + MARGIN for result in drawn_results]
     figure = Figure(figsize=(10, sum(heights) + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(with_figures), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, result in zip(panels, with_figures, strict=True):
+    panels = figure.subplots(len(drawn_results), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, result in zip(panels, drawn_results, strict=True):
         _panel(axes, result)
-    sides = {figure_values["side"] for result in with_figures for figure_values in result.figures.values()}
+    sides = {figure_values["side"] for result in drawn_results for figure_values in result.figures.values()}
     figure.legend(
         handles=[Patch(color=colour, label=LABELS[side]) for side, colour in COLOURS.items() if side in sides],
         loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=9,

@@ -60,10 +60,10 @@ def plain(name: str, side: Any, answer: float | None = 1.0, count: int = 3) -> F
     return Function(name, side, lambda n: n * count, answer=get_answer)
 
 
-def broken(where: str) -> Contender:
-    class Broken(Contender):
+def failing_contender(failing_step: str) -> Contender:
+    class FailingContender(Contender):
         def setup(self) -> None:
-            if where == "setup":
+            if failing_step == "setup":
                 raise OSError("no such model")
 
         def run(self, n: int) -> float:
@@ -72,14 +72,16 @@ def broken(where: str) -> Contender:
         def close(self) -> None:
             raise AttributeError("never got ready")
 
-    return Broken("broken", "peer", Settings())
+    return FailingContender("broken", "peer", Settings())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")])
-def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, where: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("failing_step", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")]
+)
+def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, failing_step: str, why: str) -> None:
     messages: list[str] = []
-    row = of(plain("mine", "ours"), broken(where), plain("theirs", "readme"))
+    row = of(plain("mine", "ours"), failing_contender(failing_step), plain("theirs", "readme"))
     result = measure_quickly(row, tiny(tmp_path), log=messages.append)
     assert result.failed == {"broken": why}
     assert set(result.figures) == {"mine", "theirs"}
@@ -97,9 +99,9 @@ def test_row_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
 
 
 def test_only_those_asked_for_take_part() -> None:
-    def names(*only: str) -> tuple[list[str], dict[str, str]]:
+    def names(*prefixes: str) -> tuple[list[str], dict[str, str]]:
         lineup = Lineup(contenders=[plain(name, "ours") for name in ("tercet", "tercet, int8", "other")])
-        lineup.keep(only)
+        lineup.keep(prefixes)
         return [contender.name for contender in lineup.contenders], lineup.left_out
 
     assert names() == (["tercet", "tercet, int8", "other"], {})
@@ -146,9 +148,9 @@ def test_rows_run_at_tiny_sizes_with_equal_answers_for_equal_weights(tmp_path: P
     assert not result.failed
     assert "best" in result.ratios
     assert any(figure["side"] == "ours" for figure in result.figures.values())
-    same = sum("same answer" in line for line in messages)
+    n_same = sum("same answer" in line for line in messages)
     if name in TRAINING_ROWS:
-        assert same >= 2  # transformers in several ways, or PyTorch's Transformer
+        assert n_same >= 2  # transformers in several ways, or PyTorch's Transformer
         for figure in result.figures.values():
             assert figure["bound"] == "matmul"
     if name in DECODING_ROWS and "CTranslate2, fp32" in result.figures:
@@ -244,7 +246,7 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_results_give_no_plot(tmp_path: Path) -> None:
-    result = measure_quickly(of(broken("setup")), tiny(tmp_path), log=silent)
+    result = measure_quickly(of(failing_contender("setup")), tiny(tmp_path), log=silent)
     draw([result], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
     assert "| made | - | - |" in "\n".join(summary([result]))
@@ -259,7 +261,9 @@ def test_table_lists_missing_contenders_and_disturbed_rounds(tmp_path: Path) -> 
         def share(self) -> float:
             return 0.5
 
-    result = measure_quickly(of(plain("mine", "ours"), broken("run")), tiny(tmp_path), log=silent, meter=Noisy())
+    result = measure_quickly(
+        of(plain("mine", "ours"), failing_contender("run")), tiny(tmp_path), log=silent, meter=Noisy()
+    )
     machine = {
         "cpu": "C",
         "flags": ["avx2"],
@@ -321,20 +325,20 @@ def test_peak_memory_of_one_contender(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_contender_that_keeps_memory_runs_in_separate_process_with_same_answer(tmp_path: Path) -> None:
     row, options = ROWS["gpt-char"], tiny(tmp_path)
-    near = find_contender(row, options, "tercet")
-    assert place_contenders([near], row, options) == [near]
-    near.setup()
-    (separate,) = place_contenders([near], row, replace(options, scale="quick"))
+    local = find_contender(row, options, "tercet")
+    assert place_contenders([local], row, options) == [local]
+    local.setup()
+    (separate,) = place_contenders([local], row, replace(options, scale="quick"))
     assert isinstance(separate, OwnProcess)
-    assert separate.describe() == near.describe()
-    separate = OwnProcess(near, row.name, options)
+    assert separate.describe() == local.describe()
+    separate = OwnProcess(local, row.name, options)
     try:
         separate.setup()
-        near_answer, separate_answer = near.answer(), separate.answer()
+        near_answer, separate_answer = local.answer(), separate.answer()
         assert near_answer is not None
         assert separate_answer is not None
         torch.testing.assert_close(near_answer, separate_answer)
-        assert separate.run(3) == near.run(3)
+        assert separate.run(3) == local.run(3)
         assert separate.peak_memory() > 2**20
     finally:
         separate.close()

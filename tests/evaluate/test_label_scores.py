@@ -158,10 +158,10 @@ def test_predictions_do_not_depend_on_batches(over: Any) -> None:
 def test_labels_are_matched_by_name_not_by_number() -> None:
     model, labeled = classifier(), examples()
     reversed_names = tuple(reversed(NAMES))
-    renumbered = replace(labeled, names=reversed_names, labels=2 - labeled.labels)
-    assert score_labels(model, TOKENIZER, renumbered) == score_labels(model, TOKENIZER, labeled)
-    with_extra_label = replace(labeled, names=(*NAMES, "emu"))
-    assert score_labels(model, TOKENIZER, with_extra_label) == score_labels(model, TOKENIZER, labeled), (
+    reversed_examples = replace(labeled, names=reversed_names, labels=2 - labeled.labels)
+    assert score_labels(model, TOKENIZER, reversed_examples) == score_labels(model, TOKENIZER, labeled)
+    extended_examples = replace(labeled, names=(*NAMES, "emu"))
+    assert score_labels(model, TOKENIZER, extended_examples) == score_labels(model, TOKENIZER, labeled), (
         "no example is an emu"
     )
     with pytest.raises(UserError, match="has no label 'emu', only 'cat', 'dog', 'owl'; correct"):

@@ -41,7 +41,7 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
     trained_model = load_model(out / "last")
     model, tokenizer = trained_model.model.eval(), trained_model.tokenizer
     assert isinstance(model, DecoderOnly)
-    nats, tokens, scored, cut = 0.0, 0, 0, 0
+    nats, tokens, n_scored, n_cut = 0.0, 0, 0, 0
     for talk in talks[2:]:
         ids, scored_places, prefix = list[int](), list[int](), ""  # `scored_places` are the places of scored tokens
         for role, text in talk:  # the plain template, applied by hand
@@ -54,8 +54,8 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
             scored_places += range(len(ids), len(ids) + len(answer))
             ids, prefix = ids + answer, "\n\n"
         scored_places = [place for place in scored_places if place <= ROOM]
-        scored += bool(scored_places)
-        cut += bool(scored_places) and len(ids) > ROOM + 1
+        n_scored += bool(scored_places)
+        n_cut += bool(scored_places) and len(ids) > ROOM + 1
         if scored_places:
             with torch.no_grad():
                 logits = model(torch.tensor([ids[:ROOM]]))[0].double()
@@ -66,10 +66,10 @@ def test_answers_are_scored_token_by_token(tmp_path: Path, monkeypatch: pytest.M
     expected = {
         "nats_per_answer_token": pytest.approx(nats / tokens, rel=1e-5),
         "perplexity": pytest.approx(math.exp(nats / tokens), rel=1e-4),
-        "tokens": tokens, "conversations": scored, "truncated": cut, "left_out": 1, "context": ROOM,
+        "tokens": tokens, "conversations": n_scored, "truncated": n_cut, "left_out": 1, "context": ROOM,
     }  # fmt: skip
     assert asdict(scores) == expected
-    assert cut == 1
+    assert n_cut == 1
     [held_out] = score_held_out([out / "last"])
     assert held_out.scores == {"nats_per_answer_token": scores.nats_per_answer_token}
     assert held_out.tokens == tokens

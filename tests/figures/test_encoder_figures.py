@@ -141,7 +141,7 @@ def test_classifier_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
     pairs = Counter(zip([label for _, label in examples], predicted_labels, strict=True))
     f1 = dict[str, float]()
     for label in "abc":
-        right, n_target = pairs[label, label], sum(n for (true, _), n in pairs.items() if true == label)
+        right, n_target = pairs[label, label], sum(n for (target_label, _), n in pairs.items() if target_label == label)
         n_predicted = sum(n for (_, guess), n in pairs.items() if guess == label)
         if n_target + n_predicted:  # a class that neither targets nor predictions contain is ignored
             f1[label] = 2 * right / (n_target + n_predicted)
@@ -152,7 +152,7 @@ def test_classifier_figures(small_run: SmallRun, capsys: pytest.CaptureFixture[s
     assert scores["f1"] == pytest.approx(macro)
     assert scores["count"] == len(examples)
     assert scores["labels"] == ["a", "b", "c"]
-    assert scores["confusion"] == [[pairs[true, guess] for guess in "abc"] for true in "abc"]
+    assert scores["confusion"] == [[pairs[target_label, guess] for guess in "abc"] for target_label in "abc"]
     assert scores["majority"] == max(sum(x == label for _, x in examples) for label in "abc") / len(examples)
     assert scores["per_label"]["c"]["count"] == 0
     assert scores["truncated"] == sum(len(tokenizer.encode(text)) + 2 > 16 for text, _ in examples)

@@ -43,10 +43,10 @@ def manual_scores(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
     """Count over (predicted, target) pairs, one text and one label at a time."""
     counts, sums = dict[str, tuple[int, int, int]](), [0, 0, 0]
     for name in NAMES:
-        hits = sum(name in predicted and name in target for predicted, target in pairs)
+        hits = sum(name in prediction and name in target for prediction, target in pairs)
         counts[name] = (
             hits,
-            sum(name in predicted for predicted, _ in pairs),
+            sum(name in prediction for prediction, _ in pairs),
             sum(name in target for _, target in pairs),
         )
         sums = [a + b for a, b in zip(sums, counts[name], strict=True)]
@@ -58,7 +58,7 @@ def manual_scores(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
     return {
         "f1": sum(f1.values()) / len(f1) if f1 else 0,
         "micro_f1": 2 * sums[0] / (sums[1] + sums[2]) if sums[1] + sums[2] else 0,
-        "exact_match": sum(predicted == target for predicted, target in pairs) / len(pairs),
+        "exact_match": sum(prediction == target for prediction, target in pairs) / len(pairs),
         "counts": counts,
     }
 
@@ -68,7 +68,7 @@ def manual_scores(pairs: Sequence[tuple[set[str], set[str]]]) -> dict[str, Any]:
 @example(pairs=[({"cat"}, {"cat"})])  # no text has the other labels
 def test_label_set_scores_equal_manual_counts(pairs: list[tuple[set[str], set[str]]]) -> None:
     scores = multi_label_scores(
-        label_matrix([predicted for predicted, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
+        label_matrix([prediction for prediction, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
     )
     expected = manual_scores(pairs)
     frequent = {name for name in NAMES if sum(name in target for _, target in pairs) > len(pairs) / 2}
@@ -100,20 +100,20 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 @given(pairs=NUMBERS)
 @example(pairs=[(1, 2), (2, 2), (2, 3), (5, 1)])
 def test_regression_scores_equal_manual_results(pairs: list[tuple[float, float]]) -> None:
-    predicted, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
-    scores, n = regression_scores(predicted, expected), len(pairs)
+    predictions, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+    scores, n = regression_scores(predictions, expected), len(pairs)
     mean = math.fsum(expected) / n
-    mean_squared_error = math.fsum((x - y) ** 2 for x, y in zip(predicted, expected, strict=True)) / n
+    mean_squared_error = math.fsum((x - y) ** 2 for x, y in zip(predictions, expected, strict=True)) / n
     variance = math.fsum((y - mean) ** 2 for y in expected) / n
     assert scores.rmse == pytest.approx(math.sqrt(mean_squared_error))
-    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(predicted, expected, strict=True)) / n)
+    assert scores.mae == pytest.approx(math.fsum(abs(x - y) for x, y in zip(predictions, expected, strict=True)) / n)
     assert scores.constant_rmse == pytest.approx(math.sqrt(variance), abs=1e-9)
     assert scores.constant_mae == pytest.approx(math.fsum(abs(y - mean) for y in expected) / n, abs=1e-9)
-    assert average_ranks(np.array(predicted)).tolist() == mean_ranks(predicted)
-    if len(set(predicted)) > 1 < len(set(expected)):
-        assert scores.spearman == pytest.approx(pearson(mean_ranks(predicted), mean_ranks(expected)), abs=1e-9)
-        if min(np.ptp(predicted), np.ptp(expected)) > 1e-3:
-            assert scores.pearson == pytest.approx(pearson(predicted, expected), abs=1e-6)
+    assert average_ranks(np.array(predictions)).tolist() == mean_ranks(predictions)
+    if len(set(predictions)) > 1 < len(set(expected)):
+        assert scores.spearman == pytest.approx(pearson(mean_ranks(predictions), mean_ranks(expected)), abs=1e-9)
+        if min(np.ptp(predictions), np.ptp(expected)) > 1e-3:
+            assert scores.pearson == pytest.approx(pearson(predictions, expected), abs=1e-6)
             assert scores.r2 == pytest.approx(1 - mean_squared_error / variance)
     else:
         assert scores.pearson == scores.spearman == 0
@@ -137,11 +137,11 @@ def test_against_scikit_learn_and_scipy() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
     draws = np.random.default_rng(5)
-    predicted, expected = draws.random((2, 97, 3)) < 0.4
-    sets = multi_label_scores(predicted, expected, NAMES)
-    assert sets.f1 == pytest.approx(metrics.f1_score(expected, predicted, average="macro"))
-    assert sets.micro_f1 == pytest.approx(metrics.f1_score(expected, predicted, average="micro"))
-    assert sets.exact_match == pytest.approx(metrics.accuracy_score(expected, predicted))
+    predictions, expected = draws.random((2, 97, 3)) < 0.4
+    sets = multi_label_scores(predictions, expected, NAMES)
+    assert sets.f1 == pytest.approx(metrics.f1_score(expected, predictions, average="macro"))
+    assert sets.micro_f1 == pytest.approx(metrics.f1_score(expected, predictions, average="micro"))
+    assert sets.exact_match == pytest.approx(metrics.accuracy_score(expected, predictions))
     a, b = draws.integers(0, 9, (2, 97))
     numbers = regression_scores(a, b)
     assert numbers.r2 == pytest.approx(metrics.r2_score(b, a))
@@ -244,7 +244,7 @@ def test_displayed_scores() -> None:
     console = Console(file=io.StringIO(), width=120)
     pairs = [({"cat"}, {"cat"}), ({"cat"}, {"cat", "dog"}), (set[str](), {"owl"})]
     scores = multi_label_scores(
-        label_matrix([predicted for predicted, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
+        label_matrix([prediction for prediction, _ in pairs]), label_matrix([target for _, target in pairs]), NAMES
     )
     console.print(replace(scores, truncated=2).view())
     console.print(regression_scores([1, 2, 4], [1, 2, 3]).view())

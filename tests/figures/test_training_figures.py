@@ -70,11 +70,11 @@ def test_token_counts_with_a_ramp_and_in_long_runs(name: str, tmp_path: Path) ->
     n_tokens = sum(real_tokens(task, batch) for step in range(13) for batch in task.batches(step, 0, 1))
     assert task.tokens_before(13) == n_tokens
     epochs = 10**9
-    all_rows = task.tokens_before(0) + with_plan(task, steps=1, unit=task.plan.n_rows).tokens_before(1)
-    assert with_plan(task, unit=task.plan.n_rows).tokens_before(epochs) == epochs * all_rows  # without reading them
+    all_rows = task.tokens_before(0) + change_plan(task, steps=1, unit=task.plan.n_rows).tokens_before(1)
+    assert change_plan(task, unit=task.plan.n_rows).tokens_before(epochs) == epochs * all_rows  # without reading them
 
 
-def with_plan(task: Task, **settings: Any) -> Task:
+def change_plan(task: Task, **settings: Any) -> Task:
     task.plan = replace(task.plan, units=1, ramp=0.0, **settings)
     return task
 

@@ -22,14 +22,14 @@ IDS, ROW, POSITION = [0, 3, 16, 3], 2, 4
 def parts(any_model: AnyModel, *edits: Edit) -> tuple[Attribution, Tensor, dict[str, Tensor]]:
     """Return the attribution of a random text's logits, the logits before the softcap, and the recording."""
     inputs = torch.randint(V, (3, 5)), torch.randint(V, (3, 7))
-    with record(any_model, edits=edits) as recorded:
+    with record(any_model, edits=edits) as activations:
         _ = any_model(*inputs) if isinstance(any_model, EncoderDecoder) else any_model(inputs[1])
     stack = "decoder" if isinstance(any_model, EncoderDecoder) else "stack"
     logits = torch.nn.functional.linear(
-        recorded[f"{stack}.final_norm"], any_model.unembedding.weight, any_model.unembedding.bias
+        activations[f"{stack}.final_norm"], any_model.unembedding.weight, any_model.unembedding.bias
     )
-    attribution = attribute(any_model, recorded, position=POSITION, ids=IDS, row=ROW)
-    return attribution, logits[ROW, POSITION, IDS].detach(), recorded
+    attribution = attribute(any_model, activations, position=POSITION, ids=IDS, row=ROW)
+    return attribution, logits[ROW, POSITION, IDS].detach(), activations
 
 
 def of(attribution: Attribution, name: str) -> Tensor:
@@ -72,9 +72,9 @@ def test_attribution_of_a_last_block_head_equals_its_ablation() -> None:
     torch.nn.init.zeros_(decoder.stack.blocks[1].feedforward.down.weight)  # else it would read the head
     decoder.stack.final_norm = torch.nn.Identity()
     text = torch.randint(V, (3, 7))
-    with record(decoder) as recorded:
+    with record(decoder) as activations:
         logits = decoder(text)
-    attribution = attribute(decoder, recorded, position=POSITION, ids=IDS, row=ROW)
+    attribution = attribute(decoder, activations, position=POSITION, ids=IDS, row=ROW)
     for head in range(4):
         with record(decoder, edits=[Edit(name="stack.blocks.1.self_attention.heads", heads=(head,))], patterns=()):
             fall = (logits - decoder(text))[ROW, POSITION, IDS]
@@ -97,12 +97,12 @@ def test_unsuitable_arguments_are_rejected() -> None:
         (None, "no language-model head, so there is no logit"),
     ):
         headless = encoder(spec={"masked_head": head})
-        with record(headless) as recorded:
+        with record(headless) as activations:
             headless.hidden(torch.randint(V, (1, 7)))
         with pytest.raises(ValueError, match=words):
-            attribute(headless, recorded, position=0, ids=[0])
+            attribute(headless, activations, position=0, ids=[0])
     decoder = model()
-    with record(decoder) as recorded:
+    with record(decoder) as activations:
         decoder(torch.randint(V, (3, 7)))
     for how, words in (
         ({"position": 7, "ids": [0]}, "position 7 is out of range; it must be 0 to 6"),
@@ -110,7 +110,7 @@ def test_unsuitable_arguments_are_rejected() -> None:
         ({"position": 0, "ids": [0], "row": -1}, "row -1 is out of range; it must be 0 to 2"),
     ):
         with pytest.raises(ValueError, match=words):
-            attribute(decoder, recorded, **how)
+            attribute(decoder, activations, **how)
 
 
 def test_a_planted_fault_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

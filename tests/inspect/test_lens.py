@@ -17,10 +17,10 @@ from tercet.models import EncoderDecoder, MaskedHead, record
 HEAD = {"masked_head": MaskedHead(transform=True, bias=True), "n_segments": 2, "embedding_norm": True}
 
 
-def run_recorded(any_model, inputs: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
-    with record(any_model) as recorded:
+def record_activations(any_model, inputs: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+    with record(any_model) as activations:
         logits = any_model(*inputs)
-    return recorded, logits
+    return activations, logits
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -35,10 +35,10 @@ def test_the_lens_after_the_last_block_equals_the_model(placement: str, norm: st
         translator(**variant),
     ):
         pair = isinstance(any_model, EncoderDecoder)
-        recorded, logits = run_recorded(any_model, (torch.randint(V, (3, 5)), text) if pair else (text,))
+        activations, logits = record_activations(any_model, (torch.randint(V, (3, 5)), text) if pair else (text,))
         names = stream_names(any_model)["decoder" if pair else "stack"]
-        assert torch.equal(logit_lens(any_model, recorded[names[-1]]), logits)
-        earlier_logits = [logit_lens(any_model, recorded[name]) for name in names[:-1]]
+        assert torch.equal(logit_lens(any_model, activations[names[-1]]), logits)
+        earlier_logits = [logit_lens(any_model, activations[name]) for name in names[:-1]]
         assert all(
             block_logits.shape == logits.shape and not torch.allclose(block_logits, logits, atol=1e-2)
             for block_logits in earlier_logits
@@ -50,13 +50,13 @@ def test_stream_names_are_ordered_from_bottom_to_top() -> None:
     assert stream_names(model()) == {"stack": ["stack.dropout", "stack.blocks.0", "stack.blocks.1"]}
     names = stream_names(translator())
     assert [len(stream) for stream in names.values()] == [3, 4]
-    recorded, _ = run_recorded(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
-    assert all(name in recorded for stream in names.values() for name in stream)
+    activations, _ = record_activations(translator(), (torch.randint(V, (1, 5)), torch.randint(V, (1, 7))))
+    assert all(name in activations for stream in names.values() for name in stream)
     # The stream below a block is its input: nothing changes it before the norm of the first sublayer.
     post = model(placement="post")
-    recorded, _ = run_recorded(post, (torch.randint(V, (2, 7)),))
+    activations, _ = record_activations(post, (torch.randint(V, (2, 7)),))
     for stream_name, block in zip(stream_names(post)["stack"], ("stack.blocks.0", "stack.blocks.1"), strict=False):
-        assert torch.equal(recorded[stream_name], recorded[f"{block}.self_residual.before"])
+        assert torch.equal(activations[stream_name], activations[f"{block}.self_residual.before"])
 
 
 def test_the_lens_before_all_blocks_is_a_bigram_table() -> None:
@@ -64,9 +64,9 @@ def test_the_lens_before_all_blocks_is_a_bigram_table() -> None:
     tokens = torch.arange(5)[None]
     with torch.no_grad():
         decoder.stack.position.table.weight.zero_()
-    recorded, _ = run_recorded(decoder, (tokens,))
+    activations, _ = record_activations(decoder, (tokens,))
     expected = decoder.unembedding(decoder.stack.final_norm(decoder.embedding.weight[:5]))
-    torch.testing.assert_close(logit_lens(decoder, recorded["stack.dropout"])[0], expected)
+    torch.testing.assert_close(logit_lens(decoder, activations["stack.dropout"])[0], expected)
 
 
 def test_an_encoder_without_a_masked_head_has_no_lens() -> None:

@@ -68,11 +68,11 @@ def test_each_family_reads_as_in_training(tmp_path: Path) -> None:
     recording = read(translator, "ab", target="cab")
     assert side_texts(recording) == {"encoder": ["a", "b", eos], "decoder": [bos, "c", "a", "b"]}
     assert recording.side is recording.sides["decoder"]
-    for trained, texts in ((gpt, ["ab c"]), (bert, ["abc"]), (translator, ["ab", "cab"])):
-        recording = read(trained, texts[0], target=texts[1] if len(texts) > 1 else None)
+    for family_model, texts in ((gpt, ["ab c"]), (bert, ["abc"]), (translator, ["ab", "cab"])):
+        recording = read(family_model, texts[0], target=texts[1] if len(texts) > 1 else None)
         rows = [torch.tensor([side.ids]) for side in recording.sides.values()]
         with torch.inference_mode():
-            expected = trained.model(*rows)[0]
+            expected = family_model.model(*rows)[0]
         assert recording.logits is not None
         torch.testing.assert_close(recording.logits, expected, atol=1e-5, rtol=0)
         weights = recording.activations[f"{list(recording.sides)[-1]}.blocks.1.self_attention.weights"]
@@ -132,9 +132,9 @@ def test_an_edited_translator_reads_the_given_target(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None:
     for family in ("gpt", "bert", "both"):
-        trained = trained_model(tmp_path / family, family)
-        recording = read(trained, "abcab")
-        table = lens_table(trained, recording, top=3)
+        family_model = trained_model(tmp_path / family, family)
+        recording = read(family_model, "abcab")
+        table = lens_table(family_model, recording, top=3)
         assert recording.logits is not None
         best = recording.logits.softmax(-1).topk(3)
         assert len(table.lens) == 3
@@ -144,18 +144,18 @@ def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None
         assert len(table.losses) == len(recording.side.ids) == len(last.ids)
         if family == "bert":
             assert table.loss is None
-            assert ablate_heads(trained, recording) == {}
+            assert ablate_heads(family_model, recording) == {}
             continue
         expected = -recording.logits.log_softmax(-1)[range(len(table.losses) - 1), list(recording.side.ids[1:])]
         torch.testing.assert_close(torch.tensor(table.losses[:-1]), expected)
         assert table.losses[-1] is None
         assert table.loss == pytest.approx(expected.mean().item(), abs=1e-5)
         name = f"{recording.stack}.blocks.1.self_attention"
-        _, without = read_with_edits(trained, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
-        loss_without_head = lens_table(trained, without).loss
+        _, without = read_with_edits(family_model, "abcab", edits=[Edit(name=f"{name}.heads", heads=(1,))])
+        loss_without_head = lens_table(family_model, without).loss
         assert loss_without_head is not None
-        assert ablate_heads(trained, recording)[name][1] == pytest.approx(loss_without_head - table.loss, abs=1e-5)
-        attribution = attribution_to_dict(trained, recording, row=None, text=None)
+        assert ablate_heads(family_model, recording)[name][1] == pytest.approx(loss_without_head - table.loss, abs=1e-5)
+        attribution = attribution_to_dict(family_model, recording, row=None, text=None)
         row, token = attribution["row"], attribution["id"]
         assert (row, token) == (len(last.ids) - 1, last.ids[-1][0])
         assert attribution["logit"] == pytest.approx(float(recording.logits[row, token]), abs=1e-4)
@@ -164,7 +164,7 @@ def test_the_lens_table_ends_with_the_models_predictions(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_unsuitable_arguments_are_rejected(tmp_path: Path) -> None:
     gpt, bert, translator = (trained_model(tmp_path / name, name) for name in ("gpt", "bert", "both"))
-    for trained, how, words in (
+    for family_model, how, words in (
         (gpt, {"text": "a", "target": "b"}, "a target is for translators"),
         (gpt, {"ids": [V]}, f"the vocabulary has no id {V}; ids are 0 to {V - 1}"),
         (gpt, {"ids": []}, "the list of ids is empty"),
@@ -173,7 +173,7 @@ def test_unsuitable_arguments_are_rejected(tmp_path: Path) -> None:
         (translator, {"text": "a", "target_ids": [-1]}, "the vocabulary has no id -1"),
     ):
         with pytest.raises(UserError, match=words):
-            read(trained, **how)
+            read(family_model, **how)
     with pytest.raises(UserError, match=r"did you mean 'stack\.blocks\.1'"):
         read_with_edits(gpt, "a", edits=[Edit(name="stack.block.1")])
     with pytest.raises(UserError, match="use the logit lens instead"):

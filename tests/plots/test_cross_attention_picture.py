@@ -28,14 +28,14 @@ def small(*, n_layers: int = 3, seed: int = 0, max_len: int = 13) -> EncoderDeco
     return model.eval()
 
 
-def translated(model: EncoderDecoder, text: str, beam: int = 2) -> Translation:
+def translate_text(model: EncoderDecoder, text: str, beam: int = 2) -> Translation:
     return translate(model, TOKENIZER, [text], Beam(size=beam, max_ratio=0, max_extra=5))[0][0]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_every_token_has_a_row_that_sums_to_one(beam: int) -> None:
     model = small()
-    translation = translated(model, "ab cde", beam)
+    translation = translate_text(model, "ab cde", beam)
     attention = read_cross_attention([model], TOKENIZER, translation)
     assert attention.source == (*"ab cde", "(end)")
     assert len(attention.target) == len(translation.ids)
@@ -46,7 +46,7 @@ def test_every_token_has_a_row_that_sums_to_one(beam: int) -> None:
 
 def test_the_end_is_a_row_only_if_it_was_generated() -> None:
     model = small()
-    translation = translated(model, "abc")
+    translation = translate_text(model, "abc")
     shapes = {
         finish: read_cross_attention([model], TOKENIZER, replace(translation, finish=finish)).target[-1] == "(end)"
         for finish in ("eos", "length")
@@ -64,13 +64,13 @@ def test_a_prefix_is_part_of_the_picture() -> None:
 
 def test_a_truncated_source_is_shown_as_read() -> None:
     model = small(max_len=7)
-    assert read_cross_attention([model], TOKENIZER, translated(model, "abcdefghij")).source == (*"abcdef", "(end)")
+    assert read_cross_attention([model], TOKENIZER, translate_text(model, "abcdefghij")).source == (*"abcdef", "(end)")
 
 
 @pytest.mark.slow
 def test_an_ensemble_shows_the_heads_of_all_models() -> None:
     models = [small(seed=0), small(seed=1)]
-    translation = translated(models[0], "abc")
+    translation = translate_text(models[0], "abc")
     attention = read_cross_attention(models, TOKENIZER, translation)
     separate_weights = [read_cross_attention([model], TOKENIZER, translation).weights for model in models]
     assert torch.allclose(attention.weights, torch.cat(separate_weights), atol=1e-6)
@@ -79,7 +79,7 @@ def test_an_ensemble_shows_the_heads_of_all_models() -> None:
 
 
 def test_an_empty_line_has_no_attention() -> None:
-    attention = read_cross_attention([small()], TOKENIZER, translated(small(), ""))
+    attention = read_cross_attention([small()], TOKENIZER, translate_text(small(), ""))
     assert (attention.target, attention.alignment, attention.pharaoh) == ((), [], "")
 
 

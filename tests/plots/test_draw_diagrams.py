@@ -231,10 +231,10 @@ def test_tied_matrices_are_described() -> None:
         diagram = describe_model(EncoderDecoderSpec(vocab_size=50, encoder=SMALL, decoder=SMALL, **fields))
         return [side.embedding.details[1:] for side in diagram.sides] + [diagram.heads[0][0].details[1:]]
 
-    with_target, with_unembedding, head = "shared with the target", "shared with the unembedding", "shared with the"
-    assert details() == [(with_target,), (with_unembedding,), (f"{head} token embedding",)]
-    assert details(share_embeddings=False) == [(), (with_unembedding,), (f"{head} token embedding",)]
-    assert details(tie_embeddings=False) == [(with_target,), (), ()]
+    target_note, unembedding_note, head = "shared with the target", "shared with the unembedding", "shared with the"
+    assert details() == [(target_note,), (unembedding_note,), (f"{head} token embedding",)]
+    assert details(share_embeddings=False) == [(), (unembedding_note,), (f"{head} token embedding",)]
+    assert details(tie_embeddings=False) == [(target_note,), (), ()]
     padded = describe_model(DecoderOnlySpec(vocab_size=50, pad_vocab_to=64, logit_softcap=15.0, stack=SMALL))
     assert padded.sides[0].embedding.details[0] == "64 × 24 (50 tokens)"
     assert padded.heads[0][0].details[1] == "64 rows; those beyond the vocabulary are ignored"
@@ -312,17 +312,17 @@ def test_attention_shapes_equal_those_of_the_module(which: str) -> None:
     source = {} if which == "self" else {"source_length": S}
     diagram = describe_attention(spec, which=which, batch=B, length=T, **source)
     tokens = torch.zeros(B, T, dtype=torch.long)
-    with record(model) as recorded, torch.no_grad():
+    with record(model) as activations, torch.no_grad():
         model(tokens) if which == "self" else model(torch.zeros(B, S, dtype=torch.long), tokens)
     name = diagram.name.replace("*", "0")
     boxes = {step.name: step for column in diagram.columns.values() for step in column if step.name in ("q", "k", "v")}
     boxes |= {step.name: step for step in (diagram.scores, diagram.weights, diagram.heads)}
     assert set(boxes) == {"q", "k", "v", "scores", "weights", "heads"}
     for kind, step in boxes.items():
-        assert step.shape == tuple(recorded[f"{name}.{kind}"].shape), kind
+        assert step.shape == tuple(activations[f"{name}.{kind}"].shape), kind
     for column, linear in (("query", "query"), ("key", "key"), ("value", "value")):
-        assert diagram.columns[column][0].shape == tuple(recorded[f"{name}.{linear}"].shape)
-    assert diagram.out.shape == tuple(recorded[name].shape)
+        assert diagram.columns[column][0].shape == tuple(activations[f"{name}.{linear}"].shape)
+    assert diagram.out.shape == tuple(activations[name].shape)
     assert diagram.concatenated.shape == (*diagram.out.shape[:2], 6 * 10)
     n_rotations = [[step.title for step in column].count("Rotation") for column in diagram.columns.values()]
     assert n_rotations == ([1, 1, 0] if which in ("encoder", "decoder") else [0, 0, 0])

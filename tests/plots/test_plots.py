@@ -178,8 +178,8 @@ def test_positions_equal_those_of_the_model(position: Position) -> None:
     table, similarities = images(plot_positions(trained_model))
     expected = vectors[0].detach()
     assert np.array_equal(table, expected.numpy())
-    byhand = [[float(torch.cosine_similarity(a, b, dim=0)) for b in expected] for a in expected]
-    assert np.allclose(similarities, byhand, atol=1e-6)
+    expected_similarities = [[float(torch.cosine_similarity(a, b, dim=0)) for b in expected] for a in expected]
+    assert np.allclose(similarities, expected_similarities, atol=1e-6)
 
 
 @pytest.mark.parametrize("base", [Sinusoidal, ALiBi])
@@ -255,12 +255,12 @@ def test_stacks_of_a_translator() -> None:
 
 def test_maps_are_the_recorded_weights() -> None:
     trained_model = gpt()
-    recorded = read(trained_model, TEXT).activations
+    activations = read(trained_model, TEXT).activations
     maps = images(plot_attention(trained_model, TEXT))
     assert len(maps) == 2 * 3
     for number, image in enumerate(maps):
         block, head = divmod(number, 3)
-        expected = recorded[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
+        expected = activations[f"stack.blocks.{block}.self_attention.weights"][0, head].numpy()
         assert np.array_equal(np.ma.getdata(image), expected)
         assert np.array_equal(np.ma.getmaskarray(image), ~np.tri(len(TEXT), dtype=bool))
 
@@ -272,8 +272,8 @@ def test_three_kinds_of_unequal_depth(n_encoder: int, n_decoder: int) -> None:
     maps = images(figure)
     names = [f"encoder.blocks.{n}.self_attention" for n in range(n_encoder)]
     names += [f"decoder.blocks.{n}.{kind}_attention" for kind in ("self", "cross") for n in range(n_decoder)]
-    recorded = read(trained_model, "abc", target="dedede").activations
-    expected = [head.numpy() for name in names for head in recorded[f"{name}.weights"][0]]
+    activations = read(trained_model, "abc", target="dedede").activations
+    expected = [head.numpy() for name in names for head in activations[f"{name}.weights"][0]]
     assert [image.shape for image in maps] == [image.shape for image in expected]
     assert {image.shape for image in maps} == {(4, 4), (7, 7), (7, 4)}
     assert all(np.array_equal(np.ma.getdata(image), head) for image, head in zip(maps, expected, strict=True))

@@ -74,8 +74,8 @@ def search(model: Any, source: Tensor, *, size: int, longest: int) -> list[list[
 @torch.no_grad()
 def copy_weights(ours: EncoderDecoder, model: nn.Module) -> None:
     """Copy Tercet's weights into a model that `joeynmt` created."""
-    into = model.state_dict()
-    into["src_embed.lut.weight"].copy_(ours.state_dict()["embedding.weight"])
+    their_state = model.state_dict()
+    their_state["src_embed.lut.weight"].copy_(ours.state_dict()["embedding.weight"])
     for name, value in ours.state_dict().items():
         side, _, rest = name.partition(".blocks.")
         if not rest:
@@ -89,7 +89,7 @@ def copy_weights(ours: EncoderDecoder, model: nn.Module) -> None:
         else:
             attention, _, linear = part.partition(".")
             their_part = f"{NORMS_AND_ATTENTIONS[side][attention]}.{PROJECTIONS[linear]}"
-        into[f"{side}.layers.{number}.{their_part}.{kind}"].copy_(value)
+        their_state[f"{side}.layers.{number}.{their_part}.{kind}"].copy_(value)
 
 
 def _batch(source: Tensor, target: Tensor | None) -> Any:

@@ -35,18 +35,18 @@ def nanogpt(checkout: Path, ours: DecoderOnly, attention: str) -> nn.Module:
             )
         )  # fmt: skip
     state = ours.state_dict()
-    into = model.state_dict()
+    their_state = model.state_dict()
     with torch.no_grad():
-        into["transformer.wte.weight"].copy_(state["embedding.weight"])
-        into["transformer.wpe.weight"].copy_(state["stack.position.table.weight"])
+        their_state["transformer.wte.weight"].copy_(state["embedding.weight"])
+        their_state["transformer.wpe.weight"].copy_(state["stack.position.table.weight"])
         for kind in ("weight", "bias") if stack.bias else ("weight",):
-            into[f"transformer.ln_f.{kind}"].copy_(state[f"stack.final_norm.{kind}"])
+            their_state[f"transformer.ln_f.{kind}"].copy_(state[f"stack.final_norm.{kind}"])
             for number in range(stack.n_layers):
                 our_block, their_block = f"stack.blocks.{number}", f"transformer.h.{number}"
                 three = [state[f"{our_block}.self_attention.{part}.{kind}"] for part in ("query", "key", "value")]
-                into[f"{their_block}.attn.c_attn.{kind}"].copy_(torch.cat(three))
+                their_state[f"{their_block}.attn.c_attn.{kind}"].copy_(torch.cat(three))
                 for our_name, their_name in NAMES.items():
-                    into[f"{their_block}.{their_name}.{kind}"].copy_(state[f"{our_block}.{our_name}.{kind}"])
+                    their_state[f"{their_block}.{their_name}.{kind}"].copy_(state[f"{our_block}.{our_name}.{kind}"])
     for block in model.transformer.h:
         if attention == "eager":
             mask = torch.tril(torch.ones(spec.max_len, spec.max_len)).view(1, 1, spec.max_len, spec.max_len)

@@ -115,12 +115,12 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
                 assert page.locator(".state").all_text_contents() == ["running", "finished"]
                 assert page.locator(".sample pre").first.text_content() == f"after 20000: {HOSTILE}"
                 assert page.locator("tbody th").first.text_content() == "training.max_steps"
-                assert min(open_tab.colours(".chart canvas")) > 3
+                assert min(open_tab.canvas_colors(".chart canvas")) > 3
                 assert page.evaluate(PALE) == []
                 assert page.evaluate(NAMELESS) == []
                 open_tab.assert_accessible()
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-                open_tab.assert_well()
+                open_tab.assert_no_problems()
                 if scheme == "dark":
                     continue
                 field = open_tab.key("chart:Loss")
@@ -143,7 +143,7 @@ def test_two_runs_side_by_side_in_a_browser(browser: Any, tmp_path: Path) -> Non
                 assert "two" not in field.locator("output").text_content()
                 write_metrics(runs[0] / "metrics.csv", range(20_001, 20_051))
                 page.get_by_text("20,050 of 20,100").wait_for()
-                open_tab.assert_well()
+                open_tab.assert_no_problems()
 
 
 @slow

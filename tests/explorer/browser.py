@@ -30,7 +30,7 @@ FLAGS = [
 ]
 WIDE, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 PATIENCE = 20_000  # ms; two cores are shared with all other tests
-COLOURS = """
+COUNT_COLORS = """
 (canvases) => canvases.filter((one) => one.width * one.height > 0).map((one) => {
   const copy = new OffscreenCanvas(one.width, one.height).getContext("2d", { willReadFrequently: true });
   copy.drawImage(one, 0, 0);
@@ -80,20 +80,20 @@ class Tab:
 
     def settle(self, frames: int = 2) -> None:
         """Wait until all requested data has arrived and is drawn."""
-        until = time.monotonic() + PATIENCE / 1000
+        deadline = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(IS_DRAWN, frames):
-            assert time.monotonic() < until, f"the page is not drawn in time: {self.problems}"
+            assert time.monotonic() < deadline, f"the page is not drawn in time: {self.problems}"
             self.page.wait_for_timeout(10)
 
-    def colours(self, selector: str) -> list[int]:
+    def canvas_colors(self, selector: str) -> list[int]:
         """Return the number of colors of each canvas there."""
-        return self.page.locator(selector).evaluate_all(COLOURS)
+        return self.page.locator(selector).evaluate_all(COUNT_COLORS)
 
     def cell_text(self, key: str) -> str:
         """Return the text that a heat map shows for the cell at its cursor."""
         return self.key(key).locator("output").text_content() or ""
 
-    def assert_well(self) -> None:
+    def assert_no_problems(self) -> None:
         assert self.elsewhere == []
         assert self.problems == []
 

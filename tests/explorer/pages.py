@@ -122,9 +122,9 @@ def run_shown_tokens(tab: Tab, answers: Answers, edits: list[Edit] | None = None
     return run_model(answers, [token for token, _ in chips(tab)], None, edits)
 
 
-def no_sideways(tab: Tab) -> None:
-    wide, window = tab.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert wide <= window
+def assert_fits_width(tab: Tab) -> None:
+    width, window_width = tab.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width <= window_width
 
 
 def cell_at_cursor(tab: Tab, key: str) -> tuple[int, int, float, float]:

@@ -104,15 +104,15 @@ def reference(logits: list[float], sampling: Sampling) -> np.ndarray:
     return filtered.softmax(-1)[0].numpy()
 
 
-def agree(answer: dict[str, Any], expected: np.ndarray) -> None:
+def assert_agrees(answer: dict[str, Any], expected: np.ndarray) -> None:
     found = np.array(answer["probabilities"])
     assert ((found > 0) == (expected > 0)).all()
     np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR)
 
 
-def all_agree(page: FilterFunction) -> None:
+def assert_all_agree(page: FilterFunction) -> None:
     for logits, sampling in random_cases(400):
-        agree(page(logits, sampling), reference(logits, sampling))
+        assert_agrees(page(logits, sampling), reference(logits, sampling))
 
 
 def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
@@ -137,7 +137,7 @@ def random_cases(count: int) -> Iterator[tuple[list[float], Sampling]]:
 
 @pytest.mark.slow
 def test_filters_agree_with_the_functions_of_the_sampler(page: FilterFunction) -> None:
-    all_agree(page)
+    assert_all_agree(page)
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_planted_faults_are_detected(original: str, fault: str) -> None:
     assert SOURCE.count(original) == 1
     fault = fault.replace("shareOfNext", "(probabilities[kept] ?? 0)")
     with filters(SOURCE.replace(original, fault)) as faulty, pytest.raises(AssertionError):
-        all_agree(faulty)
+        assert_all_agree(faulty)
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from page_source import FOCUS_FAULT, NAMELESS, PALE, faults_of_source
 from pages import (
     FAMILIES,
     VIEWS,
+    assert_fits_width,
     bert,
     candidates,
     chips,
     every_family,
     few_families,
     gpt,
-    no_sideways,
     slow,
     translator,
 )
@@ -68,7 +68,7 @@ def test_invalid_input_is_one_line_and_the_page_keeps_working(browser: Any) -> N
         tab.key("text").fill("the " * 40)
         tab.click("read")
         assert "its first 29 tokens" in tab.page.locator(".warning").text_content()
-        tab.assert_well()
+        tab.assert_no_problems()
     with open_page(browser, gpt()) as tab:
         tab.key("text").fill("abc жж")
         tab.click("read")
@@ -146,7 +146,7 @@ def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> Non
         assert unnamed_nodes == []
         assert nameless == set()
         assert pale == set()
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -164,7 +164,7 @@ def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
             stops.append(tab.page.evaluate("document.activeElement.dataset.key ?? document.activeElement.className"))
         assert {"view:flow", "text", "read", "step-weights", "zero-head", "temperature"} <= set(stops)
         assert any(stop.startswith("token:") for stop in stops)
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -189,7 +189,7 @@ def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
             )
             notes.append(tab.page.locator(".tour .said").text_content())
             assert re.search(r"undefined|NaN|null|\[object", notes[-1]) is None
-            no_sideways(tab)
+            assert_fits_width(tab)
             if step < count - 1:
                 assert tab.page.evaluate("document.querySelector('.tour').contains(document.activeElement)")
                 tab.page.keyboard.press("Enter")
@@ -198,7 +198,7 @@ def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
         tab.page.keyboard.press("Escape")
         tab.settle()
         assert not tab.page.locator(".tour").is_visible()
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow

@@ -18,12 +18,12 @@ from pages import (
     NEAR,
     VIEWS,
     assert_candidates,
+    assert_fits_width,
     candidates,
     cell_at_cursor,
     chips,
     every_family,
     gpt,
-    no_sideways,
     run_shown_tokens,
     selected_row,
     slow,
@@ -57,23 +57,23 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
         assert tab.page.locator("[role=tab]").count() == len(views)
         for view in views:
             tab.click(f"view:{view}")
-            no_sideways(tab)
+            assert_fits_width(tab)
             assert tab.page.locator(f".view .{view}").is_visible()
             if view != "beams":
-                assert max(tab.colours(".view canvas")) > 4
+                assert max(tab.canvas_colors(".view canvas")) > 4
         tab.click("view:flow")
         tab.click("flow-block-0")
         for part in ("cross", "mlp", "self") if "translator" in family else ("mlp", "self"):
             tab.click(f"part-{part}")
-            no_sideways(tab)
-        assert tab.colours('[data-key="step-weights"] canvas')[0] > 4
+            assert_fits_width(tab)
+        assert tab.canvas_colors('[data-key="step-weights"] canvas')[0] > 4
         tab.click("block-close")
         for end in ("start", "end"):
             tab.click(f"flow-{end}")
-            no_sideways(tab)
+            assert_fits_width(tab)
         assert tab.page.locator(".problem:visible").count() == 0
         assert tab.page.evaluate("getComputedStyle(document.body).colorScheme") != ""
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -102,7 +102,7 @@ def test_map_cells_show_the_models_weights(browser: Any, family: str) -> None:
                         continue
                     row, column, value, half_step = cell_at_cursor(tab, f"map-large-{stack['name']}-{part}")
                     assert value == pytest.approx(float(weights[row, column]), abs=half_step + 1e-4)
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -135,7 +135,7 @@ def test_unequal_depths_and_lengths(browser: Any, family: str) -> None:
             f"{depths['decoder']} blocks by 2 heads",
             f"{depths['decoder']} blocks by 2 heads",
         ]
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -163,7 +163,7 @@ def test_an_open_block_shows_the_models_numbers(browser: Any) -> None:
                 assert value == pytest.approx(float(values[row, column]), abs=near), key
         tab.click("block-next" if tab.key("block-next").is_enabled() else "block-previous")
         assert tab.page.locator(".block h2").text_content() == "block 0"
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -201,7 +201,7 @@ def test_the_sampler_runs_in_the_page_and_equals_the_models(browser: Any) -> Non
         tab.click("plain")
         assert tab.key("top_p:number").input_value() == ""
         assert len(tab.requests) == before
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -225,7 +225,7 @@ def test_tokens_are_appended_sampled_and_removed(browser: Any) -> None:
         candidate = list(candidates(tab))[2]
         tab.click(f"candidate:{candidate}")
         assert [token for token, _ in chips(tab)] == [*ids[:-1], candidate]
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -237,7 +237,7 @@ def test_a_full_context_moves_as_in_the_sampler(browser: Any) -> None:
         tab.click("append")
         assert 0 < len(chips(tab)) < 7
         assert "".join(text for _, text in chips(tab)).startswith("efg")
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -267,13 +267,13 @@ def test_a_new_run_opens_and_exports(browser: Any, tmp_path: Path) -> None:
                 assert_candidates(live, logits[selected_row(live)])
                 found = (chips(live), candidates(live))
                 live.click("view:maps")
-                assert max(live.colours(".view canvas")) > 4
-                live.assert_well()
+                assert max(live.canvas_colors(".view canvas")) > 4
+                live.assert_no_problems()
         finally:
             process.terminate()
     with from_disk(browser, page) as saved_tab:
         assert (chips(saved_tab), candidates(saved_tab)) == found
-        saved_tab.assert_well()
+        saved_tab.assert_no_problems()
 
 
 @slow
@@ -288,5 +288,5 @@ def test_a_long_text_comes_block_by_block(browser: Any, tmp_path: Path) -> None:
         row, column, value, half_step = cell_at_cursor(tab, "map-large-stack-self")
         weights = activations["stack.blocks.1.self_attention.weights"][0, 2]
         assert value == pytest.approx(float(weights[row, column]), abs=half_step + 1e-4)
-        no_sideways(tab)
-        tab.assert_well()
+        assert_fits_width(tab)
+        tab.assert_no_problems()

@@ -42,7 +42,7 @@ def test_the_address_keeps_the_view(browser: Any) -> None:
         tab.page.reload()
         tab.settle()
         assert page_state(tab) == initial_state
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 def exported_by_button(tab: Tab, folder: Path) -> Path:
@@ -54,7 +54,7 @@ def exported_by_button(tab: Tab, folder: Path) -> Path:
     return path
 
 
-def assert_says_what_it_cannot_do(tab: Tab) -> None:
+def assert_model_features_are_disabled(tab: Tab) -> None:
     """Check that a saved page disables everything that needs the model, by mouse and by keyboard."""
     assert "It does not contain the model" in tab.page.locator(".saved").text_content()
     assert tab.key("text").get_attribute("readonly") is not None
@@ -84,7 +84,7 @@ def test_a_page_is_saved_with_its_edits(browser: Any, tmp_path: Path) -> None:
         assert tab.page.locator(".edits .chip").is_disabled()
         tab.click("view:heads")
         assert tab.page.locator(".problem:visible, [role=alert]:visible").count() == 0
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -100,7 +100,7 @@ def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path)
         tab.page.keyboard.press("ArrowUp")
         cell_texts.append(tab.cell_text("step-weights"))
         path = exported_by_button(tab, tmp_path)
-        tab.assert_well()
+        tab.assert_no_problems()
     with from_disk(browser, path) as tab:
         assert (chips(tab, stack["name"]), candidates(tab)) == live
         tab.click("flow-block-1")
@@ -118,9 +118,9 @@ def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path)
         tab.key("temperature").fill("0.5")
         tab.settle()
         assert candidates(tab) != live[1]
-        assert_says_what_it_cannot_do(tab)
+        assert_model_features_are_disabled(tab)
         assert tab.requests == [address for address in tab.requests if address.startswith(("file:", "data:", "blob:"))]
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -141,8 +141,8 @@ def test_two_saved_pages_are_independent(browser: Any, tmp_path: Path) -> None:
         shared_tab.settle()
         assert chips(shared_tab) == chips(second)
         assert page_state(first) == before
-        first.assert_well()
-        second.assert_well()
+        first.assert_no_problems()
+        second.assert_no_problems()
 
 
 def word_gpt() -> TrainedModel:
@@ -200,4 +200,4 @@ def test_a_token_that_is_a_script_is_text(browser: Any, is_saved: bool, tmp_path
             tab.click("read")
         assert tab.page.locator("main script, main img").count() == 0
         tab.problems = [problem for problem in tab.problems if "400 (Bad Request)" not in problem]
-        tab.assert_well()
+        tab.assert_no_problems()

@@ -51,7 +51,7 @@ def test_the_header_describes_the_model_and_changes_the_theme(browser: Any) -> N
         assert tab.page.locator("dialog[open] h2").text_content() == "Keyboard"
         tab.page.keyboard.press("Escape")
         assert tab.page.locator("dialog[open]").count() == 0
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -63,7 +63,7 @@ def test_arrow_keys_move_between_tabs(browser: Any) -> None:
         assert press(tab, "ArrowLeft")["view"] == "heads"
         assert tab.page.locator("[role=tab][aria-selected=true]").all_text_contents() == ["Heads"]
         assert focus(tab) == "view:heads"
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -85,7 +85,7 @@ def test_keys_change_the_state(browser: Any) -> None:
         assert focus(tab) is not None  # the field of the second text has the focus
         press(tab, "Escape")  # leaves the field
         assert "b.text" not in press(tab, "Escape")
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -109,7 +109,7 @@ def test_redrawing_keeps_the_focus_and_back_works(browser: Any) -> None:
         tab.settle()
         assert "layer" not in address(tab)
         assert tab.page.locator(".block").count() == 0
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -123,4 +123,4 @@ def test_a_saved_page_has_every_part(browser: Any) -> None:
         assert all(f'"tercet/{name}"' in text for name in page_files() if name.endswith(".js"))
         tab.settle()
         assert tab.key("save").text_content() == "Save page"
-        tab.assert_well()
+        tab.assert_no_problems()

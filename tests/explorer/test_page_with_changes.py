@@ -10,10 +10,10 @@ from pages import (
     NEAR,
     VIEWS,
     assert_candidates,
+    assert_fits_width,
     candidates,
     chips,
     gpt,
-    no_sideways,
     number,
     run_model,
     run_shown_tokens,
@@ -68,7 +68,7 @@ def test_a_token_is_masked_and_restored(browser: Any) -> None:
         first = next(iter(candidates(tab)))
         tab.click(f"candidate:{first}")
         assert chips(tab)[3][0] == first
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 def read_figures(text: str) -> list[float]:
@@ -106,7 +106,7 @@ def test_a_head_is_set_to_zero_and_restored(browser: Any) -> None:
         tab.click("edits:none")
         assert not tab.page.locator(".edits").is_visible()
         assert_candidates(tab, logits[-1])
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -135,7 +135,7 @@ def test_ablations_of_heads_equal_those_of_the_model(browser: Any) -> None:
         assert after - before == pytest.approx(rise, abs=1e-3)
         tab.click(f"edit:stack.blocks.{layer}.self_attention.heads:{head}:")
         assert not tab.page.locator(".edits").is_visible()
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -158,7 +158,7 @@ def test_the_beams_are_the_translations(browser: Any) -> None:
         tab.page.locator(".beams .node").first.focus()
         tab.page.keyboard.press("ArrowRight")
         assert "." in tab.page.evaluate("document.activeElement.getAttribute('aria-label')")
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -182,7 +182,7 @@ def test_texts_of_a_translator_are_read_and_continued(browser: Any) -> None:
         tab.click("token:encoder:2")
         assert "chosen" in tab.key("token:encoder:2").get_attribute("class")
         assert logits.shape[0] == 3
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 @slow
@@ -202,10 +202,10 @@ def test_two_texts_are_compared(browser: Any) -> None:
             ids = [token for token, _ in chips(tab, pane=pane)]
             losses.append(nats(run_model(answers, ids)[1], ids))
         assert [number(difference) for difference in rows["mean loss, nats"][:2]] == pytest.approx(losses, abs=NEAR)
-        no_sideways(tab)
+        assert_fits_width(tab)
         for view in VIEWS[:-1]:
             tab.click(f"view:{view}")
-            no_sideways(tab)
+            assert_fits_width(tab)
         keys = tab.page.evaluate(
             "[...document.querySelectorAll('[data-pane]')].map((pane) => [...pane.querySelectorAll('[data-key]')]"
             ".map((one) => one.dataset.key))"
@@ -218,4 +218,4 @@ def test_two_texts_are_compared(browser: Any) -> None:
         assert "".join(text for _, text in chips(tab, pane=1)) == "dec␣ab"
         tab.click("close", 1)
         assert tab.page.locator("[data-pane]").count() == 1
-        tab.assert_well()
+        tab.assert_no_problems()

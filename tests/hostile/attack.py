@@ -87,7 +87,7 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
         start = time.monotonic()
         pid = os.fork()
         if not pid:
-            _become(work, streams)
+            _run_child(work, streams)
         code, peak = _wait(pid, start + seconds)
         took = time.monotonic() - start
         stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in streams[1:])
@@ -98,7 +98,7 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
     return outcome
 
 
-def _become(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
+def _run_child(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
     """Run `work` in the child process and exit."""
     code = 1
     try:

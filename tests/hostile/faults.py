@@ -55,7 +55,7 @@ def watch(folders: Sequence[Path], act: Callable[[Change], None]) -> None:
     roots = [os.path.realpath(folder) + "/" for folder in folders]
     busy = False
 
-    def meet(operation: str, path: Any) -> None:
+    def check_operation(operation: str, path: Any) -> None:
         nonlocal busy
         if busy or not isinstance(path, str | bytes | os.PathLike):
             return
@@ -72,13 +72,13 @@ def watch(folders: Sequence[Path], act: Callable[[Change], None]) -> None:
         if event == "open":
             path, _, flags = arguments
             if isinstance(flags, int) and flags & WRITING:
-                meet("open", path)
+                check_operation("open", path)
         elif event in EVENTS:
-            meet(EVENTS[event], arguments[1 if event in ("os.rename", "os.link", "os.symlink") else 0])
+            check_operation(EVENTS[event], arguments[1 if event in ("os.rename", "os.link", "os.symlink") else 0])
 
     def fsync(descriptor: Any) -> None:
         number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-        meet("fsync", os.readlink(f"/proc/self/fd/{number}"))
+        check_operation("fsync", os.readlink(f"/proc/self/fd/{number}"))
 
     os.fsync = fsync
     sys.addaudithook(hook)
@@ -171,7 +171,7 @@ def _fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 
 
-def speak_on_full_disk(main: Callable[[], int]) -> int:
+def run_with_piped_output(main: Callable[[], int]) -> int:
     """Run `main` with its output in pipes, so that a limit on file sizes does not affect it."""
     ends = [os.pipe() for _ in range(2)]
     files = [os.dup(number) for number in (1, 2)]

@@ -187,7 +187,7 @@ ODD_VALUES: list[Any] = [
 SIZES = [0, 1, 2, 255, 2**16, 2**24, 2**31, 2**32 - 1, 2**40, 2**60, 2**62, 2**63, 2**64 - 1]
 
 
-def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
+def damage_copy(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
     """Copy a folder or file, damage one of its files, and return it with a description of the damage."""
     draw = random.Random(seed)
     if folder.is_file():
@@ -199,16 +199,16 @@ def hurt(folder: Path, copy: Path, seed: int) -> tuple[Path, str]:
         damaged_path = copy
     files = sorted(path for path in copy.iterdir())
     path = draw.choice(files)
-    ways = [_hurt_bytes, _hurt_bytes, _hurt_sizes, _put_in_its_place]
+    ways = [_damage_bytes, _damage_bytes, _damage_sizes, _replace_path]
     if path.suffix == ".json":
-        ways += 5 * [_hurt_json]
+        ways += 5 * [_damage_json]
     if path.suffix == ".safetensors":
-        ways += 4 * [_hurt_header]
+        ways += 4 * [_damage_header]
     way = draw.choice(ways)
     return damaged_path, f"{path.name}: {way(path, draw)}"
 
 
-def _hurt_bytes(path: Path, draw: random.Random) -> str:
+def _damage_bytes(path: Path, draw: random.Random) -> str:
     data = bytearray(path.read_bytes())
     end = len(data) if draw.random() < 0.5 else min(len(data), 600)  # headers are at the start of a file
     place = draw.randrange(max(end, 1))
@@ -238,7 +238,7 @@ def _hurt_bytes(path: Path, draw: random.Random) -> str:
     return description
 
 
-def _hurt_sizes(path: Path, draw: random.Random) -> str:
+def _damage_sizes(path: Path, draw: random.Random) -> str:
     """Replace a number near the start with a huge one, as if it were a length or an offset."""
     data = bytearray(path.read_bytes())
     place, size = draw.randrange(max(1, min(len(data), 3000))), draw.choice(SIZES)
@@ -249,7 +249,7 @@ def _hurt_sizes(path: Path, draw: random.Random) -> str:
     return f"{form} {size} at {place}"
 
 
-def _put_in_its_place(path: Path, draw: random.Random) -> str:
+def _replace_path(path: Path, draw: random.Random) -> str:
     path.unlink()
     match replacement := draw.choice(
         ["nothing", "a folder", "a pipe", "zeros", "a secret", "a loop", "no bytes", "text"]
@@ -273,7 +273,7 @@ def _put_in_its_place(path: Path, draw: random.Random) -> str:
     return replacement
 
 
-def _hurt_json(path: Path, draw: random.Random) -> str:
+def _damage_json(path: Path, draw: random.Random) -> str:
     data = json.loads(path.read_text(encoding="utf-8"))
     description = change_json(data, draw)
     path.write_text(json.dumps(data))
@@ -325,7 +325,7 @@ def write_safe_header(path: Path, header: dict[str, Any], numbers: bytes, *, len
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + numbers)
 
 
-def _hurt_header(path: Path, draw: random.Random) -> str:
+def _damage_header(path: Path, draw: random.Random) -> str:
     header, numbers = safe_header(path)
     description = change_json(header, draw)
     write_safe_header(path, header, numbers, length=draw.choice([None, None, None, *SIZES]))

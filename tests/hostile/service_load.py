@@ -224,7 +224,7 @@ class Figures:
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def ask_honestly(
+async def send_honest_request(
     port: int, number: int, due_time: float, idle_connections: list[Streams], figures: Figures
 ) -> None:
     """Send one request, on a persistent connection if one is free.
@@ -243,7 +243,7 @@ async def ask_honestly(
             body = await reader.readexactly(length)
     except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
         if is_reused and (isinstance(error, ConnectionError) or getattr(error, "partial", None) == b""):
-            await ask_honestly(port, number, due_time, idle_connections, figures)
+            await send_honest_request(port, number, due_time, idle_connections, figures)
         else:
             figures.statuses["honest", 0] += 1
         return
@@ -254,7 +254,7 @@ async def ask_honestly(
     figures.n_wrong += status == 200 and request.read(json.loads(body)) != request.expected
 
 
-async def ask_faultily(port: int, name: str, number: int, figures: Figures) -> None:
+async def send_faulty_request(port: int, name: str, number: int, figures: Figures) -> None:
     try:
         status = await FAULTS[name](port, random.Random(number))
     except OSError:
@@ -303,7 +303,7 @@ async def load(
     watching = asyncio.create_task(watch_memory(server.process, figures))
     clients = HONEST_CLIENTS if faults else HONEST_CLIENTS + FAULTY_CLIENTS
     requests = (
-        partial(lambda number, due_time: ask_honestly(port, number, due_time, idle_connections, figures), number)
+        partial(lambda number, due_time: send_honest_request(port, number, due_time, idle_connections, figures), number)
         for number in range(honest)
     )
     rate_of_faults = None if rate is None else rate * len(faults) / honest
@@ -323,7 +323,7 @@ def send_faults(port: int, faults: list[tuple[str, int]], rate: float | None) ->
 
     async def send() -> None:
         requests = (
-            partial(lambda name, number, due_time: ask_faultily(port, name, number, figures), *fault)
+            partial(lambda name, number, due_time: send_faulty_request(port, name, number, figures), *fault)
             for fault in faults
         )
         await send_requests(requests, FAULTY_CLIENTS, rate)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from attack import Outcome
 from damage_runs import FACTOR, PreparedRuns, final_state, list_files, prepare
-from faults import FAULTS, Change, Fault, fail, reject_write, set_clock_back, speak_on_full_disk, watch
+from faults import FAULTS, Change, Fault, fail, reject_write, run_with_piped_output, set_clock_back, watch
 from report import note
 
 QUICK = 3  # places and errors per action; multiplied by TERCET_HOSTILE
@@ -94,7 +94,7 @@ class Scene:
             before()
 
         verb, *arguments = self.action.arguments
-        options = {"wrap_command": speak_on_full_disk} if full else {}
+        options = {"wrap_command": run_with_piped_output} if full else {}
         return self.runs.call(self.place, verb, arguments, before=prepare_child, seconds=60, **options)
 
     def result(self) -> dict[str, str]:

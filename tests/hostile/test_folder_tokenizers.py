@@ -223,7 +223,7 @@ def small_table(texts: Mapping[str, bytes]) -> bytes:
     return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + ends
 
 
-def library_takes(table: bytes) -> bool:
+def library_accepts(table: bytes) -> bool:
     normalizer = {"type": "Precompiled", "precompiled_charsmap": b64encode(table).decode()}
     with suppress(BaseException):
         library = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
@@ -251,7 +251,7 @@ def test_accepted_character_tables_do_not_panic(capfd: pytest.CaptureFixture[str
     """The library accepts all tables that are accepted here without a panic. Intact tables are accepted."""
     whole = small_table({"a": b"xyz", "b": "\u00fc".encode(), "!": b""})
     check_table(whole)
-    assert library_takes(whole)
+    assert library_accepts(whole)
     chance, outcomes = random.Random(0), Counter[tuple[bool, bool]]()
     units = [0, *(256 ^ ord(character) for character in "ab!"), 512, 768, 1024]
     for _ in range(400):
@@ -263,9 +263,9 @@ def test_accepted_character_tables_do_not_panic(capfd: pytest.CaptureFixture[str
             del table[chance.randrange(len(table)) :]
         try:
             check_table(bytes(table))
-            outcomes[True, library_takes(bytes(table))] += 1
+            outcomes[True, library_accepts(bytes(table))] += 1
         except ValueError:
-            outcomes[False, library_takes(bytes(table))] += 1
+            outcomes[False, library_accepts(bytes(table))] += 1
     capfd.readouterr()
     assert not outcomes[True, False]
     assert outcomes[False, True] < 40 < outcomes[True, True], outcomes

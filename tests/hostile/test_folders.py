@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from attack import attack_function
 from folder_copies import whole_folders
-from hurt_folders import MAKERS, hurt
+from hurt_folders import MAKERS, damage_copy
 from report import count_inputs
 
 from tercet.checkpoint import load_model, read_spec
@@ -67,7 +67,7 @@ def test_a_damaged_folder_is_read_or_rejected(first: int, tmp_path: Path) -> Non
     def work() -> int:
         for seed in range(first, first + BATCH):
             kind = list(MAKERS)[seed % len(MAKERS)]
-            path, description = hurt(folders[kind], tmp_path / str(seed), seed)
+            path, description = damage_copy(folders[kind], tmp_path / str(seed), seed)
             print(seed, kind, description.encode("ascii", "backslashreplace").decode(), end=" -> ", flush=True)
             start = time.process_time()
             open_spec(path)

@@ -78,7 +78,7 @@ def test_a_run_killed_at_any_file_change_resumes_exactly(runs: PreparedRuns, tmp
                 outcome = runs.call(place, "train", seconds=seconds)
             if outcome.code == KILL_CODE:
                 kills += 1
-                if fault := whole_models(runs, place):
+                if fault := find_damaged_model(runs, place):
                     failures.append(f"killed at {kill_points}: {fault}")
             else:
                 kill_points.pop()
@@ -91,18 +91,18 @@ def test_a_run_killed_at_any_file_change_resumes_exactly(runs: PreparedRuns, tmp
     assert not failures, f"{len(failures)} of {kills} kills:\n" + "\n".join(failures)
 
 
-def whole_models(runs: PreparedRuns, place: Path) -> str:
+def find_damaged_model(runs: PreparedRuns, place: Path) -> str:
     """Return a description of a damaged model in a killed run, or an empty string."""
     run = place / "run"
     for folder in ("best", "last"):
-        if (run / folder).exists() or ever_whole(run, folder):
+        if (run / folder).exists() or was_saved(run, folder):
             outcome = runs.call(place, "inspect", [f"run/{folder}"])
-            if outcome.code and not (outcome.refused_in_one_line() and not ever_whole(run, folder)):
+            if outcome.code and not (outcome.refused_in_one_line() and not was_saved(run, folder)):
                 return f"{folder} cannot be opened: {outcome.stderr.strip()[-200:]}"
     return ""
 
 
-def ever_whole(run: Path, folder: str) -> bool:
+def was_saved(run: Path, folder: str) -> bool:
     """Return True if the first save of the folder was completed."""
     return (run / folder / "model.safetensors").exists()
 

@@ -233,7 +233,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> PreparedRuns:
 
 
 @pytest.fixture(scope="module")
-def gate(runs: PreparedRuns) -> Callable[[Path], None]:
+def check_run(runs: PreparedRuns) -> Callable[[Path], None]:
     """Return a function that checks a run as `train` does before it writes anything."""
     recipe = read_recipe(runs.folder / "stopped" / "run")
     spec = read_spec(runs.folder / "stopped" / "run")
@@ -333,7 +333,7 @@ def seal(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [*CHANGES, *FILES, *PIECES])
 def test_a_malformed_state_is_rejected_in_one_line(
-    runs: PreparedRuns, gate: Callable[[Path], None], tmp_path: Path, form: str
+    runs: PreparedRuns, check_run: Callable[[Path], None], tmp_path: Path, form: str
 ) -> None:
     folder = lay_out(runs, tmp_path / "place")
     if form in PIECES:
@@ -344,7 +344,7 @@ def test_a_malformed_state_is_rejected_in_one_line(
     else:
         FILES[form](folder / STATE)
     seal(folder)
-    error = refusal(lambda: gate(tmp_path / "place" / "run"))
+    error = refusal(lambda: check_run(tmp_path / "place" / "run"))
     assert error is not None
     assert "checkpoints/step-000006" in str(error)
     remedy = "remove it" if form == "a pipe" else "pass --from-weights to continue from its last model, or --restart"

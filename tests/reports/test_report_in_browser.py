@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from browser import PHONE, WIDE, tab
 from page_source import NAMELESS, PALE
-from pages import no_sideways
+from pages import assert_fits_width
 
 import tercet
 
@@ -24,17 +24,17 @@ def test_a_report_opens_in_both_color_schemes_and_on_a_phone(
             assert open_tab.page.evaluate("document.activeElement.textContent") == "Skip to the report"
             for summary in open_tab.page.locator("summary").all():
                 summary.click()
-            no_sideways(open_tab)
+            assert_fits_width(open_tab)
             assert open_tab.page.evaluate(PALE) == []
             assert open_tab.page.evaluate(NAMELESS) == []
             open_tab.assert_accessible()
             image = "(all) => all.every((one) => one.complete && one.naturalWidth > 0)"
             assert open_tab.page.locator("img").evaluate_all(image)
-            open_tab.assert_well()
+            open_tab.assert_no_problems()
     with tab(browser, WIDE, files=True) as open_tab:
         open_tab.page.goto(page.as_uri())
         open_tab.page.emulate_media(media="print")
         assert open_tab.page.locator("nav").is_hidden()
         # Collapsed sections are printed.
         assert open_tab.page.locator("details pre").last.bounding_box()["height"] > 100
-        open_tab.assert_well()
+        open_tab.assert_no_problems()

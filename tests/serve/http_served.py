@@ -74,10 +74,10 @@ def trained_model(kind: str) -> TrainedModel:
             model = EncoderDecoder(EncoderDecoderSpec(vocab_size=READER.vocab_size, max_len=ROOM, **sides))
     tokenizer = WRITER if kind in ("gpt", "chat") else READER
     template = TEMPLATE if kind == "chat" else None
-    return TrainedModel.wrap(shaken(model), tokenizer, chat_template=template, folder=Path(kind))
+    return TrainedModel.wrap(scale_weights(model), tokenizer, chat_template=template, folder=Path(kind))
 
 
-def shaken(model: AnyModel) -> AnyModel:
+def scale_weights(model: AnyModel) -> AnyModel:
     """Scale the weights to the size of trained ones, so that answers depend on every token."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():

@@ -38,7 +38,7 @@ def unbatched_completion(model: DecoderOnly, prompt: str, sampling: Sampling) ->
     return generate(model, TOKENIZER, [prompt], sampling)[0]
 
 
-def assert_is(events: Sequence[TokenEvent | Exception], expected: Completion) -> None:
+def assert_completes(events: Sequence[TokenEvent | Exception], expected: Completion) -> None:
     """Check that the events form the completion that the prompt gets without other requests."""
     for event in events:
         assert isinstance(event, TokenEvent), event

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from scheduled import MODEL, EventListener, scheduler
-from small_writer import assert_is, generation_request, unbatched_completion, writer
+from small_writer import assert_completes, generation_request, unbatched_completion, writer
 from test_scheduler import (  # noqa: F401
     test_a_model_with_only_nan_fails_every_request,
     test_a_row_with_nan_fails_without_affecting_others,
@@ -83,8 +83,8 @@ def test_tables_grow_while_rows_are_decoded() -> None:
         listener = [EventListener(), EventListener()]
         engine.submit(generation_request("the cat", long), listener[0])
         engine.submit(generation_request("a dog", short), listener[1])
-        assert_is(listener[0].wait(), unbatched_completion(model, "the cat", long))
-        assert_is(listener[1].wait(), unbatched_completion(model, "a dog", short))
+        assert_completes(listener[0].wait(), unbatched_completion(model, "the cat", long))
+        assert_completes(listener[1].wait(), unbatched_completion(model, "a dog", short))
 
 
 def test_rows_with_more_top_logprobs_do_not_affect_pending_results() -> None:

@@ -200,7 +200,7 @@ def test_the_page_is_readable_and_usable_by_keyboard(
             assert page.evaluate(NAMELESS) == []
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             tab.assert_accessible()
-        tab.assert_well()
+        tab.assert_no_problems()
 
 
 def test_the_api_page_shows_the_openapi_document(browser: Any, address: str) -> None:
@@ -214,4 +214,4 @@ def test_the_api_page_shows_the_openapi_document(browser: Any, address: str) -> 
         assert all(words in text for words in ("list of object", "role text", "1 to 1,000 items", '"role": "user"'))
         text = tab.page.locator("#post-v1-embeddings").inner_text()
         assert all(words in text for words in ("default: true", "default: that of the model"))
-        tab.assert_well()
+        tab.assert_no_problems()

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_served import ROOM, STACK, TEXTS, shaken
+from http_served import ROOM, STACK, TEXTS, scale_weights
 
 from tercet.checkpoint import Card, save_model
 from tercet.models import DecoderOnly, DecoderOnlySpec
@@ -155,7 +155,7 @@ def replicas_behind_haproxy(folder: Path, flags: tuple[str, ...]) -> Iterator[tu
         pytest.skip("haproxy is not installed: apt-get install haproxy")
     tokenizer = Tokenizer.train(BPE(vocab_size=300, eos=False), TEXTS)  # no text ends before the requested length
     model = DecoderOnly(DecoderOnlySpec(vocab_size=tokenizer.vocab_size, max_len=ROOM, stack=STACK))
-    save_model(folder / "mine", shaken(model), tokenizer, Card(name="mine"))
+    save_model(folder / "mine", scale_weights(model), tokenizer, Card(name="mine"))
     settings = EXAMPLE.read_text()
     example_ports = re.findall(r"127\.0\.0\.1:(\d+)", re.sub(r"#.*", "", settings))
     ports = dict(zip(example_ports, free_ports(len(example_ports)), strict=True))

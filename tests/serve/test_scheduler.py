@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled import GREEDY, KINDS, MODEL, MODELS, BlockingListener, EventListener, scheduler, submit_request
-from small_writer import MAX_LEN, TOKENIZER, assert_is, generation_request, unbatched_completion, writer
+from small_writer import MAX_LEN, TOKENIZER, assert_completes, generation_request, unbatched_completion, writer
 
 from tercet.config import UserError
 from tercet.generation import Sampling, window_start
@@ -120,7 +120,7 @@ def check_a_schedule(name: str, data: Any) -> None:
     for number, request in enumerate(schedule.arrivals):
         expected, events = unbatched_completion(model, request["prompt"], request["sampling"]), schedule.events[number]
         if request["cancelled"] is None or (events and not isinstance(events[-1], Exception) and events[-1].finish):
-            assert_is(events, expected)
+            assert_completes(events, expected)
         else:
             assert len(events) == request["cancelled"]
             tokens = tuple(event.token.id for event in events)
@@ -160,7 +160,7 @@ def test_concurrent_requests_share_steps_without_changing_results() -> None:
         for prompt, sampling, listener in zip(prompts, samplings, listeners, strict=True):
             engine.submit(generation_request(prompt, sampling), listener)
         for listener, prompt, sampling in zip(listeners, prompts, samplings, strict=True):
-            assert_is(listener.wait(), unbatched_completion(MODEL, prompt, sampling))
+            assert_completes(listener.wait(), unbatched_completion(MODEL, prompt, sampling))
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_concurrent_requests_have_their_own_settings() -> None:
     with scheduler() as engine:
         listeners = [submit_request(engine, "the cat", sampling) for sampling in samplings]
         for listener, sampling in zip(listeners, samplings, strict=True):
-            assert_is(listener.wait(), unbatched_completion(MODEL, "the cat", sampling))
+            assert_completes(listener.wait(), unbatched_completion(MODEL, "the cat", sampling))
     assert len({tuple(unbatched_completion(MODEL, "the cat", sampling).ids) for sampling in samplings}) == len(
         samplings
     )
@@ -232,7 +232,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_between_decode_steps() -> None:
         first.go.set()
         first.wait(), second.wait()
     del model.hidden
-    assert_is(second.events, unbatched_completion(model, long_prompt, GREEDY))
+    assert_completes(second.events, unbatched_completion(model, long_prompt, GREEDY))
     reads = [number for number, (_, width) in enumerate(calls) if width > 1]
     chunk_sizes = [rows * width for rows, width in calls if width > 1]
     assert sum(chunk_sizes) == len(TOKENIZER.encode(long_prompt)) > 3 * slot_decoding.CHUNK_WHILE_DECODING
@@ -263,7 +263,7 @@ def test_samples_of_one_prompt_share_one_prefill() -> None:
             listener.wait()
     assert [rows for rows, _ in shapes] == [1, 1]
     for seed, listener in enumerate(samples):
-        assert_is(listener.events, unbatched_completion(model, "the cat", Sampling(max_new_tokens=5, seed=seed)))
+        assert_completes(listener.events, unbatched_completion(model, "the cat", Sampling(max_new_tokens=5, seed=seed)))
 
 
 def model_with_nan_embedding(token: int) -> DecoderOnly:
@@ -289,10 +289,10 @@ def test_a_row_with_nan_fails_without_affecting_others() -> None:
         listeners = [submit_request(engine, "the cat") for _ in range(6)]
         blocker.go.set()
         (error,) = failing.wait()
-        assert_is(blocker.wait(), unbatched_completion(model, "the", sampling))
-        assert_is(unaffected.wait(), unbatched_completion(model, "a dog", sampling))
+        assert_completes(blocker.wait(), unbatched_completion(model, "the", sampling))
+        assert_completes(unaffected.wait(), unbatched_completion(model, "a dog", sampling))
         for listener in listeners:
-            assert_is(listener.wait(), unbatched_completion(model, "the cat", GREEDY))
+            assert_completes(listener.wait(), unbatched_completion(model, "the cat", GREEDY))
     assert isinstance(error, UserError)
     assert "not numbers (NaN): its training diverged" in str(error)
 
@@ -330,10 +330,10 @@ def test_planted_missing_row_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -
         staying, moving = submit_request(engine, "a", long), submit_request(engine, "né ", long)
         blocker.go.set()
         blocker.wait()
-        assert_is(staying.wait(), unbatched_completion(MODEL, "a", long))
+        assert_completes(staying.wait(), unbatched_completion(MODEL, "a", long))
         events = moving.wait()
     with pytest.raises(AssertionError):  # it was moved to the first row's slot
-        assert_is(events, unbatched_completion(MODEL, "né ", long))
+        assert_completes(events, unbatched_completion(MODEL, "né ", long))
 
 
 def test_a_model_with_only_nan_fails_every_request() -> None:
@@ -368,9 +368,9 @@ def test_an_error_of_the_model_fails_only_the_rows_of_that_pass(method: str) -> 
         assert str(failed.wait()[-1]) == "out of memory, say"
         setattr(model, method, honest)
         unaffected.wait()
-        assert_is(submit_request(engine, "the cat").wait(), unbatched_completion(model, "the cat", GREEDY))
+        assert_completes(submit_request(engine, "the cat").wait(), unbatched_completion(model, "the cat", GREEDY))
     if method == "start":
-        assert_is(blocker.events, unbatched_completion(model, "the dog", GREEDY))
+        assert_completes(blocker.events, unbatched_completion(model, "the dog", GREEDY))
 
 
 def test_a_failing_listener_is_logged_and_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -382,7 +382,7 @@ def test_a_failing_listener_is_logged_and_does_not_affect_others(caplog: pytest.
 
     with scheduler(slots=1) as engine:
         engine.submit(generation_request("the", GREEDY), fails)
-        assert_is(submit_request(engine, "the cat").wait(), unbatched_completion(MODEL, "the cat", GREEDY))
+        assert_completes(submit_request(engine, "the cat").wait(), unbatched_completion(MODEL, "the cat", GREEDY))
     assert len(events) == 1
     assert "its request is cancelled" in caplog.text
     assert "the line is dead" in caplog.text

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from scheduled import GREEDY, MODEL, BlockingListener, EventListener, scheduler, submit_request, until
-from small_writer import TOKENIZER, assert_is, generation_request, unbatched_completion, writer
+from small_writer import TOKENIZER, assert_completes, generation_request, unbatched_completion, writer
 
 from tercet.generation import Sampling
 from tercet.nn import Rotary
@@ -34,7 +34,7 @@ def test_requests_beyond_the_queue_are_rejected_with_a_retry_time() -> None:
         assert error.value.retry_after == 1
         blocker.go.set()
         for listener in listeners:
-            assert_is(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
+            assert_completes(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
         submit_request(engine).wait()
 
 
@@ -80,7 +80,7 @@ def test_requests_time_out_while_waiting_and_running() -> None:
         assert isinstance(final_event, TokenEvent)
         assert (final_event.finish, final_event.token, len(blocker.events)) == ("time", None, 2)
         assert [(event.text, event.finish) for event in waiting.wait()] == [("", "time")]
-        assert_is(last.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
+        assert_completes(last.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
 
 
 def test_withheld_text_is_sent_at_a_timeout() -> None:
@@ -102,7 +102,7 @@ def test_closing_finishes_running_and_waiting_requests() -> None:
     listeners = [submit_request(engine) for _ in range(7)]
     engine.close()
     for listener in listeners:
-        assert_is(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
+        assert_completes(listener.wait(), unbatched_completion(MODEL, "the cat", GREEDY))
     with pytest.raises(ShuttingDown, match="accepts no more"):
         submit_request(engine)
     engine.close()
@@ -156,7 +156,7 @@ def test_requests_are_cancelled_while_waiting_prefilling_and_running() -> None:
             job.cancel()  # a second cancellation has no effect
         assert (reading.events, waiting.events) == ([], [])
         assert len(blocker.events) == count
-        assert_is(submit_request(engine).wait(), unbatched_completion(model, "the cat", GREEDY))
+        assert_completes(submit_request(engine).wait(), unbatched_completion(model, "the cat", GREEDY))
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_a_thousand_cancelled_requests_leave_nothing() -> None:
         assert threading.active_count() == n_threads
         gc.collect()
         assert not [candidate for candidate in gc.get_objects() if type(candidate) is batch_row.BatchRow]
-        assert_is(submit_request(engine).wait(), unbatched_completion(MODEL, "the cat", GREEDY))
+        assert_completes(submit_request(engine).wait(), unbatched_completion(MODEL, "the cat", GREEDY))
 
 
 @pytest.mark.slow

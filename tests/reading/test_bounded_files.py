@@ -135,7 +135,7 @@ def test_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (FileNotFoundError(errno.ENOENT, "No such file"), "No such file; check the path or copy the file there"),
         (PermissionError(errno.EACCES, "Permission denied"), "Permission denied; check its permissions"),
@@ -149,11 +149,11 @@ def test_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_remedy_fits_the_read_error(
-    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
     path.write_text("a")
     monkeypatch.setattr(files, "open_without_waiting", mock.Mock(side_effect=error))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as rejection:
         read_text_file(path, 9)
-    assert str(caught.value) == f"cannot read {path}: {told}"
+    assert str(rejection.value) == f"cannot read {path}: {message}"

@@ -75,8 +75,8 @@ MODEL_FILES = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
     "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
     "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
-    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx.data", "encoder.onnx", "encoder.onnx.data",
-    "decoder.onnx", "decoder.onnx.data", *ADAPTER, MANIFEST,
+    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx_data", "encoder_model.onnx",
+    "encoder_model.onnx_data", "decoder_model_merged.onnx", "decoder_model_merged.onnx_data", *ADAPTER, MANIFEST,
 }  # fmt: skip
 EDITABLE_FILES = {"README.md"}  # may be changed after the model was written
 

@@ -128,8 +128,7 @@ class Stack(nn.Module):
             layers = fused_layers(self, x, cache)
             if layers is not None:
                 return layers(x, rotation, cache, memory_token_mask)
-            keys = torch.arange(cache.capacity + 1, device=x.device)[None]  # (1, S): a column is a position
-            mask = cache.mask(positions)
+            keys, mask = cache.key_positions(), cache.mask(positions)
         biases = self.position.biases(positions, keys, len(self.blocks))
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
         use_checkpointing = (

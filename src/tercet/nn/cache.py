@@ -140,10 +140,13 @@ class StackCache:
             self._indices = torch.arange(len(columns), device=columns.device)[:, None], columns
         return self._indices
 
+    def key_positions(self) -> Int[Tensor, "#B S"]:
+        """Return the position of each key. A column is a position."""
+        return torch.arange(self.capacity + 1, device=self.lengths.device)[None]
+
     def mask(self, positions: Int[Tensor, "B T"]) -> Bool[Tensor, "B 1 T S"]:
         """Return a mask in which a query at position p attends to columns 0..p."""
-        columns = torch.arange(self.capacity + 1, device=positions.device)
-        return (columns <= positions[..., None])[:, None]
+        return (self.key_positions() <= positions[..., None])[:, None]
 
     def advance(self, count: Int[Tensor, " B"] | int) -> None:
         """Add `count` tokens to the length of each row.

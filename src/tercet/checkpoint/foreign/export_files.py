@@ -1,12 +1,13 @@
-"""Files next to an exported model: tokenizer.json, and a README.md with instructions."""
+"""Files next to an exported model: tokenizer, settings of generation, and a README.md with instructions."""
 
 import importlib
+import json
 from contextlib import suppress
 from typing import Any
 
 from tercet.checkpoint.foreign.auto_tokenizer import tokenizer_json
 from tercet.checkpoint.trained_model import TrainedModel
-from tercet.config import UserError
+from tercet.config import Plain, UserError
 from tercet.tokens import Tokenizer
 
 HEADING = "## Open it with"
@@ -63,6 +64,37 @@ def end_setting(tokenizer: Tokenizer) -> int | list[int] | None:
     return tokenizer.end_ids if tokenizer.other_end_ids else tokenizer.eos_id
 
 
+def special_ids(tokenizer: Tokenizer) -> Plain:
+    """Return the ids of the special tokens by their keys in a config; None if there is no such token."""
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
+    return {**ids, "eos_token_id": end_setting(tokenizer)}
+
+
+def generation_config(trained_model: TrainedModel) -> Plain | None:
+    """Return the content of generation_config.json by which `transformers` behaves like Tercet; None for an encoder.
+
+    Language models sample from all tokens, and translations contain no special tokens.
+    """
+    tokenizer, spec = trained_model.tokenizer, trained_model.model.spec
+    if "embed" in trained_model.verbs:
+        return None
+    ids = special_ids(tokenizer)
+    ids = {name: number for name, number in ids.items() if number is not None}
+    if "generate" in trained_model.verbs:
+        return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
+    if tokenizer.bos_id is None or tokenizer.eos_id is None:
+        missing = "beginning" if tokenizer.bos_id is None else "end"
+        raise UserError(f"{trained_model.folder}: the tokenizer has no token for the {missing} of a translation")
+    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
+    return {
+        **ids,
+        "decoder_start_token_id": tokenizer.bos_id,
+        "suppress_tokens": sorted(number for number in special if number is not None),
+        "do_sample": False,
+        "max_length": spec.max_len,
+    }
+
+
 def extend_card(trained_model: TrainedModel, program: str, code: str, words: str) -> str:
     """Return the model's card with instructions for `program` at the end: Python `code`, followed by `words`.
 
@@ -89,3 +121,8 @@ def generation_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
     known_ids = {name: number for name, number in ids.items() if number is not None}
     return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
+
+
+def json_text(data: Any) -> str:
+    """Return the content of a JSON file."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

@@ -1,11 +1,14 @@
 """Export of folders for ONNX runtimes such as onnxruntime: graphs with the model's weights.
 
 All architectures are supported: PyTorch's exporter records each operation of a forward pass, with variable batch size
-and length. The graphs have no KV cache, so each generated token requires a forward pass over the whole text.
+and length. The graphs of language models and translators have a KV cache as input and output. File names and configs
+are those that optimum and transformers.js expect.
 
-model.onnx, or encoder.onnx and decoder.onnx    the graphs; see `onnx_graphs` for inputs and outputs
-model.onnx.data (or encoder..., decoder...)     weights of a graph with more than 1 GiB of weights
-tokenizer.json, README.md                       the tokenizer, and instructions
+model.onnx, or encoder_model.onnx and decoder_model_merged.onnx    the graphs; see `onnx_graphs`
+NAME.onnx_data                                                     weights of a graph with more than 1 GiB of weights
+config.json, generation_config.json, tokenizer_config.json         sizes of the cache and special tokens; not for an
+                                                                   encoder
+tokenizer.json, README.md                                          the tokenizer, and instructions
 """
 
 import io
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
+from tercet.checkpoint.foreign.onnx_config import config_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
 from tercet.checkpoint.trained_model import TrainedModel
@@ -37,18 +41,23 @@ def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """
     for package in ("onnx", "onnxscript"):
         import_library(package, package)
+    onnx_ir = import_library("onnx_ir", "onnxscript")
     passes = import_library("onnx_ir.passes.common", "onnxscript")
     check_translates(trained_model)
     graphs = graphs_of(trained_model.model)
-    files = {**tokenizer_files(trained_model), "README.md": card(trained_model, graphs[-1].outputs)}
-    programs = {graph.name: _export(graph, max_len=trained_model.model.max_len, passes=passes) for graph in graphs}
-    large = {graph.name: _size(graph) > LARGE for graph in graphs}
+    external = [graph.name for graph in graphs if _size(graph) > LARGE]
+    files = {
+        **tokenizer_files(trained_model),
+        **config_files(trained_model, external),
+        "README.md": card(trained_model, graphs[-1].outputs),
+    }
+    programs = {graph.name: _export(graph, passes=passes) for graph in graphs}
 
     def write(folder: Path) -> None:
         for name, text in files.items():
             write_atomically(folder / name, text.encode())
         for name, program in programs.items():
-            program.save(str(folder / name), external_data=large[name])
+            onnx_ir.save(program.model, folder / name, external_data=f"{name}_data" if name in external else None)
         for path in folder.iterdir():  # the exporter does not flush its files to disk
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -60,22 +69,20 @@ def _size(graph: Graph) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in graph.module.parameters())
 
 
-def _export(graph: Graph, *, max_len: int, passes: Any) -> Any:
-    """Return the exporter's program of a graph, with variable batch size and lengths up to `max_len`."""
-    open_sizes = {"batch": torch.export.Dim("batch")}
-    if max_len > 1:
-        open_sizes |= {name: torch.export.Dim(name, max=max_len) for name in ("length", "source_length")}
-    shapes = {
-        name: {place: open_sizes[dim] for place, dim in dims.items() if dim in open_sizes}
-        for name, dims in graph.dims.items()
-    }
+def _export(graph: Graph, *, passes: Any) -> Any:
+    """Return the exporter's program of a graph. All dimensions in `graph.dims` are variable unless their size is 1."""
+    shapes = [
+        {place: dim for place, dim in graph.dims[name].items() if tensor.shape[place] > 1}
+        for name, tensor in graph.inputs.items()
+    ]
+    past = tuple(shapes[graph.n_named :])
     with _quiet():
         program = torch.onnx.export(
             graph.module,
-            kwargs=graph.inputs,
+            args=tuple(graph.inputs.values()),
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
-            dynamic_shapes=shapes,
+            dynamic_shapes=(*shapes[: graph.n_named], *([past] if past else [])),
             opset_version=OPSET,
             dynamo=True,
             verbose=False,

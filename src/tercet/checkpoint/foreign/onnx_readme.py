@@ -2,7 +2,7 @@
 
 from tercet.checkpoint.foreign.export_files import extend_card, sample_text
 from tercet.checkpoint.trained_model import TrainedModel
-from tercet.models import Classifier, DecoderOnly, EncoderOnly
+from tercet.models import Classifier, DecoderOnly, EncoderOnly, StackSpec
 from tercet.spec import ProblemType
 
 LANGUAGE_MODEL = """
@@ -12,9 +12,13 @@ from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
 session = onnxruntime.InferenceSession("this_folder/model.onnx")
-ids = tokenizer.encode({text!r}).ids
+ids, n_read = tokenizer.encode({text!r}).ids, 0
+past = {{x.name: numpy.zeros({shape}, "float32") for x in session.get_inputs()[3:]}}
 while len(ids) < {max_len}:  # append the most likely token
-    logits = session.run(["logits"], {{"input_ids": numpy.array([ids])}})[0]
+    inputs = {{"input_ids": numpy.array([ids[n_read:]]), "attention_mask": numpy.ones((1, len(ids)), "int64")}}
+    inputs["position_ids"] = numpy.arange(n_read, len(ids))[None]
+    logits, *present = session.run(None, {{**inputs, **past}})
+    past, n_read = dict(zip(past, present)), len(ids)
     ids.append(int(logits[0, -1].argmax()))
 print(tokenizer.decode(ids))
 """
@@ -43,24 +47,38 @@ from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("this_folder/tokenizer.json")
 source_tokenizer = Tokenizer.from_file("this_folder/{source}")
-encoder, decoder = (onnxruntime.InferenceSession(f"this_folder/{{name}}.onnx") for name in ("encoder", "decoder"))
+encoder = onnxruntime.InferenceSession("this_folder/encoder_model.onnx")
+decoder = onnxruntime.InferenceSession("this_folder/decoder_model_merged.onnx")
 source = numpy.array([source_tokenizer.encode("A sentence.").ids])
 mask = numpy.ones_like(source)
-memory = encoder.run(["memory"], {{"input_ids": source, "attention_mask": mask}})[0]
+memory = encoder.run(None, {{"input_ids": source, "attention_mask": mask}})[0]
+past = {{x.name: numpy.zeros({shape}, "float32") for x in decoder.get_inputs()[3:]}}
 ids = [{bos}]
 while len(ids) < {max_len} and ids[-1] != {eos}:  # append the most likely token
-    inputs = {{"decoder_input_ids": numpy.array([ids]), "memory": memory, "attention_mask": mask}}
-    ids.append(int(decoder.run(["logits"], inputs)[0][0, -1].argmax()))
+    inputs = {{"input_ids": numpy.array([ids[-1:]]), "encoder_hidden_states": memory, "encoder_attention_mask": mask}}
+    logits, *present = decoder.run(None, {{**inputs, **past}})
+    past = dict(zip(past, present))
+    ids.append(int(logits[0, -1].argmax()))
 print(tokenizer.decode(ids))
 """
 
-NO_CACHE = "There is no KV cache: each step reads the whole text again, which is slow for long texts."
+CACHE = (
+    "The keys and values in `present` are the `past_key_values` of the next call, so that each token is read once. In "
+    "the first call their length is 0, and they have the shape {shape} for one text."
+)
+CONFIG = (
+    'optimum opens the folder by `{optimum}.from_pretrained`, and transformers.js by the option `subfolder: ""`, or '
+    'if the graphs are moved to a subfolder `onnx`. Every model has a config.json of the type "{model_type}", which '
+    "contains the sizes of the cache but does not describe the architecture. Classes of transformers that read weights "
+    "cannot open this folder."
+)
 WORDS = {
-    "writing": "Rows of unequal length are padded on the right with any id and need no mask, as attention is causal. "
-    f"The scores of a row's next token are at its last token. {NO_CACHE}",
+    "writing": f"{CACHE} Texts of unequal length are padded on the left with any id: `attention_mask` is 0 at padding "
+    "and covers the past and the new tokens, and `position_ids` is the number of real tokens before each new one.\n\n"
+    f"{CONFIG}",
     "reading": "`attention_mask` is 1 at real tokens; padding may be anywhere. Outputs: {outputs}.",
-    "translating": "`attention_mask` is 1 at the source's real tokens. Targets of unequal length are padded on the "
-    f"right with any id and need no mask. {NO_CACHE}",
+    "translating": f"{CACHE} `attention_mask` is 1 at the source's real tokens. Targets have no mask: padding on their "
+    f"right has no effect on the logits before it, but must not become part of the past.\n\n{CONFIG}",
 }
 OUTPUTS = {
     "hidden": "`hidden` (texts, tokens, width)",
@@ -85,18 +103,29 @@ def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
     """
     model, tokenizer = trained_model.model, trained_model.tokenizer
     max_len = model.spec.max_len
-    if isinstance(model, DecoderOnly):
-        code, words = LANGUAGE_MODEL.format(max_len=max_len, text=sample_text(tokenizer)), WORDS["writing"]
-    elif isinstance(model, EncoderOnly):
+    if isinstance(model, EncoderOnly):
         segments = SEGMENTS if model.spec.n_segments > 1 else ""
         code = ENCODER.format(max_len=max_len, pad=tokenizer.pad_id or 0, segments=segments)
         head = model.spec.classifier or Classifier()
         classes = CLASSES[head.problem_type].format(labels=", ".join(head.labels))
         descriptions = [OUTPUTS[name].format(classes=classes) for name in outputs]
         words = WORDS["reading"].format(outputs="; ".join(descriptions))
+    elif isinstance(model, DecoderOnly):
+        shape = _empty_past(model.spec.stack)
+        code = LANGUAGE_MODEL.format(max_len=max_len, text=sample_text(tokenizer), shape=shape)
+        words = WORDS["writing"].format(shape=shape, optimum="ORTModelForCausalLM", model_type="gemma")
     else:
         has_source_tokenizer = trained_model.source_tokenizer is not tokenizer
         source = "source_tokenizer.json" if has_source_tokenizer else "tokenizer.json"
-        code = TRANSLATOR.format(max_len=max_len, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
-        words = WORDS["translating"]
+        shape = _empty_past(model.spec.decoder)
+        code = TRANSLATOR.format(
+            max_len=max_len, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id, shape=shape
+        )
+        words = WORDS["translating"].format(shape=shape, optimum="ORTModelForSeq2SeqLM", model_type="t5")
+        if has_source_tokenizer:
+            words += " Both use tokenizer.json for the target only; the source is split by source_tokenizer.json."
     return extend_card(trained_model, "onnxruntime", code, words)
+
+
+def _empty_past(stack: StackSpec) -> str:
+    return str((1, stack.kv_heads, 0, stack.head_width))

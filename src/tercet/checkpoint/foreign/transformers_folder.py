@@ -1,9 +1,7 @@
 """Export of a folder for `AutoModel` and `AutoTokenizer` of the `transformers` library."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -11,18 +9,17 @@ from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
 from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
-from tercet.checkpoint.foreign.export_files import end_setting
+from tercet.checkpoint.foreign.export_files import generation_config, json_text, special_ids
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
 from tercet.checkpoint.foreign.t5 import is_t5, to_t5
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import write_tensors
-from tercet.config import Plain, UserError
+from tercet.config import Plain
 from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
 from tercet.nn import Rotary
 from tercet.storage import write_atomically
-from tercet.tokens import Tokenizer
 
 OPENING = "## Open it with transformers"
 
@@ -35,20 +32,20 @@ def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """
     model, tokenizer = trained_model.model, trained_model.tokenizer
     config, state = to_transformers(model)
-    generation = _generation(trained_model)
-    ids = _special_ids(tokenizer)
+    generation = generation_config(trained_model)
+    ids = special_ids(tokenizer)
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     files = {
-        "config.json": _json({**config, **ids, **start, "dtype": dtype}),
+        "config.json": json_text({**config, **ids, **start, "dtype": dtype}),
         "tokenizer.json": tokenizer_json(tokenizer, model.spec) + "\n",
-        "tokenizer_config.json": _json(
+        "tokenizer_config.json": json_text(
             tokenizer_config(tokenizer, model.spec, has_chat_template=trained_model.chat_template is not None)
         ),
         "README.md": _card(trained_model, config["architectures"][0]),
     }
     if generation is not None:
-        files["generation_config.json"] = _json(generation)
+        files["generation_config.json"] = json_text(generation)
     if trained_model.source_tokenizer is not tokenizer:
         files["source_tokenizer.json"] = tokenizer_json(trained_model.source_tokenizer, model.spec) + "\n"
 
@@ -73,36 +70,6 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
     if isinstance(model, EncoderDecoder):
         return to_t5(model) if is_t5(model.spec) else to_marian(model)
     return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
-
-
-def _special_ids(tokenizer: Tokenizer) -> Plain:
-    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
-    return {**ids, "eos_token_id": end_setting(tokenizer)}
-
-
-def _generation(trained_model: TrainedModel) -> Plain | None:
-    """Return the content of generation_config.json by which `transformers` behaves like Tercet; None for an encoder.
-
-    Language models sample from all tokens, and translations contain no special tokens.
-    """
-    tokenizer, spec = trained_model.tokenizer, trained_model.model.spec
-    if "embed" in trained_model.verbs:
-        return None
-    ids = _special_ids(tokenizer)
-    ids = {name: number for name, number in ids.items() if number is not None}
-    if "generate" in trained_model.verbs:
-        return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
-    if tokenizer.bos_id is None or tokenizer.eos_id is None:
-        missing = "beginning" if tokenizer.bos_id is None else "end"
-        raise UserError(f"{trained_model.folder}: the tokenizer has no token for the {missing} of a translation")
-    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
-    return {
-        **ids,
-        "decoder_start_token_id": tokenizer.bos_id,
-        "suppress_tokens": sorted(number for number in special if number is not None),
-        "do_sample": False,
-        "max_length": spec.max_len,
-    }
 
 
 def _card(trained_model: TrainedModel, architecture: str) -> str:
@@ -130,7 +97,3 @@ def _card(trained_model: TrainedModel, architecture: str) -> str:
         words = f"\nThe source {vocabulary}, in source_tokenizer.json; the other tokenizer is the target's.\n"
     code = "\n".join(lines)
     return f"{text.rstrip()}\n\n{OPENING}\n\n```python\n{code}\n```\n{words}"
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

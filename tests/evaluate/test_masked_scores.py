@@ -69,15 +69,15 @@ def test_scores_are_sums_over_the_masked_tokens(
             rows, tokenizer, masking=Masking(rate=0.2, masked=1, random=0), generator=np.random.default_rng([3, window])
         )
         with torch.no_grad():
-            scores = (
+            logprobs = (
                 model(batch.inputs, token_mask=batch.token_mask, documents=batch.documents)[0].log_softmax(-1).double()
             )
         for place, target in zip(batch.positions.tolist(), batch.targets.tolist(), strict=True):
             if target != IGNORE_INDEX:
                 assert batch.inputs[0, place] == tokenizer.mask_id  # without random or unchanged tokens
-                losses.append(-float(scores[place, target]))
+                losses.append(-float(logprobs[place, target]))
                 entropy.append(-math.log(counts[target] / counts.sum()))
-                right += int(scores[place].argmax()) == target
+                right += int(logprobs[place].argmax()) == target
                 frequent += target == counts.argmax()
         text = rows.tokens[0] > 4
         text[0] = False

@@ -139,7 +139,7 @@ PICTURES: dict[str, Draw] = {
     "plot-attention.png": partial(
         plot, of="numbers", arguments=("attention", "--prompt", "seven hundred and sixty-five")
     ),
-    "plot-neighbours.png": partial(plot, of="bert", arguments=("neighbours",)),
+    "plot-neighbors.png": partial(plot, of="bert", arguments=("neighbors",)),
     "walkthrough-animals.png": partial(plot, of="animals", arguments=("loss",)),
     "walkthrough-attention.png": partial(
         plot,

@@ -30,7 +30,7 @@ from scipy.stats import t as student
 from tercet.checkpoint import load_model
 from tercet.config import merge
 from tercet.data import prepare
-from tercet.evaluate import MaskedScores, evaluation_of
+from tercet.evaluate import LanguageEvaluation, MaskedEvaluation, evaluation_of
 from tercet.settings_yaml import parse_assignment
 from tercet.training import Recipe, load_recipe, read_recipe, train
 
@@ -188,9 +188,13 @@ def run(recipe: Recipe, folder: Path) -> dict[str, float]:
     started = time.perf_counter()
     train(recipe, folder, quiet=True)
     seconds = time.perf_counter() - started
-    scores = evaluation_of(load_model(folder / "last")).score(prepare(read_recipe(folder).data))
+    corpus, evaluation = prepare(read_recipe(folder).data), evaluation_of(load_model(folder / "last"))
+    if isinstance(evaluation, MaskedEvaluation):
+        loss = evaluation.score(corpus).masked_loss
+    else:
+        assert isinstance(evaluation, LanguageEvaluation)
+        loss = evaluation.score(corpus).loss_nats_per_token
     shutil.rmtree(folder)
-    loss = scores.masked_loss if isinstance(scores, MaskedScores) else scores.loss_nats_per_token
     return {"loss": loss, "seconds": round(seconds, 1)}
 
 

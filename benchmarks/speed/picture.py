@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.speed.figures import Spread
 from benchmarks.speed.measure import Result
 
-COLOURS = {"ours": "#c0504d", "off": "#e5b8b7", "readme": "#9aa5b1", "peer": "#5b7c99", "limit": "#e3e3e3"}
+COLORS = {"ours": "#c0504d", "off": "#e5b8b7", "readme": "#9aa5b1", "peer": "#5b7c99", "limit": "#e3e3e3"}
 LABELS = {
     "ours": "Tercet",
     "off": "Tercet without a kernel",
@@ -34,7 +34,7 @@ def draw(results: Sequence[Result], path: Path, *, title: str = "") -> None:
         _panel(axes, result)
     sides = {figure_values["side"] for result in drawn_results for figure_values in result.figures.values()}
     figure.legend(
-        handles=[Patch(color=colour, label=LABELS[side]) for side, colour in COLOURS.items() if side in sides],
+        handles=[Patch(color=color, label=LABELS[side]) for side, color in COLORS.items() if side in sides],
         loc="outside upper center", ncols=4, frameon=False, title=title, title_fontsize=9,
     )  # fmt: skip
     figure.savefig(path, dpi=110, metadata={"Software": None})
@@ -49,7 +49,7 @@ def _panel(axes: object, result: Result) -> None:
     bars = axes.barh(  # pyright: ignore
         [name for name, _ in figures],
         medians,
-        color=[COLOURS[figure["side"]] for _, figure in figures],
+        color=[COLORS[figure["side"]] for _, figure in figures],
         xerr=[[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]],
         error_kw={"ecolor": "#444444", "elinewidth": 1, "capsize": 2},
         height=0.72,

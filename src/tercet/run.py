@@ -222,7 +222,7 @@ class Run(RunView):
         return results[0] if isinstance(texts, str) else results
 
     def embed(
-        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalise: bool = True,
+        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalize: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> np.ndarray:  # fmt: skip
         """Return the embedding of a text (D,), or of each text in a list (N, D), in float32.
@@ -230,14 +230,14 @@ class Run(RunView):
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
             pooling: "mean" of all token vectors, or the "first" one (default: that of the model folder, or "mean").
-            normalise: If True, scale vectors to length 1.
+            normalize: If True, scale vectors to length 1.
             batch_tokens: Maximum tokens per batch, including padding.
         """
         from tercet.encoding import embed
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
-            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalise=normalise,
+            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalize=normalize,
             max_len=encoder.text_len, batch_tokens=batch_tokens,
         ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors

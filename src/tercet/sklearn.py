@@ -169,7 +169,7 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         model: Folder of the encoder or of its run.
         pooling: "mean" for the mean of all token vectors, or "first" for the vector of the first token, bos (default:
             the pooling defined by the model folder, or "mean").
-        normalise: If True, scale vectors to length 1.
+        normalize: If True, scale vectors to length 1.
         batch_tokens: Maximum tokens per batch, including padding.
     """
 
@@ -181,10 +181,10 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         model: str | Path,
         *,
         pooling: Pooling | None = None,
-        normalise: bool = True,
+        normalize: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        self.model, self.pooling, self.normalise, self.batch_tokens = model, pooling, normalise, batch_tokens
+        self.model, self.pooling, self.normalize, self.batch_tokens = model, pooling, normalize, batch_tokens
 
     def fit(self, X: Texts | None = None, y: Any = None) -> "TercetVectorizer":
         """Load the encoder and return this vectorizer; the texts are not used.
@@ -200,7 +200,7 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
         """Return the embeddings of N texts (N, D) in float32."""
         check_is_fitted(self, "run_")
         return self.run_.embed(
-            _check_texts(X), pooling=self.pooling, normalise=self.normalise, batch_tokens=self.batch_tokens
+            _check_texts(X), pooling=self.pooling, normalize=self.normalize, batch_tokens=self.batch_tokens
         )
 
 

@@ -138,7 +138,7 @@ DECODING_ROWS = ("greedy-1", "greedy-8")
     [
         *TRAINING_ROWS,
         *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DECODING_ROWS),
-        "tokenising",
+        "tokenizing",
         "loading",
     ],
 )
@@ -239,8 +239,8 @@ def test_the_picture_has_a_bar_of_each_kind(tmp_path: Path) -> None:
     draw([result, result], tmp_path / "two.png", title="here")
     draw([result], tmp_path / "one.png")
     pixels = (255 * matplotlib.image.imread(tmp_path / "two.png")[..., :3]).round().astype(int)
-    for colour in ((192, 80, 77), (154, 165, 177), (91, 124, 153), (227, 227, 227)):
-        assert np.all(pixels == colour, axis=-1).sum() > 2000  # more than the patch of a legend
+    for color in ((192, 80, 77), (154, 165, 177), (91, 124, 153), (227, 227, 227)):
+        assert np.all(pixels == color, axis=-1).sum() > 2000  # more than the patch of a legend
     assert png_size(tmp_path / "two.png")[1] > png_size(tmp_path / "one.png")[1]
 
 

@@ -44,7 +44,7 @@ FLAGS = {
     ],
     "fill": ["--top", "--only", "--json", "--device"],
     "embed": [
-        "--input", "--text-field", "--output", "--pooling", "--no-normalise", "--query", "--vectors", "--top", "--json",
+        "--input", "--text-field", "--output", "--pooling", "--no-normalize", "--query", "--vectors", "--top", "--json",
         "--batch-tokens", "--device",
     ],
     "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
@@ -186,7 +186,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("evaluate run --encoding latin-1", "--encoding requires --data or --source; add"),
         ("evaluate run --beam 0", "argument --beam: 0 must be at least 1"),
         ("evaluate run --compare none.json", "--compare none.json: cannot read it: No such file"),
-        ("evaluate run --protocol tokenised", "argument --protocol: invalid choice: 'tokenised'"),
+        ("evaluate run --protocol tokenized", "argument --protocol: invalid choice: 'tokenized'"),
         ("translate", "the following arguments are required: RUN; see `tercet translate --help`"),
         ("translate run", "no such folder: run"),
         ("translate run --beam 0", "argument --beam: 0 must be at least 1"),

@@ -146,12 +146,12 @@ def test_embed_reads_objects_with_their_ids(
     source, output = tmp_path / "in.jsonl", tmp_path / "out.npz"
     rows = [{"id": 7 - n, "text": line} for n, line in enumerate([*LINES, "cat " * 50])]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--pooling", "first", "--no-normalise"]
+    flags = ["--pooling", "first", "--no-normalize"]
     _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output), *flags], capsys)
     assert "1 text is longer than the context" in err
     with np.load(output) as arrays:
         assert arrays["ids"].tolist() == [row["id"] for row in rows]
-        expected = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalise=False)
+        expected = tercet.load(runs["bert"]).embed([row["text"] for row in rows], pooling="first", normalize=False)
         np.testing.assert_allclose(arrays["vectors"], expected, atol=1e-5)
     source.write_text('{"text": "a"}\n{"txt": "b"}\n')
     _, err = run_command(["embed", runs["bert"], "--input", str(source), "--output", str(output)], capsys, code=2)
@@ -268,7 +268,7 @@ def test_evaluate_reports_masked_loss_with_baselines(
 def test_evaluate_reports_accuracy_of_a_classifier(
     runs: dict[str, str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "labelled.jsonl"
+    data = tmp_path / "labeled.jsonl"
     lines = [line for line in LINES if line] * 5
     labels = [LABELS[n % 2] for n in range(len(lines))]
     rows = (

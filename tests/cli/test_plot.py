@@ -28,7 +28,7 @@ from tercet.tokens import Characters, Tokenizer, WordPiece
 
 pytestmark = pytest.mark.slow  # matplotlib is slow
 
-PLOTS = ["loss", "schedule", "score", "positions", "attention", "neighbours"]
+PLOTS = ["loss", "schedule", "score", "positions", "attention", "neighbors"]
 FAMILIES = ["gpt", "bert", "translator"]
 
 
@@ -104,7 +104,7 @@ def test_all_plots_of_a_run(
     [
         pytest.param(family, plot, marks=[] if number % 3 == place else pytest.mark.exhaustive)
         for place, family in enumerate(FAMILIES)
-        for number, plot in enumerate(["schedule", "loss", "attention", "score", "neighbours", "positions"])
+        for number, plot in enumerate(["schedule", "loss", "attention", "score", "neighbors", "positions"])
     ],
 )
 def test_each_plot_separately(
@@ -113,7 +113,7 @@ def test_each_plot_separately(
     arguments = ["plot", str(runs[family]), plot, "--out", str(tmp_path / "a.svg")]
     if plot == "attention":
         arguments += ["--prompt", "the cat sat", "--layer", "1"]
-    if plot == "neighbours":
+    if plot == "neighbors":
         arguments += ["--token", "the", "[MASK]"]
     if (family, plot) == ("gpt", "score"):
         assert "or correlation; plot loss instead" in error_of(arguments, capsys)
@@ -147,7 +147,7 @@ def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys
     run = str(runs["bare"])
     out, err = run_command(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)
     result = json.loads("\n".join(out))
-    assert list(result["pictures"]) == ["neighbours"]
+    assert list(result["pictures"]) == ["neighbors"]
     assert list(result["left_out"]) == PLOTS[:-1]
     assert err.count("left out") == 5
     assert "no metrics.csv, since it was not trained here" in result["left_out"]["loss"]
@@ -158,7 +158,7 @@ def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys
     )
     assert "metrics.csv" in error_of(["plot", run, "loss"], capsys)
     out, _ = run_command(["plot", run, "--prompt", "123", "--out", str(tmp_path / "a")], capsys)
-    assert [Path(path).stem for path in out] == ["attention", "neighbours"]
+    assert [Path(path).stem for path in out] == ["attention", "neighbors"]
 
 
 def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,8 +175,8 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
     [
         ("los", "unknown picture 'los'; did you mean 'loss'?"),
         ("loss --prompt a", "--prompt applies to attention, not to loss; leave it out"),
-        ("neighbours --layer 0", "--layer applies to attention, not to neighbours"),
-        ("schedule --stack encoder", "--stack applies to positions and attention and neighbours, not to schedule"),
+        ("neighbors --layer 0", "--layer applies to attention, not to neighbors"),
+        ("schedule --stack encoder", "--stack applies to positions and attention and neighbors, not to schedule"),
         ("attention", "attention requires a text; pass one: --prompt"),
         ("attention --prompt the --layer 2", "--layer 2: "),
         ("attention --prompt the --layer -1", "argument --layer: -1 must be at least 0"),
@@ -185,7 +185,7 @@ def test_a_run_without_a_model_yet(runs: dict[str, Path], tmp_path: Path, capsys
         ("attention --prompt the --target a", "a target is for translators"),
         ("--layer 7", "--layer 7: "),
         ("positions --stack encoder", "has no such stack; known: stack"),
-        ("neighbours --token zebra", "--token 'zebra' is not a token of the vocabulary"),
+        ("neighbors --token zebra", "--token 'zebra' is not a token of the vocabulary"),
         ("loss --out a.gif", "--out a.gif: a picture's name ends in .png, .svg, .pdf"),
         ("loss --out none/a.png", "--out none/a.png: no such folder: none; create it first"),
         ("--out a.png", "--out a.png: there are several pictures; pass a folder, or choose one picture"),

@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(folder / name, model, tokenizer, Card(name=name))
     rows = (f'{10 * number},"{text}"\n' for number, text in enumerate(TEXTS))
     (folder / "posts.csv").write_text("id,body\n" + "".join(rows))
-    for name, flags in (("v", []), ("long", ["--no-normalise"])):
+    for name, flags in (("v", []), ("long", ["--no-normalize"])):
         words = ["--input", str(folder / "posts.csv"), "--text-field", "body", "--output", str(folder / f"{name}.npz")]
         assert main(["embed", str(folder / "bert"), *words, *flags]) == 0
     return folder
@@ -103,11 +103,11 @@ def test_nearest_texts_are_equal_from_texts_vectors_and_python(
         for query, line, numbers, scores in zip(QUERIES, lines, order, expected, strict=True):
             answer = json.loads(line)
             assert answer["query"] == query
-            indices = [row["index"] for row in answer["neighbours"]]
+            indices = [row["index"] for row in answer["neighbors"]]
             assert first_numbers(indices) == first_numbers(numbers)
-            assert [row["score"] for row in answer["neighbours"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
-            assert [str(row["id"]) for row in answer["neighbours"]] == [str(10 * n) for n in indices]
-            assert [row["text"] for row in answer["neighbours"]] == [TEXTS[n] for n in indices]
+            assert [row["score"] for row in answer["neighbors"]] == pytest.approx(scores[numbers].tolist(), abs=1e-6)
+            assert [str(row["id"]) for row in answer["neighbors"]] == [str(10 * n) for n in indices]
+            assert [row["text"] for row in answer["neighbors"]] == [TEXTS[n] for n in indices]
             assert len({*indices}) == 4
     for texts in (TEXTS, run.embed(TEXTS)):
         assert [*map(first_numbers, run.search(QUERIES, texts, top=4).numbers)] == [*map(first_numbers, order)]
@@ -135,7 +135,7 @@ def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
         return
     run_command(["embed", "bert", "--input", "ids.jsonl", "--output", "ids.npz"], capsys)
     lines, _ = run_command(["embed", "bert", *query_flags("mats"), "--vectors", "ids.npz", "--json"], capsys)
-    rows = sorted(json.loads(lines[0])["neighbours"], key=lambda row: row["index"])
+    rows = sorted(json.loads(lines[0])["neighbors"], key=lambda row: row["index"])
     if any(isinstance(id, bool) for id in ids):  # a boolean is not an id
         assert not any("id" in row for row in rows)
     else:
@@ -208,8 +208,8 @@ def test_truncated_texts_are_reported_with_the_length_of_the_folder(
             "--query searches the texts of --input or --vectors; leave 'a' out",
         ),
         (
-            "embed bert --query cat --vectors v.npz --no-normalise",
-            "--no-normalise applies to writing vectors, and --query",
+            "embed bert --query cat --vectors v.npz --no-normalize",
+            "--no-normalize applies to writing vectors, and --query",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def check_error(arguments: list[str], words: str, capsys: pytest.CaptureFixture[
 
 def test_training_prints_scores_and_next_commands(run: Path) -> None:
     out = summary(run)
-    loss = r"best validation loss \d\.\d{4} nats per token, BLEU \d+\.\d\d \(greedy, cased, detokenised\)"
+    loss = r"best validation loss \d\.\d{4} nats per token, BLEU \d+\.\d\d \(greedy, cased, detokenized\)"
     assert re.match(rf"The run is in {re.escape(str(run))}; {loss}, at step 100, the last\.\nNext:\n", out)
     assert re.search(rf"  tercet translate {run} '[^']+'\n  tercet evaluate {run}\n  tercet inspect {run}", out)
 
@@ -166,7 +166,7 @@ def test_unicode_line_separators_do_not_split_lines(run: Path) -> None:
     assert run_translate([str(run)], "\n".join(lines))[0].count("\n") == 5
 
 
-def test_a_line_does_not_depend_on_its_neighbours(run: Path) -> None:
+def test_a_line_does_not_depend_on_its_neighbors(run: Path) -> None:
     single_outputs = [run_translate([str(run)], f"{line}\n")[0] for line in SOURCES[:3]]
     for flags in (["--pool", "1"], ["--batch-tokens", "1"], []):
         assert run_translate([str(run), *flags], "\n".join(SOURCES[:6]))[0].startswith("".join(single_outputs)), flags
@@ -320,7 +320,7 @@ def test_evaluation(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     result = run_evaluate([str(run), "--output", str(tmp_path / "out")], capsys)
     expected = "bleu chrf signature chrf_signature bleu_interval nll_nats_per_token perplexity sentences protocol"
     assert set(result) >= {*expected.split(), "references", "search", "tokens", "exact"}
-    assert result["protocol"] == "detokenised"
+    assert result["protocol"] == "detokenized"
     assert result["search"] == "beam 5, average length penalty 1"
     assert result["perplexity"] == pytest.approx(math.exp(result["nll_nats_per_token"]))
     card = json.loads((run / "best" / "card.json").read_text())

@@ -90,7 +90,7 @@ def test_a_bucket_is_a_function_of_seed_epoch_and_number() -> None:
 
 def test_pair_above_the_budget_is_rejected() -> None:
     with pytest.raises(
-        UserError, match=r"may have 128 tokens per side, more than the 100 .*set model\.max_len to at most"
+        UserError, match=r"may have 128 tokens per side, more than the 100 .*or model\.max_len to at most"
     ):
         Buckets(random_pairs(7), tokens=100, max_len=128, seed=0)
 

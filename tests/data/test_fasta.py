@@ -116,7 +116,7 @@ def test_tokenizer_that_maps_sequences_to_unknown_is_rejected(tmp_path: Path, mo
     path = tmp_path / "a.fa"
     path.write_text("".join(f">r{n}\n{'ACGT' * (30 + n)}\n" for n in range(20)))
     with pytest.raises(
-        UserError, match=r"20 of 20 texts are one unknown.*\(wordpiece\).*set data\.tokenizer\.kind to kmers"
+        UserError, match=r"\(wordpiece\) turns 20 of 20 texts into one unknown.*set data\.tokenizer\.kind to kmers"
     ):
         prepare(TextSpec(source=str(path), tokenizer=WordPiece(vocab_size=100)))
 

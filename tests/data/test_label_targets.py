@@ -102,11 +102,11 @@ def test_unlearnable_labels_are_rejected_before_any_file_is_written(
 ) -> None:
     validation = HeldOutLabels(source=file(tmp_path, held_out, kind, "b").source)
     tokenizer = prepare_labels(file(tmp_path, [("a", "x"), ("b", "y"), ("c", "x")], "single_label_classification"))
-    before = sorted((cache_folder / "labelled").iterdir())
+    before = sorted((cache_folder / "labeled").iterdir())
     with pytest.raises(UserError, match=words) as output:
         prepare_labels(file(tmp_path, rows, kind, validation=validation), tokenizer=tokenizer.tokenizer)
     assert "\n" not in str(output.value)
-    assert sorted((cache_folder / "labelled").iterdir()) == before
+    assert sorted((cache_folder / "labeled").iterdir()) == before
 
 
 def test_one_file_with_several_kinds_has_separate_caches(tmp_path: Path) -> None:

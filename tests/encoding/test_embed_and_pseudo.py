@@ -30,19 +30,19 @@ def hidden(model: EncoderOnly, tokenizer: Tokenizer, text: str) -> torch.Tensor:
         return model.hidden(torch.tensor([[tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]]))[0]
 
 
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_vectors_are_the_pooled_hidden_states(
-    model: EncoderOnly, tokenizer: Tokenizer, pooling: str, normalise: bool
+    model: EncoderOnly, tokenizer: Tokenizer, pooling: str, normalize: bool
 ) -> None:
-    found = embed(model, tokenizer, TEXTS, pooling=pooling, normalise=normalise)  # type: ignore[arg-type]
+    found = embed(model, tokenizer, TEXTS, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
     assert found.vectors.shape == (len(TEXTS), 24)
     assert found.vectors.dtype == np.float32
     assert found.truncated == 0
     for text, vector in zip(TEXTS, found.vectors, strict=True):
         states = hidden(model, tokenizer, text)
         expected = states.mean(0) if pooling == "mean" else states[0]
-        expected = expected / expected.norm() if normalise else expected
+        expected = expected / expected.norm() if normalize else expected
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 

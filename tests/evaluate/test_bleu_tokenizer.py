@@ -58,7 +58,7 @@ def test_missing_mecab_is_reported(
     monkeypatch.setattr(protocols, "find_spec", lambda name: None)
     extra = "ko" if language == "ko" else "ja"
     with pytest.raises(UserError, match=rf"BLEU of {extra} requires MeCab: pip install 'tercet\[{extra}\]'"):
-        bleu_tokenizer("detokenised", language, references)
+        bleu_tokenizer("detokenized", language, references)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_missing_mecab_is_reported(
     ],
 )
 def test_languages_with_spaces_by_13a(language: str | None, references: list[str]) -> None:
-    assert bleu_tokenizer("detokenised", language, references) == "13a"
+    assert bleu_tokenizer("detokenized", language, references) == "13a"
     assert bleu(references, references, language=language) == sacrebleu.corpus_bleu(references, [references]).score
 
 

@@ -65,7 +65,7 @@ def run_sacrebleu(translations: list[str], references: list[str], folder: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["detokenised", "lc-tok"])
+@pytest.mark.parametrize("protocol", ["detokenized", "lc-tok"])
 def test_scores_match_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) -> None:
     scores = score_translations(TRANSLATIONS, REFERENCES, protocol=protocol, language="de")
     texts = [prepare_texts(texts, protocol, "de") for texts in (TRANSLATIONS, REFERENCES)]
@@ -75,7 +75,7 @@ def test_scores_match_the_sacrebleu_program(protocol: Protocol, tmp_path: Path) 
     for (low, high), interval in ((scores.bleu_interval, words), (scores.chrf_interval, characters)):
         assert (low + high) / 2 == pytest.approx(interval["confidence_mean"], abs=0.01)
         assert (high - low) / 2 == pytest.approx(interval["confidence_var"], abs=0.01)
-    if protocol == "detokenised":
+    if protocol == "detokenized":
         assert scores.signature == words["signature"]
         assert scores.chrf_signature == characters["signature"]
         assert bleu(TRANSLATIONS, REFERENCES) == scores.bleu
@@ -108,7 +108,7 @@ def test_reference_has_the_word_count_of_the_literature() -> None:
 
 def test_protocols_differ_and_are_named() -> None:
     texts = ["Der Hund; die „Katze“."]
-    assert prepare_texts(texts, "detokenised", None) == texts
+    assert prepare_texts(texts, "detokenized", None) == texts
     assert prepare_texts(texts, "lc-tok", "de") == ["der hund ; die &quot; katze &quot; ."]
     output = io.StringIO()
     scores = score_translations(TRANSLATIONS, REFERENCES, protocol="lc-tok", language="de")

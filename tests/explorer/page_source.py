@@ -32,9 +32,9 @@ NAMELESS = """
 PALE = """
 () => {
   const dot = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
+  const rgba = (color) => {
     dot.clearRect(0, 0, 1, 1);
-    dot.fillStyle = colour;
+    dot.fillStyle = color;
     dot.fillRect(0, 0, 1, 1);
     const [r, g, b, a] = dot.getImageData(0, 0, 1, 1).data;
     return [r, g, b, a / 255];
@@ -45,8 +45,8 @@ PALE = """
     const paint = rgba(getComputedStyle(one).backgroundColor);
     return paint[3] === 1 ? paint.slice(0, 3) : over(paint, behind(one.parentElement));
   };
-  const light = (colour) => {
-    const shares = colour.map((one) => one / 255);
+  const light = (color) => {
+    const shares = color.map((one) => one / 255);
     const [r, g, b] = shares.map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };

@@ -50,7 +50,7 @@ def test_pairs_and_their_characters(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_labelled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labeled_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A text that occurs three times with two labels has a conflicting label once."""
     rows = [("雨", "a"), ("雨", "a"), ("雨", "b"), ("🙂🙂", "b"), ("e\u0301te\u0301", "b"), ("", "a")]
     path = tmp_path / "texts.jsonl"

@@ -17,7 +17,7 @@ from tercet.kernel.levels import FLAGS, SOURCE, levels_of
 # Without -Wsign-conversion: sizes are signed, because differences may be negative, but vectors count unsigned.
 WARNINGS = ("-Werror", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion", "-Wno-psabi")
 SLICE = [
-    "gcc, x86-64-v3, addresses and undefined behaviour",
+    "gcc, x86-64-v3, addresses and undefined behavior",
     *(
         pytest.param(name, marks=pytest.mark.exhaustive)
         for name in (
@@ -29,7 +29,7 @@ SLICE = [
     ),
 ]
 FAULTS = {
-    "gcc, x86-64-v3, addresses and undefined behaviour": {
+    "gcc, x86-64-v3, addresses and undefined behavior": {
         "overread": "heap-buffer-overflow", "overflow": "signed integer overflow",
     },
     "clang, x86-64-v3, threads": {"race": "data race"},

@@ -73,11 +73,11 @@ VARIANTS = {
     ),
     "clang, x86-64-v3": Variant("clang++", V3),
     "clang, x86-64-v3, -ffp-contract=off": Variant("clang++", (*V3, "-ffp-contract=off")),
-    "gcc, x86-64-v3, addresses and undefined behaviour": Variant("g++", (*V3, *ADDRESS)),
-    "gcc, no AVX, addresses and undefined behaviour": Variant("g++", (*NO_AVX, *ADDRESS)),
-    "gcc, v4-bf16 in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE, *ADDRESS), cases=20),
-    "gcc, v4-amx in software, addresses and undefined behaviour": Variant("g++", (*SOFTWARE_AMX, *ADDRESS), cases=20),
-    "clang, x86-64-v3, addresses and undefined behaviour": Variant("clang++", (*V3, *ADDRESS)),
+    "gcc, x86-64-v3, addresses and undefined behavior": Variant("g++", (*V3, *ADDRESS)),
+    "gcc, no AVX, addresses and undefined behavior": Variant("g++", (*NO_AVX, *ADDRESS)),
+    "gcc, v4-bf16 in software, addresses and undefined behavior": Variant("g++", (*SOFTWARE, *ADDRESS), cases=20),
+    "gcc, v4-amx in software, addresses and undefined behavior": Variant("g++", (*SOFTWARE_AMX, *ADDRESS), cases=20),
+    "clang, x86-64-v3, addresses and undefined behavior": Variant("clang++", (*V3, *ADDRESS)),
     "clang, x86-64-v3, threads": Variant("clang++", (*V3, *THREAD), cases=20, threads=4, options=THREAD_SANITIZER),
 }
 
@@ -135,10 +135,10 @@ def build_environment(compiler: str, flags: Sequence[str], folder: Path) -> dict
 FUZZ_BUILDS = {
     "gcc, x86-64-v3": ("g++", V3, 40),
     "gcc, x86-64, no AVX": ("g++", NO_AVX, 20),
-    "gcc, x86-64-v3, addresses and undefined behaviour": ("g++", (*V3, *ADDRESS), 25),
-    "gcc, no AVX, addresses and undefined behaviour": ("g++", (*NO_AVX, *ADDRESS), 5),
-    "gcc, v4-bf16 in software, addresses and undefined behaviour": ("g++", (*SOFTWARE, *ADDRESS), 5),
-    "gcc, v4-amx in software, addresses and undefined behaviour": ("g++", (*SOFTWARE_AMX, *ADDRESS), 5),
+    "gcc, x86-64-v3, addresses and undefined behavior": ("g++", (*V3, *ADDRESS), 25),
+    "gcc, no AVX, addresses and undefined behavior": ("g++", (*NO_AVX, *ADDRESS), 5),
+    "gcc, v4-bf16 in software, addresses and undefined behavior": ("g++", (*SOFTWARE, *ADDRESS), 5),
+    "gcc, v4-amx in software, addresses and undefined behavior": ("g++", (*SOFTWARE_AMX, *ADDRESS), 5),
 }
 
 

@@ -68,8 +68,8 @@ def test_settings_are_parameters(classifier: TercetClassifier) -> None:
     assert clone(model).set_params(training__max_steps=7, quiet=False).get_params()["training__max_steps"] == 7
     assert model.get_params()["training__max_steps"] == 5
     assert repr(model) == "TercetClassifier(training__max_steps=5)"
-    with pytest.raises(ValueError, match="Invalid parameter 'colour'"):
-        model.set_params(colour=1)
+    with pytest.raises(ValueError, match="Invalid parameter 'color'"):
+        model.set_params(color=1)
     with pytest.raises(UserError, match="max_step"):
         TercetClassifier(training__max_step=5).fit(TEXTS, LABELS)
     assert clone(classifier).get_params() == classifier.get_params()

@@ -51,7 +51,7 @@ PLAIN: dict[str, Any] = {
     "translations' scores": score_translations(["a b c d e"], ["a b c d e"]),
     "numbers' scores": regression_scores([1.0, 2.0, 3.0], [1.0, 2.5, 3.0]),
     "number": Regression(value=3.25, truncated=False),
-    "neighbours": Neighbors(numbers=np.arange(500).reshape(5, 100), scores=np.ones((5, 100))),
+    "neighbors": Neighbors(numbers=np.arange(500).reshape(5, 100), scores=np.ones((5, 100))),
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_repr_and_html_of_results() -> None:
     ))  # fmt: skip
     assert text == "Completion(prompt='Once', text=' upon', finish='stop', seed=3, truncated=False, passes=2)"
     assert repr(RESULTS["filled"]).startswith('MaskPredictions("<script>')
-    assert repr(PLAIN["neighbours"]) == "Neighbors(5x100 rows, the nearest at 1)"
+    assert repr(PLAIN["neighbors"]) == "Neighbors(5x100 rows, the nearest at 1)"
     html = RESULTS["completion"]._repr_html_()
     assert html.index("opacity") < html.index("&lt;script&gt;") < html.index("</span>")  # the prompt is paler
     assert "900 tokens, ended by eos, seed 3" in html

@@ -18,7 +18,7 @@ from tercet.nn.specs import Learned
 from tercet.plots import (
     plot_attention,
     plot_loss,
-    plot_neighbours,
+    plot_neighbors,
     plot_positions,
     plot_schedule,
     plot_score,
@@ -75,7 +75,7 @@ def test_a_long_name_is_broken_into_lines(tmp_path: Path) -> None:
     for figure in (
         plot_attention(long, "ab"),
         plot_positions(long),
-        plot_neighbours(long),
+        plot_neighbors(long),
         plot_schedule(metrics, title=name),
     ):
         assert not [title for title in cut_off(figure) if "long" in title]  # ticks beyond an axis are not drawn
@@ -91,7 +91,7 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
             lambda: plot_schedule(path, title="run"),
             lambda: plot_positions(model),
             lambda: plot_attention(model, TEXT, layer=0),
-            lambda: plot_neighbours(model),
+            lambda: plot_neighbors(model),
         )
     ):
         first, second = (tmp_path / f"{number}-{time}{'.svg' if number else '.png'}" for time in "ab")
@@ -104,7 +104,7 @@ def test_tokens_of_any_script_and_none_are_text(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(Characters(alphabet="$\\^_{}<&漢\U0001f989\t\n \x07-", eos=True), [])
     model = gpt(tokenizer=tokenizer, max_len=30)
     save(plot_attention(model, "$\\^_{$}<&漢\U0001f989\t\n \x07--", layer=0), tmp_path / "a.svg")
-    save(plot_neighbours(model), tmp_path / "b.svg")
+    save(plot_neighbors(model), tmp_path / "b.svg")
     metrics = write(tmp_path / "metrics.csv", [{"step": 1, "train/loss": 2, "val/bleu": 1, "lr": 1, "seconds": 1}])
     for number, plot in enumerate((plot_loss, plot_score, plot_schedule)):  # runs may have any name
         save(plot(metrics, title="$\\frac$_$"), tmp_path / f"{number}.svg")

@@ -23,12 +23,12 @@ from tercet.plots import (
     NothingToDraw,
     plot_attention,
     plot_loss,
-    plot_neighbours,
+    plot_neighbors,
     plot_positions,
     plot_schedule,
     plot_score,
 )
-from tercet.plots.neighbours import choose_distinctive_tokens, components, embeddings, find_token, nearest_tokens
+from tercet.plots.neighbors import choose_distinctive_tokens, components, embeddings, find_token, nearest_tokens
 from tercet.spec import spec
 from tercet.tokens import BPE, Characters, Tokenizer, WordPiece
 from tercet.training.tasks.plan import Plan
@@ -317,7 +317,7 @@ def test_neighbors_are_the_nearest() -> None:
         best = [neighbor for neighbor in np.argsort(-cosines) if neighbor != token][:5]
         assert [neighbor for neighbor, _ in row] == best
         assert [cosine for _, cosine in row] == pytest.approx(cosines[best], abs=1e-5)
-    figure = plot_neighbours(trained_model, ["cat", "the"])
+    figure = plot_neighbors(trained_model, ["cat", "the"])
     ids = [find_token(tokenizer, word) for word in ("cat", "the")]
     (image,) = images(figure)
     assert np.allclose(image, [[cosine for _, cosine in row] for row in nearest_tokens(table, ids, 6)])
@@ -334,7 +334,7 @@ def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
         assert np.allclose(points[:, axis], centered @ direction, atol=1e-4)
         assert shares[axis] == pytest.approx(strengths[axis] ** 2 / (strengths**2).sum())
     trained_model = gpt()
-    figure = plot_neighbours(trained_model, ["a"])
+    figure = plot_neighbors(trained_model, ["a"])
     table = embeddings(trained_model)[1]
     offsets = np.asarray(figure.axes[1].collections[0].get_offsets())
     order = list(
@@ -345,7 +345,7 @@ def test_the_map_is_a_principal_component_analysis(seed: int) -> None:
 
 def test_labels_of_the_map_do_not_overlap() -> None:
     trained_model = gpt(tokenizer=Tokenizer.train(BPE(vocab_size=270, prefix_space=True), WORDS))
-    figure = plot_neighbours(trained_model)
+    figure = plot_neighbors(trained_model)
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in figure.axes[1].texts]
     assert len(boxes) > 20
@@ -376,12 +376,12 @@ def test_tokens_are_found_by_their_text() -> None:
     with pytest.raises(UserError, match=r"--token '' is not a token"):
         find_token(LETTERS, "")
     with pytest.raises(UserError, match=r"shows 1 to 24 tokens, got 30"):
-        plot_neighbours(gpt(), ["a"] * 30)
+        plot_neighbors(gpt(), ["a"] * 30)
 
 
 def test_a_vocabulary_of_one_has_no_neighbors() -> None:
     with pytest.raises(NothingToDraw, match="a vocabulary of one token"):
-        plot_neighbours(gpt(tokenizer=Tokenizer.train(Characters(alphabet="a", eos=False, pad=False), [])))
+        plot_neighbors(gpt(tokenizer=Tokenizer.train(Characters(alphabet="a", eos=False, pad=False), [])))
 
 
 def test_distinctive_tokens_differ_from_each_other() -> None:

@@ -109,12 +109,12 @@ def translator(place: Path) -> Path:
 def classifier(place: Path) -> Path:
     rows = [{"text": f"{n} is {'even' if n % 2 == 0 else 'odd'}", "label": str(n % 2)} for n in range(200)]
     stack = {"d_model": 16, "n_layers": 1, "n_heads": 2}
-    (place / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "labeled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return train(
         place,
         "classifier",
         task={"kind": "labels", "batch_size": 4},
-        data={"source": str(place / "labelled.jsonl"), "tokenizer": {"kind": "wordpiece", "vocab_size": 200}},
+        data={"source": str(place / "labeled.jsonl"), "tokenizer": {"kind": "wordpiece", "vocab_size": 200}},
         model={
             "preset": "bert-tiny",
             "max_len": 32,

@@ -289,20 +289,20 @@ def test_an_invalid_template_is_rejected() -> None:
 
 def test_vectors_equal_those_of_embed(test_client: TestClient) -> None:
     texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
-    for options in ({}, {"pooling": "first"}, {"normalise": False}):
+    for options in ({}, {"pooling": "first"}, {"normalize": False}):
         expected = Run(trained_model=trained_model("bert")).embed(texts, **options)
         response = post_json(test_client, "/v1/embeddings", model="bert", input=texts, **options)
         found = np.array([item["embedding"] for item in response["data"]], np.float32)
         np.testing.assert_allclose(found, expected, atol=1e-6)
     packed = post_json(
-        test_client, "/v1/embeddings", model="bert", input=texts, encoding_format="base64", normalise=False
+        test_client, "/v1/embeddings", model="bert", input=texts, encoding_format="base64", normalize=False
     )
     vectors = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in packed["data"]]
     np.testing.assert_allclose(np.stack(vectors), expected, atol=1e-6)
     n = sum(len(READER.encode(text)) for text in texts)
     assert packed["usage"] == {"prompt_tokens": n, "total_tokens": n}
     ids = post_json(
-        test_client, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalise=False
+        test_client, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalize=False
     )
     np.testing.assert_allclose(np.array([item["embedding"] for item in ids["data"]]), expected[2:], atol=1e-6)
     assert post_json(test_client, "/v1/embeddings", model="bert", input="a", dimensions=24)["data"][0]["index"] == 0

@@ -66,6 +66,6 @@ def test_unsuitable_thresholds_and_models_are_rejected(
 
 def test_the_openapi_document_describes_the_answers(test_client: TestClient) -> None:
     schemas = test_client.get("/openapi.json").json()["components"]["schemas"]
-    assert set(schemas["MultiLabelledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
+    assert set(schemas["MultiLabeledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
     assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated"}
     assert "threshold" in schemas["ClassifyRequest"]["properties"]

@@ -98,7 +98,7 @@ def words_and_tags(folder: Path) -> dict[str, Any]:
     rng, lines = random.Random(0), list[str]()
     for _ in range(60):
         words = [rng.choice(["red", "blue", "cat", "cow", "runs"]) for _ in range(rng.randint(1, 6))]
-        tags = ["colour" if word in ("red", "blue") else "verb" if word == "runs" else "animal" for word in words]
+        tags = ["color" if word in ("red", "blue") else "verb" if word == "runs" else "animal" for word in words]
         lines.append(json.dumps({"text": words, "label": tags}) + "\n")
     (folder / "tags.jsonl").write_text("".join(lines))
     return {"data": {"source": str(folder / "tags.jsonl"), "over": "tokens"}}

@@ -78,12 +78,12 @@ def tiny_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settin
     return build_recipe(base, changes, settings)
 
 
-COLOURS = {"red": "rote", "blue": "blaue", "green": "grüne", "black": "schwarze", "small": "kleine"}
+COLORS = {"red": "rote", "blue": "blaue", "green": "grüne", "black": "schwarze", "small": "kleine"}
 ANIMALS = {"cat": "Katze", "mouse": "Maus", "cow": "Kuh", "duck": "Ente", "bee": "Biene"}
 DEEDS = {"sleeps": "schläft", "eats": "isst alles auf", "sings well": "singt sehr gut", "is here again": "ist da"}
 PAIRS = [
-    (f"the {colour} {animal} {deed}", f"die {colours} {animals} {deeds}")
-    for colour, colours in COLOURS.items()
+    (f"the {color} {animal} {deed}", f"die {colors} {animals} {deeds}")
+    for color, colors in COLORS.items()
     for animal, animals in ANIMALS.items()
     for deed, deeds in DEEDS.items()
 ]
@@ -368,7 +368,7 @@ def tiny_numbers_recipe(folder: Path, changes: dict[str, Any] | None = None, /, 
 
 def tiny_sets_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
     """Return `tiny_labels_recipe` with a set of labels per text: its colors and animals, except for two of them."""
-    label_words = {*COLOURS, *ANIMALS} - {"red", "cat"}
+    label_words = {*COLORS, *ANIMALS} - {"red", "cat"}
     lines = [{"text": source, "label": [word for word in source.split() if word in label_words]} for source, _ in PAIRS]
     return _other_labels(folder, "sets", lines, "multi_label_classification", "f1", changes, settings)
 

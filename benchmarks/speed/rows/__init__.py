@@ -12,11 +12,11 @@ from benchmarks.speed.rows.gpu_training import TRAINING
 from benchmarks.speed.rows.greedy import GREEDY
 from benchmarks.speed.rows.loading import LOADING
 from benchmarks.speed.rows.startup import START_UP
-from benchmarks.speed.rows.tokenising import TOKENISING
+from benchmarks.speed.rows.tokenizing import TOKENIZING
 from benchmarks.speed.rows.translation import TRANSLATION
 
 ROWS: dict[str, Row] = {
-    row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENISING, LOADING)
+    row.name: row for row in (*GPT, BERT, TRANSLATION, *GREEDY, BEAM, *START_UP, TOKENIZING, LOADING)
 }
 
 _gpu = {row.name: row for row in (*TRAINING, *DECODING, *ENCODING, BEAM_ON_GPU, *LOSSES)}

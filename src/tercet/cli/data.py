@@ -65,8 +65,11 @@ def _list_datasets() -> int:
 def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
     from tercet.data.datasets.recognize import recognize
+    from tercet.data.shards.find_prepared import may_be_prepared
 
     encoding = args.encoding or "utf-8"
+    if may_be_prepared(source):
+        return _text(TextSpec(source=source))
     spec = recognize(
         source,
         encoding=encoding,

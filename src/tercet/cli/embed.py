@@ -45,7 +45,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help="vector of a text: the mean of all token vectors, or the first one (default: as the model folder defines, "
         "or mean)",
     )
-    parser.add_argument("--no-normalise", action="store_true", help="do not normalize vectors to length 1")
+    parser.add_argument("--no-normalize", action="store_true", help="do not normalize vectors to length 1")
     add_query(parser.add_argument_group("search").add_argument)
     add_batches(parser.add_argument)
     add_device(parser)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             while batch := take_pool(texts, POOL, lambda text: text.text):
                 result = embed(
                     model, trained_model.tokenizer, [text.text for text in batch], pooling=pooling,
-                    normalise=not args.no_normalise, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
+                    normalize=not args.no_normalize, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
                 count, cut = count + len(batch), cut + result.truncated
                 yield _Pool(batch, result.vectors)
@@ -108,7 +108,7 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise UserError("nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search")
     elif args.text is not None:
         raise UserError(f"--query searches the texts of --input or --vectors; leave {show(args.text)} out")
-    elif flags := passed_flags(args, ("output", "no_normalise")):
+    elif flags := passed_flags(args, ("output", "no_normalize")):
         raise UserError(f"{flags[0]} applies to writing vectors, and --query writes none; leave one of them out")
 
 

@@ -118,8 +118,8 @@ def _add_pairs(add: Add) -> None:
     add_beam(add)
     add(
         "--protocol",
-        choices=("detokenised", "lc-tok"),
-        help="preparation of the texts for BLEU and chrF: none (detokenised, the default), or lower case and tokens of "
+        choices=("detokenized", "lc-tok"),
+        help="preparation of the texts for BLEU and chrF: none (detokenized, the default), or lower case and tokens of "
         "the Moses tokenizer (lc-tok)",
     )
     add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
@@ -263,7 +263,7 @@ def _evaluate_translator(
     evaluated = evaluation.score(
         evaluation.load(args.source, args.target, part=args.part, encoding=args.encoding),
         search=search,
-        protocol=args.protocol or "detokenised",
+        protocol=args.protocol or "detokenized",
         language=args.language,
         batch_tokens=args.batch_tokens,
         progress=not args.json,

@@ -31,7 +31,7 @@ def add_query(add: Callable[..., Any]) -> None:
     )  # fmt: skip
     add("--vectors", metavar="FILE", type=Path, help=".npz file with the vectors to search, written with --output")
     add("--top", metavar="N", type=parse_number(Candidates), help="results per query (default: 5)")
-    add("--json", action="store_true", help="print one JSON object per query: query, neighbours")
+    add("--json", action="store_true", help="print one JSON object per query: query, neighbors")
 
 
 def search(args: argparse.Namespace) -> int:
@@ -109,7 +109,7 @@ def _search(
     for number, (query, numbers, scores) in enumerate(results):
         nearest = [{"index": n, "score": score, **rows[n]} for n, score in zip(numbers, scores, strict=True)]
         if args.json:
-            print(json.dumps({"query": query, "neighbours": nearest}, ensure_ascii=False))
+            print(json.dumps({"query": query, "neighbors": nearest}, ensure_ascii=False))
         else:
             heading = [replace_line_ends(query)] if len(queries) > 1 else []
             print("\n".join([*([""] if number else []), *heading, *map(_line, nearest)]))

@@ -26,7 +26,7 @@ PICTURES = {
     "score": (),
     "positions": ("stack",),
     "attention": ("prompt", "target", "stack", "layer"),
-    "neighbours": ("token", "stack"),
+    "neighbors": ("token", "stack"),
 }
 SENTENCE = "The cat sat on the mat."  # input of the attention plot, if all pictures are plotted without --prompt
 
@@ -69,7 +69,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--token",
         metavar="WORD",
         nargs="+",
-        help="neighbours: tokens whose nearest neighbors in the embedding are shown (default: chosen automatically)",
+        help="neighbors: tokens whose nearest neighbors in the embedding are shown (default: chosen automatically)",
     )
     parser.add_argument(
         "--out", metavar="PATH", type=out_path,
@@ -200,7 +200,7 @@ class _Source:
             "score": lambda: plots.plot_score(self.metrics, title=self.name),
             "positions": lambda: plots.plot_positions(self.trained_model, stack=args.stack),
             "attention": self._attention,
-            "neighbours": lambda: plots.plot_neighbours(self.trained_model, args.token, stack=args.stack),
+            "neighbors": lambda: plots.plot_neighbors(self.trained_model, args.token, stack=args.stack),
         }
 
     @cached_property
@@ -237,7 +237,7 @@ class _Source:
             return path
         raise NothingToDraw(
             f"{self.trained_model.folder} has no metrics.csv, since it was not trained here; "
-            "its attention, positions and neighbours can be plotted"
+            "its attention, positions and neighbors can be plotted"
         )
 
     def _attention(self) -> "Figure":

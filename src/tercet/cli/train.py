@@ -225,7 +225,7 @@ def summary(folder: Path, *, report: Path | None = None) -> str:
     formats = {
         "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
         "val/unigram_entropy": "{:.4f} by counting tokens",
-        "val/bleu": "BLEU {:.2f} (greedy, cased, detokenised)",
+        "val/bleu": "BLEU {:.2f} (greedy, cased, detokenized)",
         "val/accuracy": "accuracy {:.1%}",
         "val/f1": "F1 {:.1%}",
         "val/pearson": "Pearson correlation {:.3f}",

@@ -40,7 +40,7 @@ def embed(
     texts: Sequence[str],
     *,
     pooling: Pooling = "mean",
-    normalise: bool = True,
+    normalize: bool = True,
     max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Embeddings:
@@ -51,7 +51,7 @@ def embed(
         tokenizer: Tokenizer of the model.
         texts: Texts to embed.
         pooling: `mean` of the hidden states of all tokens, or `first`, the hidden state of bos.
-        normalise: If True, normalize vectors to length 1.
+        normalize: If True, normalize vectors to length 1.
         max_len: Maximum number of tokens per text, including bos and eos (default: the model's context, which is also
             the upper limit).
         batch_tokens: Maximum number of tokens per batch, including padding.
@@ -62,7 +62,7 @@ def embed(
     """
     encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
-        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens
+        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, normalize=normalize, batch_tokens=batch_tokens
     )
     width = model.spec.stack.d_model
     return Embeddings(
@@ -76,14 +76,14 @@ def embed_rows(
     *,
     pad: int | None,
     pooling: Pooling,
-    normalise: bool,
+    normalize: bool,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
     """Return the vector (D,) of each row of token ids, which begins with bos and ends with eos; see `embed`."""
 
     def vectors(batch: HiddenBatch) -> list[np.ndarray]:
         pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
-        return list(to_host(F.normalize(pooled, dim=-1) if normalise else pooled).numpy())
+        return list(to_host(F.normalize(pooled, dim=-1) if normalize else pooled).numpy())
 
     lengths = [len(row) for row in rows]
     return map_hidden(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)

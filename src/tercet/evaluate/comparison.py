@@ -64,7 +64,7 @@ def paired_bootstrap(
     second: Sequence[str],
     references: Sequence[str],
     *,
-    protocol: Protocol = "detokenised",
+    protocol: Protocol = "detokenized",
     language: str | None = None,
 ) -> float:
     """Return the p-value of the difference in BLEU between translations of the same sentences.

@@ -18,7 +18,7 @@ from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
 
-def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: ProblemType) -> Classifier:
+def check_head(model: EncoderOnly, labeled: LabeledExamples, problem_type: ProblemType) -> Classifier:
     """Return the classifier of the model, after checking that it and the labels have the given problem type.
 
     Raises:
@@ -28,33 +28,33 @@ def check_head(model: EncoderOnly, labelled: LabeledExamples, problem_type: Prob
     head = model.spec.classifier
     if head is None:
         raise ValueError("the model has no classifier; train one on labeled texts")
-    if head.over != labelled.over:
-        raise ValueError(f"the model classifies {head.over}, but the labels are of {labelled.over}")
-    for name, kind in {"model": head.problem_type, "labels": labelled.problem_type}.items():
+    if head.over != labeled.over:
+        raise ValueError(f"the model classifies {head.over}, but the labels are of {labeled.over}")
+    for name, kind in {"model": head.problem_type, "labels": labeled.problem_type}.items():
         if kind != problem_type:
             raise ValueError(f"the problem_type of the {name} is {kind}, but these scores require {problem_type}")
     return head
 
 
-def find_places(labelled: LabeledExamples, model_labels: tuple[str, ...]) -> np.ndarray:
+def find_places(labeled: LabeledExamples, model_labels: tuple[str, ...]) -> np.ndarray:
     """Return the index in `model_labels` of each label of the examples; -1 for unused labels that the model lacks.
 
     Raises:
         UserError: If the model lacks a label that an example uses.
     """
-    used = set(np.unique(labelled.labels[labelled.labels != IGNORE_INDEX]).tolist())
-    missing = [name for number, name in enumerate(labelled.names) if number in used and name not in model_labels]
+    used = set(np.unique(labeled.labels[labeled.labels != IGNORE_INDEX]).tolist())
+    missing = [name for number, name in enumerate(labeled.names) if number in used and name not in model_labels]
     if missing:
         raise UserError(
             f"the model has no label {missing[0]!r}, only {', '.join(map(repr, model_labels[:12]))}"
             f"{' and more' if len(model_labels) > 12 else ''}; correct the labels, or train on texts with these labels"
         )
     places = {name: number for number, name in enumerate(model_labels)}
-    return np.array([places.get(name, -1) for name in labelled.names])
+    return np.array([places.get(name, -1) for name in labeled.names])
 
 
 def read_logits(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, batch_tokens: int
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, batch_tokens: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of logits and targets.
 
@@ -67,18 +67,18 @@ def read_logits(
     if bos is None or eos is None:
         raise UserError("the tokenizer has no beginning or end token; train a tokenizer for an encoder")
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
-    lengths = np.minimum(labelled.lengths + 2, model.max_len)
+    lengths = np.minimum(labeled.lengths + 2, model.max_len)
 
     def launch() -> Iterator[tuple[LabelRows, Tensor]]:
         for numbers in batch_by_length(lengths, batch_tokens):
-            rows = label_rows(labelled, np.array(numbers), max_len=model.max_len, **special)
+            rows = label_rows(labeled, np.array(numbers), max_len=model.max_len, **special)
             batch = collate_labels(rows, model.spec.classifier)
             with inference_mode(model.modules()):
                 logits = label_logits(model, move_batch(batch, model))  # (N, L)
             yield rows, logits
 
     for rows, logits in overlap_copies(launch()):
-        targets = rows.targets.flatten() if labelled.over == "tokens" else rows.targets
+        targets = rows.targets.flatten() if labeled.over == "tokens" else rows.targets
         scored_logits = logits[torch.from_numpy(targets != IGNORE_INDEX)] if targets.dtype == np.int64 else logits
         if not bool(torch.isfinite(scored_logits).all()):
             raise UserError(DIVERGENCE_MESSAGE)

@@ -103,7 +103,7 @@ def label_scores(
 
 
 def score_labels(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> LabelScores:
     """Return the scores of a classifier on labeled examples, whose labels are matched by name.
 
@@ -113,7 +113,7 @@ def score_labels(
     Args:
         model: The classifier.
         tokenizer: Its tokenizer.
-        labelled: Labeled examples.
+        labeled: Labeled examples.
         batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
@@ -122,14 +122,14 @@ def score_labels(
         UserError: If the model lacks a label of the examples, there are no labels to score, the tokenizer has no bos or
             eos, or an output of the model is not finite.
     """
-    labels = check_head(model, labelled, "single_label_classification").labels
-    places = find_places(labelled, labels)
+    labels = check_head(model, labeled, "single_label_classification").labels
+    places = find_places(labeled, labels)
     predicted, targets = list[np.ndarray](), list[np.ndarray]()
-    for logits, true in read_logits(model, tokenizer, labelled, batch_tokens):
+    for logits, true in read_logits(model, tokenizer, labeled, batch_tokens):
         real = true != IGNORE_INDEX
         predicted.append(logits[real].argmax(-1))
         targets.append(places[true[real]])
     if not sum(map(len, targets)):
         raise UserError("no labels to score; pass at least one labeled text or word")
     scores = label_scores(np.concatenate(predicted), np.concatenate(targets), labels)
-    return replace(scores, truncated=int((labelled.lengths + 2 > model.max_len).sum()))
+    return replace(scores, truncated=int((labeled.lengths + 2 > model.max_len).sum()))

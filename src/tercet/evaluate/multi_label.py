@@ -136,14 +136,14 @@ def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: t
 
 
 def score_multi_label(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> MultiLabelScores:
     """Return the scores of a classifier on labeled examples, whose labels are matched by name.
 
     Args:
         model: The classifier.
         tokenizer: Its tokenizer.
-        labelled: Labeled examples.
+        labeled: Labeled examples.
         batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
@@ -151,9 +151,9 @@ def score_multi_label(
         UserError: If the model lacks a label of the examples, there are no texts, the tokenizer has no bos or eos, or
             an output of the model is not finite.
     """
-    labels = check_head(model, labelled, "multi_label_classification").labels
-    places = find_places(labelled, labels)
-    if not len(labelled):
+    labels = check_head(model, labeled, "multi_label_classification").labels
+    places = find_places(labeled, labels)
+    if not len(labeled):
         raise UserError("no texts to score; pass at least one")
 
     def to_model_order(targets: np.ndarray) -> np.ndarray:
@@ -165,18 +165,18 @@ def score_multi_label(
     counts = _Counts.of(
         (
             (_probabilities(logits) > THRESHOLD, to_model_order(targets))
-            for logits, targets in read_logits(model, tokenizer, labelled, batch_tokens)
+            for logits, targets in read_logits(model, tokenizer, labeled, batch_tokens)
         ),
         len(labels),
     )
     constant = _constant(counts)
-    numbers = np.arange(len(labelled))
+    numbers = np.arange(len(labeled))
     blocks = (
-        to_model_order(labelled.targets(numbers[i : i + TEXTS_PER_BLOCK]))
-        for i in range(0, len(labelled), TEXTS_PER_BLOCK)
+        to_model_order(labeled.targets(numbers[i : i + TEXTS_PER_BLOCK]))
+        for i in range(0, len(labeled), TEXTS_PER_BLOCK)
     )  # (B, L)
     constant_counts = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
-    truncated = int((labelled.lengths + 2 > model.max_len).sum())
+    truncated = int((labeled.lengths + 2 > model.max_len).sum())
     return replace(_make_scores(counts, constant_counts, labels), truncated=truncated)
 
 

@@ -1,6 +1,6 @@
 """Protocols: how translations and references are prepared before they are compared.
 
-    detokenised  no change: cased text; sacrebleu tokenizes it by its rule for the language
+    detokenized  no change: cased text; sacrebleu tokenizes it by its rule for the language
     lc-tok       lowercased, punctuation normalized, tokenized by Moses: `lc.norm.tok`, as in the papers on Multi30k
 
 A score is meaningless without its protocol: lc-tok results in higher scores for the same translations. The order of its
@@ -16,7 +16,7 @@ from typing import Literal, cast, get_args
 
 from tercet.config import UserError
 
-Protocol = Literal["detokenised", "lc-tok"]
+Protocol = Literal["detokenized", "lc-tok"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 # Tokenizers of sacrebleu for languages whose words 13a does not separate, by code (ISO 639) and English name.
@@ -48,7 +48,7 @@ def prepare_texts(texts: Sequence[str], protocol: Protocol, language: str | None
     Raises:
         UserError: If lc-tok is used without a language, or without the package sacremoses.
     """
-    if protocol == "detokenised":
+    if protocol == "detokenized":
         return list(texts)
     if language is None:
         raise UserError(
@@ -95,8 +95,8 @@ def _tokenizer_of_script(texts: Sequence[str]) -> str:
 
 
 def signature_suffix(protocol: Protocol, language: str | None) -> str:
-    """Return the part of a signature that describes the preparation of the texts; empty for detokenised."""
-    if protocol == "detokenised":
+    """Return the part of a signature that describes the preparation of the texts; empty for detokenized."""
+    if protocol == "detokenized":
         return ""
     return f"|prep:lc.norm.tok-{language}|sacremoses:{version('sacremoses')}"
 

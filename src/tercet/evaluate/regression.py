@@ -94,27 +94,27 @@ def regression_scores(
 
 
 def score_regression(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
 ) -> RegressionScores:
     """Return the scores of a regression on labeled examples.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        labelled: Labeled examples.
+        labeled: Labeled examples.
         batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
 
     Raises:
         ValueError: If the model has no classifier for numbers, or the labels are not numbers.
         UserError: If there are no texts, the tokenizer has no bos or eos, or an output of the model is not finite.
     """
-    head = check_head(model, labelled, "regression")
-    answers = list(read_logits(model, tokenizer, labelled, batch_tokens))
+    head = check_head(model, labeled, "regression")
+    answers = list(read_logits(model, tokenizer, labeled, batch_tokens))
     if not answers:
         raise UserError("no texts to score; pass at least one")
     scores = np.concatenate([logits[:, 0] for logits, _ in answers]).astype(np.float64)
     targets = np.concatenate([targets for _, targets in answers])
-    truncated = int((labelled.lengths + 2 > model.max_len).sum())
+    truncated = int((labeled.lengths + 2 > model.max_len).sum())
     return replace(regression_scores(head.target_mean + head.target_std * scores, targets), truncated=truncated)
 
 

@@ -64,7 +64,7 @@ class TranslationScores(ScoreSummary):
 
     def view(self) -> View:
         """Return each score with its interval, then the signatures."""
-        protocol_note = "" if self.protocol == "detokenised" else f" ({self.protocol})"
+        protocol_note = "" if self.protocol == "detokenized" else f" ({self.protocol})"
         rows = [
             (name + protocol_note, f"{score:.2f}", f"{low:.2f} to {high:.2f}")
             for name, score, (low, high) in (
@@ -93,7 +93,7 @@ def bleu(translations: Sequence[str], references: Sequence[str], *, language: st
     Raises:
         UserError: If the tokenizer requires MeCab and it is not installed.
     """
-    metric, _ = metrics("detokenised", bleu_tokenizer("detokenised", language, references))
+    metric, _ = metrics("detokenized", bleu_tokenizer("detokenized", language, references))
     return float(metric.corpus_score(list(translations), [list(references)]).score)
 
 
@@ -124,7 +124,7 @@ def score_translations(
     translations: Sequence[str],
     references: Sequence[str],
     *,
-    protocol: Protocol = "detokenised",
+    protocol: Protocol = "detokenized",
     language: str | None = None,
 ) -> TranslationScores:
     """Return BLEU and chrF of translations, each compared with the reference at the same index.
@@ -164,7 +164,7 @@ def score_translations(
         sentences=len(hypotheses),
         protocol=protocol,
         references=hashlib.sha256(json.dumps(list(references)).encode()).hexdigest(),
-        notes=(TOKENIZED_WARNING,) if protocol == "detokenised" and looks_tokenized(translations) else (),
+        notes=(TOKENIZED_WARNING,) if protocol == "detokenized" and looks_tokenized(translations) else (),
     )
 
 

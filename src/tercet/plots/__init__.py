@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tercet.plots.curves import plot_loss as plot_loss
     from tercet.plots.curves import plot_score as plot_score
     from tercet.plots.masks import plot_masks as plot_masks
-    from tercet.plots.neighbours import plot_neighbours as plot_neighbours
+    from tercet.plots.neighbors import plot_neighbors as plot_neighbors
     from tercet.plots.picture_file import NothingToDraw as NothingToDraw
     from tercet.plots.picture_file import check_picture as check_picture
     from tercet.plots.picture_file import save as save

@@ -159,7 +159,7 @@ def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure
             add_title(part, maps.description, size=MIDDLE)
         if number == len(kinds) - 1:
             _add_colorbar(part, image, grid)
-    return _add_header(figure, title, texts, grey=_has_masked(kinds))
+    return _add_header(figure, title, texts, gray=_has_masked(kinds))
 
 
 def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
@@ -192,7 +192,7 @@ def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) 
         if len(kinds) > 1:
             add_title(part, maps.description, size=10)
         _add_colorbar(part, image, grid)
-    return _add_header(figure, title, texts, grey=_has_masked(kinds))
+    return _add_header(figure, title, texts, gray=_has_masked(kinds))
 
 
 def _draw_map(axes: Any, weights: np.ndarray) -> Any:
@@ -214,8 +214,8 @@ def _add_colorbar(part: Any, image: Any, grid: np.ndarray) -> None:
     bar.ax.tick_params(labelsize=SMALL)
 
 
-def _add_header(figure: Figure, title: str, texts: str, *, grey: bool) -> Figure:
+def _add_header(figure: Figure, title: str, texts: str, *, gray: bool) -> Figure:
     hint = "rows: query tokens, sum 1; columns: key tokens; the first tokens are at the top and left"
-    unseen = "; gray: masked" if grey else ""
+    unseen = "; gray: masked" if gray else ""
     add_title(figure, f"{title}\n{texts}\n{hint}{unseen}", size=MIDDLE)
     return figure

@@ -10,7 +10,7 @@ from matplotlib.font_manager import FontProperties
 from tercet.plots.picture_file import disable_mathtext, ignore_missing_glyphs
 
 # Blue and red that also differ in lightness are distinguishable for nearly all readers; line styles differ as well.
-DARK, PALE, RED, GREY, LINES = "#1f4e79", "#9db4c8", "#c0504d", "#7f7f7f", "#e4e4e4"
+DARK, PALE, RED, GRAY, LINES = "#1f4e79", "#9db4c8", "#c0504d", "#7f7f7f", "#e4e4e4"
 SMALL, MIDDLE, LARGE = 8, 9, 12  # points: labels, axis titles, figure titles
 TITLE_WIDTH_SHARE = 0.97  # of the figure's width; drawn text may be wider than measured text, by rounding to pixels
 

@@ -10,13 +10,13 @@ from matplotlib.ticker import StrMethodFormatter
 
 from tercet.checkpoint.metrics import read_metrics
 from tercet.plots.curves import MAX_MARKED_POINTS, format_steps
-from tercet.plots.figure import DARK, GREY, LINES, RED, SMALL, add_title, new_figure
+from tercet.plots.figure import DARK, GRAY, LINES, RED, SMALL, add_title, new_figure
 from tercet.plots.picture_file import NothingToDraw, disable_mathtext
 
 COLUMNS = ("lr", "momentum")  # columns of metrics.csv, possibly followed by a slash and the name of a parameter group
 NAMES = {"lr": "learning rate"}
 STYLES = ("-", "--", ":", "-.")
-COLORS = (DARK, RED, GREY, "#2e8b78")
+COLORS = (DARK, RED, GRAY, "#2e8b78")
 
 
 def plot_schedule(metrics: Path, *, title: str) -> Figure:

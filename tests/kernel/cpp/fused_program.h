@@ -30,7 +30,7 @@ struct Program {
         step.kind = kind, step.wait = 1, step.source = source, step.target = target, step.rows = rows, step.width = numbers;
         return step;
     }
-    void normalise(Index source, Index target, Index rows, Index numbers) {
+    void normalize(Index source, Index target, Index rows, Index numbers) {
         Step norm = step(NORM, source, target, rows, numbers);
         norm.norm.weight = vector(numbers), norm.norm.bias = one_in(2) ? vector(numbers) : 0;
         norm.norm.rms = one_in(2), norm.norm.eps = 0.1;
@@ -64,9 +64,9 @@ struct Program {
 
     Program() {
         for (Index m = 0; m < M; m++) columns[m] = m % T ? columns[m - 1] + 1 : between(0, CAPACITY - T);
-        normalise(-1, 0, 1, D);
+        normalize(-1, 0, 1, D);
         product(0, queries, H * K, D), product(0, keys, G * K, D), product(0, values, G * K, D);
-        normalise(queries, queries, H, K);
+        normalize(queries, queries, H, K);
         steps.push_back(step(ROTATE, queries, queries, H, K));
         steps.push_back(step(ROTATE, keys, keys, G, K));
         Step write = step(WRITE_KV, keys, keys, 0, 0);
@@ -77,7 +77,7 @@ struct Program {
         product(-1, hidden, F, D), product(-1, gated, F, D);
         steps.push_back(step(one_in(2) ? ADD : MULTIPLY, gated, hidden, 1, F));
         product(hidden, -1, D, F, true);
-        normalise(-1, -1, 1, D);
+        normalize(-1, -1, 1, D);
     }
 
     // The interpreter, with separate buffers in double precision.
@@ -87,7 +87,7 @@ struct Program {
 
         double* buffer(Index offset) { return offset < 0 ? stream.data() : scratch.data() + offset * program.M; }
 
-        void normalise(const Step& step) {
+        void normalize(const Step& step) {
             const auto *weight = (const float*)step.norm.weight, *bias = (const float*)step.norm.bias;
             for (Index row = 0; row < program.M * step.rows; row++) {
                 const double *from = buffer(step.source) + row * step.width, n = double(step.width);
@@ -149,7 +149,7 @@ struct Program {
         void run() {
             for (const Step& step : program.steps) {
                 switch (step.kind) {
-                    case NORM: normalise(step); break;
+                    case NORM: normalize(step); break;
                     case LINEAR: product(step); break;
                     case ROTATE: rotate(step); break;
                     case SELF_ATTEND:

@@ -25,7 +25,7 @@ const ZOOM = 1.6; // factor per key press
 /**
  * @param {{title: string, note: string, height: number, log: boolean}} about log: true if the vertical axis can be logarithmic
  * @param {Act} act
- * @param {(run: number) => {name: string, colour: string, dashed: boolean}} look
+ * @param {(run: number) => {name: string, color: string, dashed: boolean}} look
  */
 export function chart(about, act, look) {
   const canvas = element("canvas", { "aria-hidden": "true" });
@@ -151,9 +151,9 @@ export function chart(about, act, look) {
 
   /** Draw the band from the lowest to the highest value at each pixel.
    * @param {CanvasRenderingContext2D} pen @param {Scale} up @param {ReturnType<typeof prepare>} part */
-  function band(pen, up, { colour, training, smoothing, xs, lows, highs }) {
+  function band(pen, up, { color, training, smoothing, xs, lows, highs }) {
     if (!training) return;
-    pen.fillStyle = pen.strokeStyle = colour;
+    pen.fillStyle = pen.strokeStyle = color;
     pen.globalAlpha = smoothing > 0 ? 0.16 : 0.28;
     pen.lineWidth = 1;
     pen.beginPath();
@@ -173,8 +173,8 @@ export function chart(about, act, look) {
   }
 
   /** @param {CanvasRenderingContext2D} pen @param {Scale} up @param {ReturnType<typeof prepare>} part */
-  function line(pen, up, { colour, dashed, metric, training, smoothing, xs, values }) {
-    pen.strokeStyle = pen.fillStyle = colour;
+  function line(pen, up, { color, dashed, metric, training, smoothing, xs, values }) {
+    pen.strokeStyle = pen.fillStyle = color;
     pen.lineJoin = "round";
     const drawn = smoothing > 0 ? smoothed(xs, values, 1 + 60 * smoothing ** 2) : values;
     pen.setLineDash(metric === "val/unigram_entropy" ? [2, 4] : dashed ? [7, 4] : []);
@@ -210,7 +210,7 @@ export function chart(about, act, look) {
     for (const { curve, i } of nearest(at)) {
       const value = curve.mean[i] ?? 0;
       if (up.log && value <= 0) continue;
-      pen.fillStyle = look(curve.run).colour;
+      pen.fillStyle = look(curve.run).color;
       dot(pen, pixel(across, curve.x[i] ?? 0), pixel(up, value), 3.5);
     }
   }

@@ -258,8 +258,8 @@ function move(at) {
 /** @param {number} index */
 function look(index) {
   const swatch = list.querySelectorAll(".swatch")[index];
-  const colour = swatch === undefined ? "gray" : getComputedStyle(swatch).color;
-  return { name: runs[index]?.name ?? "", colour, dashed: index >= 8 };
+  const color = swatch === undefined ? "gray" : getComputedStyle(swatch).color;
+  return { name: runs[index]?.name ?? "", color, dashed: index >= 8 };
 }
 
 /** @param {string | null} message */

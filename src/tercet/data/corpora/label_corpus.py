@@ -128,7 +128,7 @@ def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
 
 
 class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
-    folder, title, singular, plural = "labelled", "labeled texts", "text", "texts"
+    folder, title, singular, plural = "labeled", "labeled texts", "text", "texts"
 
     def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:
         self._spec, self._custom_tokenizer, self._lost, train = spec, tokenizer, 0, find_labels(spec)

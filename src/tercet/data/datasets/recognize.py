@@ -22,7 +22,7 @@ from typing import Any, Literal
 from tercet.config import UserError
 from tercet.data.datasets.label_datasets import LABEL_DATASETS
 from tercet.data.datasets.pair_datasets import PAIR_DATASETS
-from tercet.data.datasets.text_datasets import DATASETS
+from tercet.data.datasets.text_datasets import DATASETS, find_documents
 from tercet.data.examples.conversations import EXCHANGE_FIELDS, MESSAGES_FIELDS
 from tercet.data.examples.label_values import NUMBER
 from tercet.data.sources.documents import DocumentFiles
@@ -89,11 +89,12 @@ def recognize(
         return _with_problem_type(labels_spec, problem_type)
     path = find_path(source)
     if not path.is_file():
+        find_documents(source)  # rejects a missing source with the nearest name
         DocumentFiles(root=path).files()
         return text
     fields = _read_fields(path, encoding)
-    is_labelled = (label_field, over, problem_type) != (None, None, None)
-    if is_labelled or {text.text_field, "label"} <= fields:
+    is_labeled = (label_field, over, problem_type) != (None, None, None)
+    if is_labeled or {text.text_field, "label"} <= fields:
         return _with_problem_type(labels_spec, problem_type)
     return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
 

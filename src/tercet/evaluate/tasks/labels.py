@@ -60,9 +60,9 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
     def load_held_out(self) -> LabeledExamples:
         return self.load()
 
-    def score(self, labelled: LabeledExamples, **settings: Any) -> AnyLabelScores:
+    def score(self, labeled: LabeledExamples, **settings: Any) -> AnyLabelScores:
         """Return the scores for the examples' kind of labels; settings as in `score_labels`."""
-        return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labelled, **settings)
+        return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labeled, **settings)
 
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card
@@ -93,13 +93,13 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
 
 
 def score_classifier(
-    model: EncoderOnly, tokenizer: Tokenizer, labelled: LabeledExamples, **settings: Any
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, **settings: Any
 ) -> AnyLabelScores:
     """Return the scores for the examples' kind of labels; arguments as in `score_labels`."""
-    match labelled.problem_type:
+    match labeled.problem_type:
         case "single_label_classification":
-            return score_labels(model, tokenizer, labelled, **settings)
+            return score_labels(model, tokenizer, labeled, **settings)
         case "multi_label_classification":
-            return score_multi_label(model, tokenizer, labelled, **settings)
+            return score_multi_label(model, tokenizer, labeled, **settings)
         case "regression":
-            return score_regression(model, tokenizer, labelled, **settings)
+            return score_regression(model, tokenizer, labeled, **settings)

@@ -106,7 +106,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         data: ScoredPairs,
         *,
         search: Beam | None = None,
-        protocol: Protocol = "detokenised",
+        protocol: Protocol = "detokenized",
         language: str | None = None,
         batch_tokens: int = 4096,
         progress: bool = False,

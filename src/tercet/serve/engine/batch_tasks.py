@@ -47,11 +47,11 @@ class PoolingOptions(NamedTuple):
 
     Attributes:
         pooling: How the vectors of the tokens are combined.
-        normalise: If True, scale the result to length 1.
+        normalize: If True, scale the result to length 1.
     """
 
     pooling: Pooling
-    normalise: bool
+    normalize: bool
 
 
 class FillOptions(NamedTuple):
@@ -109,7 +109,7 @@ class BatchTasks:
         """
         model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
-        vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalise=options.normalise)
+        vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalize=options.normalize)
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
 
@@ -140,9 +140,9 @@ class BatchTasks:
                 _check_numbers(label.probability for label in classified)
                 return classified
             case "multi_label_classification":
-                labelled = classify_multi_label(model, tokenizer, items, threshold=threshold)
-                _check_numbers(probability for text in labelled for probability in text.scores.values())
-                return labelled
+                labeled = classify_multi_label(model, tokenizer, items, threshold=threshold)
+                _check_numbers(probability for text in labeled for probability in text.scores.values())
+                return labeled
             case "regression":
                 regressed = regress(model, tokenizer, items)
                 _check_numbers(text.value for text in regressed)

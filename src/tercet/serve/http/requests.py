@@ -202,7 +202,7 @@ class EmbeddingsRequest(RequestBody):
         Literal["mean", "first"] | None,
         Field(description="pooling of the token vectors; default: that of the model"),
     ] = None
-    normalise: Annotated[bool, Field(description="scale vectors to length 1")] = True
+    normalize: Annotated[bool, Field(description="scale vectors to length 1")] = True
 
 
 class TranslateRequest(RequestBody):

@@ -189,7 +189,7 @@ class ClassifiedText(BaseModel):
     truncated: bool
 
 
-class MultiLabelledText(BaseModel):
+class MultiLabeledText(BaseModel):
     """The labels above the threshold, and the probability of every label."""
 
     labels: dict[str, float]
@@ -223,7 +223,7 @@ class TaggedText(BaseModel):
 
 class ClassifyResponse(BaseModel):
     model: str
-    answers: list[ClassifiedText] | list[MultiLabelledText] | list[RegressedText] | list[TaggedText]
+    answers: list[ClassifiedText] | list[MultiLabeledText] | list[RegressedText] | list[TaggedText]
 
 
 class HealthResponse(BaseModel):

@@ -66,7 +66,7 @@ class TranslationTask:
         references = [reference for _, reference in self._scored_pairs()]
         if references:
             try:
-                bleu_tokenizer("detokenised", self.language, references)
+                bleu_tokenizer("detokenized", self.language, references)
             except UserError as error:
                 raise UserError(f"{error}, or set task.validation_sentences to 0 to train without BLEU") from None
 

@@ -14,7 +14,7 @@ from tercet.serve.http.requests import ClassifyRequest, to_list
 from tercet.serve.http.responses import (
     ClassifiedText,
     ClassifyResponse,
-    MultiLabelledText,
+    MultiLabeledText,
     RegressedText,
     TaggedText,
     TaggedWord,
@@ -47,14 +47,14 @@ async def classify(request: Request, body: ClassifyRequest) -> Response:
     )  # fmt: skip
 
 
-def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabelledText | RegressedText | TaggedText:
+def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabeledText | RegressedText | TaggedText:
     text, answer = item
     match answer:
         case Classification():
             return _describe_label(text, answer)
         case MultiLabelClassification():
             labels = {label: answer.scores[label] for label in answer.labels}
-            return MultiLabelledText(text=text, labels=labels, scores=answer.scores, truncated=answer.truncated)
+            return MultiLabeledText(text=text, labels=labels, scores=answer.scores, truncated=answer.truncated)
         case Regression():
             return RegressedText(text=text, value=answer.value, truncated=answer.truncated)
         case Tagging():

@@ -29,7 +29,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         raise APIError(400, f"{message}; omit dimensions", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
     pooling = body.pooling or context.model.trained_model.sentence.pooling
-    options = PoolingOptions(pooling=pooling, normalise=body.normalise)
+    options = PoolingOptions(pooling=pooling, normalize=body.normalize)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))
     context.count_prompt_tokens(tokens)

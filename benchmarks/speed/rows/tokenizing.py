@@ -113,4 +113,4 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in visible else chr(next(replacements)) for byte in range(256)]
 
 
-TOKENISING = Row(name="tokenising", title="Text to ids, byte-level BPE of 4096", lineup=lineup)
+TOKENIZING = Row(name="tokenizing", title="Text to ids, byte-level BPE of 4096", lineup=lineup)

@@ -28,7 +28,7 @@ MAX_ROWS = 24  # limit for readable rows
 CANDIDATES = 1000  # tokens considered for the rows
 
 
-def plot_neighbours(
+def plot_neighbors(
     trained_model: TrainedModel, tokens: Sequence[str] | None = None, *, stack: str | None = None
 ) -> Figure:
     """Plot a table of nearest tokens, and the map.
@@ -53,13 +53,13 @@ def plot_neighbours(
         if tokens is None
         else [find_token(tokenizer, word) for word in tokens]
     )
-    neighbours = nearest_tokens(table, ids, NEIGHBORS_PER_ROW)
+    neighbors = nearest_tokens(table, ids, NEIGHBORS_PER_ROW)
     figure = new_figure(14, max(6.0, 0.42 * len(ids) + 1.5))
     side = f", {stack}" if stack else ""
     name = trained_model.card.name or trained_model.folder.name
     add_title(figure, f"{name}: nearest token embeddings{side}")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    _draw_table(left, [label_with_spaces(texts[token]) for token in ids], neighbours, texts)
+    _draw_table(left, [label_with_spaces(texts[token]) for token in ids], neighbors, texts)
     _draw_map(figure, right, tokenizer, table, ids, texts)
     return figure
 
@@ -166,10 +166,10 @@ def components(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N 2"], list[f
     return (centered @ (wide * signs).T).float(), shares[:2].tolist()
 
 
-def _draw_table(axes: Axes, names: list[str], neighbours: list[list[tuple[int, float]]], texts: list[str]) -> None:
-    cosines = torch.tensor([[cosine for _, cosine in row] for row in neighbours])
+def _draw_table(axes: Axes, names: list[str], neighbors: list[list[tuple[int, float]]], texts: list[str]) -> None:
+    cosines = torch.tensor([[cosine for _, cosine in row] for row in neighbors])
     axes.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1.7, aspect="auto")  # text stays readable
-    for row, line in enumerate(neighbours):
+    for row, line in enumerate(neighbors):
         for column, (token, cosine) in enumerate(line):
             name = _shorten(label_with_spaces(texts[token]))
             size = MIDDLE * min(1.0, 11 / len(name))

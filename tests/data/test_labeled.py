@@ -236,9 +236,9 @@ def test_every_change_has_separate_ids(tmp_path: Path, cache_folder: Path) -> No
     hashes.add(prepare_labels(file(tmp_path, TEXTS, validation=RandomSplit(count=2))).hash)
     hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "odd")])).hash)
     hashes.add(prepare_labels(file(tmp_path, [*TEXTS, ("new", "even")])).hash)
-    assert len(hashes) == len(list((cache_folder / "labelled").iterdir())) == 4
+    assert len(hashes) == len(list((cache_folder / "labeled").iterdir())) == 4
     assert prepare_labels(file(tmp_path, TEXTS, tokenizer=Characters())).hash in hashes
-    assert len(list((cache_folder / "labelled").iterdir())) == 5
+    assert len(list((cache_folder / "labeled").iterdir())) == 5
 
 
 def test_other_fields_are_other_texts(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@
 
 A variant trains for as long as the default: its number of steps is that of the default times the ratio of their seconds
 per step. Its loss is that of the whole validation part. A pair is one seed on one corpus, with the same batches. The
-effect is the mean difference of the pairs, with a 95 % interval (Student's t). Seeds are added until the half-width of
-the interval is below the limit, for the mean over all corpora, or the maximum number of seeds is reached.
+effect is the mean difference of the pairs, with a 95 % interval (Student's t). Seeds are added until half of
+the interval is below the limit, or up to a maximum. The results are in `ingredients/` next to this file, so that the
+runs can continue on another machine. Two processes share the runs with `--part 1/2` and `--part 2/2`.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from tercet.evaluate import LanguageEvaluation, MaskedEvaluation, evaluation_of
 from tercet.settings_yaml import parse_assignment
 from tercet.training import Recipe, load_recipe, read_recipe, train
 
+RESULTS = Path(__file__).parent / "ingredients"  # one line per run, and the seconds per step
 LIMIT, MAX_SEEDS, MIN_SEEDS = 0.003, 8, 3  # nats per token; seeds per corpus
 TIMED_STEPS, TIMED_ROUNDS = (10, 110), 3
 COMMON = [
@@ -79,7 +81,6 @@ FAMILIES = {
             "without softcap": [NO_SOFTCAP],
             "without embedding norm": [NO_EMBEDDING_NORM],
             "without QK norm": [NO_QK_NORM],
-            "GELU": ["model.stack.activation=gelu"],
             "gated SiLU": SWIGLU,
             "gated SiLU, without softcap (Qwen3)": [*SWIGLU, NO_SOFTCAP],
             "gated SiLU, without softcap and embedding norm": [*SWIGLU, NO_SOFTCAP, NO_EMBEDDING_NORM],
@@ -145,7 +146,8 @@ def measure_times(name: str, out: Path) -> None:
             first, last = (_cpu_seconds(family, variant, out, steps) for steps in TIMED_STEPS)
             taken = (last - first) / (TIMED_STEPS[1] - TIMED_STEPS[0])
             seconds[variant] = min(taken, seconds.get(variant, taken))
-    (out / f"{name}-times.json").write_text(json.dumps(seconds, indent=1))
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}-seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
     for variant, taken in seconds.items():
         print(f"{variant:50} {1000 * taken:7.2f} ms per step, {taken / seconds['default']:.3f} of the default's")
 
@@ -160,26 +162,27 @@ def _cpu_seconds(family: Family, variant: str, out: Path, steps: int) -> float:
     return seconds
 
 
-def train_all(name: str, out: Path) -> None:
-    """Train pairs, seed by seed, until each variant is decided."""
-    family, path = FAMILIES[name], out / f"{name}.jsonl"
-    seconds = json.loads((out / f"{name}-times.json").read_text())
+def train_all(name: str, out: Path, part: tuple[int, int]) -> None:
+    """Train pairs, seed by seed, until each variant is decided; `part` (i, n) takes every n-th run from the i-th on."""
+    family, path = FAMILIES[name], RESULTS / f"{name}.jsonl"
+    seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
     for seed in range(1, MAX_SEEDS + 1):
         results = read_results(path)
         open_variants = [v for v in family.variants if v == "default" or not is_decided(family, v, results)]
         if len(open_variants) == 1:
             break
-        for corpus in family.corpora:
-            for variant in open_variants:
-                key = {"corpus": corpus, "variant": variant, "seed": seed}
-                if any(key.items() <= result.items() for result in results):
-                    continue
-                steps = round(family.steps * seconds["default"] / seconds[variant])
-                changes = [f"training.max_steps={steps}", f"training.seed={seed}"]
-                result = key | {"steps": steps} | run(recipe_of(family, corpus, variant, out, changes), out / "run")
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(result) + "\n")
-                print(corpus, variant, seed, f"{result['loss']:.4f}", f"{result['seconds']:.0f} s", flush=True)
+        pairs = [(corpus, variant) for corpus in family.corpora for variant in open_variants]
+        for corpus, variant in pairs[part[0] - 1 :: part[1]]:
+            key = {"corpus": corpus, "variant": variant, "seed": seed}
+            if any(key.items() <= result.items() for result in results):
+                continue
+            steps = round(family.steps * seconds["default"] / seconds[variant])
+            changes = [f"training.max_steps={steps}", f"training.seed={seed}"]
+            recipe = recipe_of(family, corpus, variant, out, changes)
+            result = key | {"steps": steps} | run(recipe, out / f"run-{part[0]}")
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            print(corpus, variant, seed, f"{result['loss']:.4f}", f"{result['seconds']:.0f} s", flush=True)
 
 
 def run(recipe: Recipe, folder: Path) -> dict[str, float]:
@@ -223,10 +226,10 @@ def is_decided(family: Family, variant: str, results: list[dict[str, Any]]) -> b
     return pairs >= MIN_SEEDS * len(family.corpora) and half_width < LIMIT
 
 
-def print_report(name: str, out: Path) -> None:
+def print_report(name: str, _: Path) -> None:
     """Print the effect of each variant, with its mean on each corpus."""
-    family, results = FAMILIES[name], read_results(out / f"{name}.jsonl")
-    seconds = json.loads((out / f"{name}-times.json").read_text())
+    family, results = FAMILIES[name], read_results(RESULTS / f"{name}.jsonl")
+    seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
     print(f"| variant | time per step | change of the loss, nats per token | pairs | {' | '.join(family.corpora)} |")
     print("|---" * (4 + len(family.corpora)) + "|")
     for variant in family.variants:
@@ -244,10 +247,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("time", "train", "report"))
     parser.add_argument("family", choices=tuple(FAMILIES))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the corpora and of the current run")
+    parser.add_argument("--part", default="1/1", help="of `train`: share of this process, such as 1/2")
     arguments = parser.parse_args()
     write_corpora(arguments.out)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
-    {"time": measure_times, "train": train_all, "report": print_report}[arguments.action](
-        arguments.family, arguments.out
-    )
+    if arguments.action == "train":
+        number, count = map(int, arguments.part.split("/"))
+        train_all(arguments.family, arguments.out, (number, count))
+    else:
+        {"time": measure_times, "report": print_report}[arguments.action](arguments.family, arguments.out)

@@ -261,10 +261,12 @@ def test_a_run_is_still_scored_on_its_data(
     shutil.copytree(run / "best", exported)
     assert main(["evaluate", str(exported), *part]) == 2
     source = Path(read_yaml(run / "recipe.yaml")["data"]["source"]).name
-    flags = "--source and --target" if name == "translator" else "--data"
+    flags = "--source FILE --target FILE" if name == "translator" else "--data PATH"
     captured = capsys.readouterr()
     reason = f"was trained on ./{source}, which is not on this machine"
-    assert captured.err == f"tercet: error: {exported} {reason}; pass {flags}\n"
+    assert (
+        captured.err == f"tercet: error: {exported} {reason}; to use other data: tercet evaluate {exported} {flags}\n"
+    )
     for file in run.parent.iterdir():  # files in the working folder are found by name and verified by hash
         if file.is_file():
             shutil.copy(file, tmp_path)

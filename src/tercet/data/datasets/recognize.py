@@ -89,14 +89,19 @@ def recognize(
         return _with_problem_type(labels_spec, problem_type)
     path = find_path(source)
     if not path.is_file():
-        find_documents(source)  # rejects a missing source with the nearest name
-        DocumentFiles(root=path).files()
+        _check_folder(source, path)
         return text
     fields = _read_fields(path, encoding)
     is_labeled = (label_field, over, problem_type) != (None, None, None)
     if is_labeled or {text.text_field, "label"} <= fields:
         return _with_problem_type(labels_spec, problem_type)
     return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
+
+
+def _check_folder(source: str, path: Path) -> None:
+    """Reject a missing source with the nearest name, and a folder without readable files."""
+    find_documents(source)
+    DocumentFiles(root=path).files()
 
 
 def _recognize_fields(

@@ -21,7 +21,7 @@ setup: .venv/.stamp
 
 # Tercet and its runtime dependencies.
 .venv/.base: pyproject.toml requirements.lock requirements-build.lock requirements-torch.lock
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Tercet requires Python 3.11 to 3.13, but $(PYTHON) is %d.%d; run: make setup PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "Tercet requires Python 3.11 or later, but $(PYTHON) is %d.%d; run: make setup PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python $(LOCKED) -r requirements-build.lock
 	$(BIN)/python $(LOCKED) -r requirements.lock

@@ -113,7 +113,7 @@ def test_value_outside_of_range_is_rejected(spec: type) -> None:
         (lambda: Cosine(final=math.nan), "final=nan must be at least 0 and at most 1"),
         (
             lambda: LinearDecay(final=HUGE),
-            "final=a int too large to display must be at least 0 and at most 1",
+            "final=an integer too large to display must be at least 0 and at most 1",
         ),
         (
             lambda: TrainingSpec(max_steps=10**12),

@@ -12,8 +12,17 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 MAX_MESSAGE = 1500  # approximate maximum characters of a message: some terminal lines, since paths may be long
+MAX_BITS = 2000  # of a displayed integer: 602 digits, fewer than the lowest limit of Python
 MAX_QUOTE = 200  # maximum characters of a quoted text
-_SHORT = reprlib.Repr()
+
+
+class _ShortRepr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Shorten an integer, also if it has so many digits that Python does not print it."""
+        return super().repr_int(x, level) if x.bit_length() < MAX_BITS else "an integer too large to display"
+
+
+_SHORT = _ShortRepr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlong = 40
 _SHORT.maxlevel = 3
@@ -59,10 +68,7 @@ def escape(character: str) -> str:
 
 def show(value: Any) -> str:
     """Return the `repr` of a value for a message, shortened if it is long or deeply nested."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python does not print integers with more than a few thousand digits
-        return f"a {type(value).__name__} too large to display"
+    return _SHORT.repr(value)
 
 
 def counted(number: int, one: str, many: str) -> str:

@@ -9,7 +9,7 @@ layers separately.
 import logging
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -59,20 +59,13 @@ WATCHED_ATTRIBUTES = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "p
 log = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class FusibleStack(Protocol):
-    """The attributes of a stack that the program is compiled from."""
+class FusibleStack(nn.Module):
+    """Base class of a stack, with the attributes that the program is compiled from."""
 
-    @property
-    def spec(self) -> StackSpec: ...
-    @property
-    def blocks(self) -> nn.ModuleList: ...
-    @property
-    def position(self) -> PositionScheme: ...
-    @property
-    def final_norm(self) -> nn.Module: ...
-    @property
-    def training(self) -> bool: ...
+    spec: StackSpec
+    blocks: nn.ModuleList
+    position: PositionScheme
+    final_norm: nn.Module
 
 
 def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLayers | None":
@@ -121,7 +114,7 @@ class FusedLayers:
 
     def __init__(self, stack: FusibleStack) -> None:
         parts = [*stack.blocks.modules(), stack.final_norm]
-        modules = [cast(nn.Module, stack), stack.position, *parts]
+        modules = [stack, stack.position, *parts]
         attributes = [vars(part) for part in modules]
         self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
         # Live dictionaries and a snapshot of them. Whole lists are compared, because this is done at each decode step.

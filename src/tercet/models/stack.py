@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tercet.models.fused import fused_layers
+from tercet.models.fused import FusibleStack, fused_layers
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block
@@ -21,7 +21,7 @@ from tercet.nn.linear import multiplied_dtype
 from tercet.nn.norm import NORMS
 
 
-class Stack(nn.Module):
+class Stack(FusibleStack):
     """A stack of blocks, from embedded tokens to hidden states.
 
     Args:

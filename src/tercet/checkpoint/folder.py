@@ -15,7 +15,6 @@ Folders of the `transformers` library with a model and its tokenizer can be load
 model_type. GGUF files, and folders with one GGUF file, can be loaded as well; they contain both model and tokenizer.
 """
 
-import json
 import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -42,7 +41,7 @@ from tercet.checkpoint.chat_template import read_chat_template, write_chat_templ
 from tercet.checkpoint.find_model import ADAPTER, find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.config_settings import check_folder, rename_keys
-from tercet.checkpoint.foreign.export_files import generation_settings
+from tercet.checkpoint.foreign.export_files import generation_settings, json_text
 from tercet.checkpoint.foreign.gguf_folder import load_gguf, read_gguf_card, read_gguf_spec
 from tercet.checkpoint.foreign.peft_folder import import_adapter
 from tercet.checkpoint.foreign.readers import READERS
@@ -120,10 +119,10 @@ def save_model(
     generates = not isinstance(model.spec, EncoderOnlySpec)
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
-        "config.json": _json(config),
+        "config.json": json_text(config),
         **{name: item.to_json() for name, item in _tokenizers(tokenizer, source_tokenizer).items()},
-        **({"generation_config.json": _json(generation_settings(tokenizer))} if generates else {}),
-        "card.json": _json(to_plain(card)),
+        **({"generation_config.json": json_text(generation_settings(tokenizer))} if generates else {}),
+        "card.json": json_text(to_plain(card)),
         "README.md": card.to_markdown(model.spec, n_parameters=n_parameters) if readme is None else readme,
     }
     with replace_model_folder(Path(folder)) as new:
@@ -394,7 +393,3 @@ def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:
 def _tokenizers(tokenizer: Tokenizer, source_tokenizer: Tokenizer | None) -> dict[str, Tokenizer]:
     source = {} if source_tokenizer is None else {"source_tokenizer.json": source_tokenizer}
     return {"tokenizer.json": tokenizer, **source}
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

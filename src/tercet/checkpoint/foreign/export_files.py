@@ -70,6 +70,11 @@ def special_ids(tokenizer: Tokenizer) -> Plain:
     return {**ids, "eos_token_id": end_setting(tokenizer)}
 
 
+def _existing_ids(tokenizer: Tokenizer) -> Plain:
+    """Return the special ids that the tokenizer has."""
+    return {name: number for name, number in special_ids(tokenizer).items() if number is not None}
+
+
 def generation_config(trained_model: TrainedModel) -> Plain | None:
     """Return the content of generation_config.json by which `transformers` behaves like Tercet; None for an encoder.
 
@@ -78,8 +83,7 @@ def generation_config(trained_model: TrainedModel) -> Plain | None:
     tokenizer, spec = trained_model.tokenizer, trained_model.model.spec
     if "embed" in trained_model.verbs:
         return None
-    ids = special_ids(tokenizer)
-    ids = {name: number for name, number in ids.items() if number is not None}
+    ids = _existing_ids(tokenizer)
     if "generate" in trained_model.verbs:
         return {**ids, "do_sample": True, "temperature": 1.0, "top_k": 0, "max_length": spec.max_len}
     if tokenizer.bos_id is None or tokenizer.eos_id is None:
@@ -118,9 +122,7 @@ def sample_text(tokenizer: Tokenizer) -> str:
 
 def generation_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return generation_config.json for other programs. Special tokens that do not exist are left out."""
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": end_setting(tokenizer), "pad_token_id": tokenizer.pad_id}
-    known_ids = {name: number for name, number in ids.items() if number is not None}
-    return {**known_ids, "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
+    return {**_existing_ids(tokenizer), "do_sample": True, "temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS}
 
 
 def json_text(data: Any) -> str:

@@ -44,7 +44,7 @@ class PastCache(StackCache):
         past: Tables of the previous tokens: 2 per layer, or 4 with cross-attention.
         positions: Positions of the new tokens.
         key_positions: Positions of the previous and the new tokens.
-        mask: True where a new token may attend to a token.
+        mask: True if a new token may attend to a token.
         capacity: Maximum number of positions.
         cross: If True, there are tables of cross-attention.
     """

@@ -229,7 +229,8 @@ class Run(RunView):
 
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
-            pooling: "mean" of all token vectors, or the "first" one (default: that of the model folder, or "mean").
+            pooling: "mean" of all token vectors, the "first" one, or the "max" of each number (default: that of the
+                model folder, or "mean").
             normalize: If True, scale vectors to length 1.
             batch_tokens: Maximum tokens per batch, including padding.
         """
@@ -237,8 +238,8 @@ class Run(RunView):
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
-            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalize=normalize,
-            max_len=encoder.text_len, batch_tokens=batch_tokens,
+            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling,
+            projection=encoder.projection, normalize=normalize, max_len=encoder.text_len, batch_tokens=batch_tokens,
         ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors
 

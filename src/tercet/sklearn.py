@@ -167,8 +167,8 @@ class TercetVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _TextE
 
     Args:
         model: Folder of the encoder or of its run.
-        pooling: "mean" for the mean of all token vectors, or "first" for the vector of the first token, bos (default:
-            the pooling defined by the model folder, or "mean").
+        pooling: "mean" for the mean of all token vectors, "first" for the vector of the first token, bos, or "max" for
+            the maximum of each number (default: the pooling defined by the model folder, or "mean").
         normalize: If True, scale vectors to length 1.
         batch_tokens: Maximum tokens per batch, including padding.
     """

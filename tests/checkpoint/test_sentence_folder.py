@@ -6,24 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from folders_of_others import words
 
 import tercet
 from tercet.checkpoint import convert
-from tercet.checkpoint.foreign.sentence_folder import (
-    IRRELEVANT,
-    REQUIRED_VALUES,
-    USED,
-    SentenceSettings,
-    read_sentence_settings,
-)
+from tercet.checkpoint.foreign.sentence_folder import IRRELEVANT, REQUIRED_VALUES, USED, read_sentence_settings
+from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.config import UserError
 
 KIND = "sentence_transformers.models."
 STEPS = [{"idx": 0, "name": "0", "path": "", "type": f"{KIND}Transformer"},
          {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{KIND}Pooling"}]  # fmt: skip
+DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": f"{KIND}Dense"}
 NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{KIND}Normalize"}
 MEAN = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True,
         "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False}  # fmt: skip
@@ -35,6 +32,18 @@ def write(folder: Path, pooling: Any = MEAN, steps: Any = STEPS, **files: Any) -
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def write_dense(folder: Path, **config: Any) -> Path:
+    """Write a dense layer from 8 to 3 numbers into 2_Dense, with random weights that do not depend on `config`."""
+    config = {"in_features": 8, "out_features": 3, "bias": True} | config
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    generator = torch.Generator().manual_seed(1)
+    state = {"weight": torch.randn(3, 8, generator=generator), "bias": torch.randn(3, generator=generator)}
+    state = {f"linear.{name}": tensor for name, tensor in state.items()}
+    safetensors.torch.save_file(state, folder / "2_Dense" / "model.safetensors")
     return folder
 
 
@@ -84,29 +93,39 @@ def test_text_is_cut_at_the_folders_limit(bert: Path, file: str) -> None:
 
 
 def test_conversion_reports_dropped_settings(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out")
+    convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out", "onnx")
     assert "for text vectors (pooling first, at most 5 tokens)" in capsys.readouterr().err
 
 
 def test_usual_settings_are_read(tmp_path: Path) -> None:
-    assert read_sentence_settings(tmp_path) == SentenceSettings()
-    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": None, "__version__": {}}
-    folder = write(tmp_path, steps=[*STEPS, NORMALIZE], config_sentence_transformers=prompts)
-    assert read_sentence_settings(folder) == SentenceSettings(pooling="mean")
-    write(tmp_path, sentence_bert_config={"max_seq_length": 256, "do_lower_case": False})
-    assert read_sentence_settings(tmp_path) == SentenceSettings(max_len=256)
+    assert read_sentence_settings(tmp_path, 8) == (SentenceSettings(), None)
+    prompts = {"query": "query: "}
+    config = {"prompts": prompts, "default_prompt_name": None, "__version__": {}, "similarity_fn_name": "dot"}
+    folder = write(tmp_path, steps=[*STEPS, NORMALIZE], config_sentence_transformers=config)
+    assert read_sentence_settings(folder, 8) == (SentenceSettings(prompts=prompts, similarity="dot"), None)
+    write(tmp_path, {"pooling_mode": "max", "include_prompt": False}, sentence_bert_config={"max_seq_length": 256})
+    settings, _ = read_sentence_settings(tmp_path, 8)
+    assert (settings.pooling, settings.max_len, settings.include_prompt, settings.normalize) == (
+        "max",
+        256,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": [*STEPS, {**NORMALIZE, "type": f"{KIND}Dense"}]}, "step 3 is 'Dense'"),
+        ({"steps": [*STEPS, {**NORMALIZE, "type": f"{KIND}LSTM"}]}, "step 3 is 'LSTM'"),
         ({"steps": STEPS[:1]}, "has no Pooling"),
-        ({"steps": STEPS[::-1]}, "step 1 is 'Pooling'"),
+        ({"steps": STEPS[::-1]}, "the steps are Pooling, Transformer; supported"),
+        ({"steps": [*STEPS, NORMALIZE, DENSE]}, "the steps are Transformer, Pooling, Normalize, Dense; supported"),
+        ({"steps": [*STEPS, STEPS[1]]}, "the steps are Transformer, Pooling, Pooling"),
         ({"steps": [{**STEPS[0], "path": "0_Transformer"}, STEPS[1]]}, "step 1 is 'Transformer' in '0_Transformer'"),
         ({"steps": [STEPS[0], {**STEPS[1], "path": "../.."}]}, "leads out of the folder"),
         ({"pooling": {"pooling_mode": "lasttoken"}}, "the pooling is 'lasttoken'"),
-        ({"pooling": MEAN | {"pooling_mode_max_tokens": True}}, "pooling_mode_max_tokens is True"),
+        ({"pooling": MEAN | {"pooling_mode_max_tokens": True}}, "the pooling is"),
+        ({"pooling": MEAN | {"pooling_mode_lasttoken": True}}, "pooling_mode_lasttoken is True"),
         ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "the pooling is"),
         ({"pooling": {}}, "the pooling is"),
         ({"pooling": MEAN | {"pooling_mode_new": True}}, "pooling_mode_new is True, an unknown key"),
@@ -115,11 +134,33 @@ def test_usual_settings_are_read(tmp_path: Path) -> None:
         ({"config_sentence_transformers": {"default_prompt_name": "q", "prompts": {"q": "query: "}}},
          "default_prompt_name is 'q', but Tercet"),
         ({"config_sentence_transformers": {"truncate_dim": 4}}, "truncate_dim is 4"),
+        ({"config_sentence_transformers": {"similarity_fn_name": "new"}}, "similarity_fn_name is 'new'"),
+        ({"config_sentence_transformers": {"prompts": ["query: "]}}, "it must be texts by name"),
     ],
 )  # fmt: skip
 def test_setting_that_changes_the_vector_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        read_sentence_settings(write(tmp_path, **changes))
+        read_sentence_settings(write(tmp_path, **changes), 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.Softplus"}, "Softplus', which Tercet does not support"),
+        ({"activation_function": "os.system"}, "os.system', which Tercet does not support"),
+        ({"use_residual": True}, "use_residual is True"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        ({"scale": 2}, "scale is 2, an unknown key"),
+        ({"bias": False}, "not those of its config.json"),
+        ({"in_features": 9}, "not those of its config.json"),
+        ({"width": 7}, "no suitable weights for dense layer 1"),
+    ],
+)
+def test_dense_layer_that_is_not_supported_is_rejected(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    width = config.pop("width", 8)
+    folder = write_dense(write(tmp_path, steps=[*STEPS, DENSE]), **config)
+    with pytest.raises(UserError, match=message):
+        read_sentence_settings(folder, width)
 
 
 def test_every_key_has_one_decision() -> None:
@@ -130,6 +171,9 @@ def test_every_key_has_one_decision() -> None:
                     "embedding_dimension", "pooling_mode"],
         "length": ["max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name",
                    "processing_kwargs", "unpad_inputs", "query_length", "document_length", "query_expansion"],
+        "dense": ["in_features", "out_features", "bias", "activation_function", "module_input_name",
+                  "module_output_name", "use_residual"],
+        "normalize": ["module_input_name", "module_output_name"],
         "prompts": ["__version__", "prompts", "default_prompt_name", "similarity_fn_name", "model_type"],
     }  # fmt: skip
     for file, keys in known_keys.items():

@@ -5,7 +5,7 @@ import torch
 
 from tercet.nn import Pooler, Transform, pool
 
-KINDS = ("mean", "first")
+KINDS = ("mean", "first", "max")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,10 +20,11 @@ def test_padding_does_not_change_vectors(kind, side: str) -> None:
     torch.testing.assert_close(pool(hidden, token_mask, kind), pool(separate, None, kind))
 
 
-def test_mean_and_first_pooling_match_their_definitions() -> None:
+def test_each_pooling_matches_its_definition() -> None:
     hidden = torch.randn(3, 5, 7)
     torch.testing.assert_close(pool(hidden, None, "mean"), hidden.sum(1) / 5)
     assert torch.equal(pool(hidden, None, "first"), hidden[:, 0])
+    assert torch.equal(pool(hidden, None, "max")[0, 1], max(hidden[0, :, 1]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,8 +38,8 @@ def test_row_without_tokens_has_finite_output_and_gradients(kind) -> None:
 
 
 def test_unknown_kind_is_rejected() -> None:
-    with pytest.raises((ValueError, TypeError), match="max"):
-        pool(torch.randn(2, 5, 7), None, "max")  # pyright: ignore[reportArgumentType]
+    with pytest.raises((ValueError, TypeError), match="sum"):
+        pool(torch.randn(2, 5, 7), None, "sum")  # pyright: ignore[reportArgumentType]
 
 
 def test_heads_match_their_formulas() -> None:

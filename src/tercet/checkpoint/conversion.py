@@ -8,20 +8,23 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tercet.checkpoint.folder import load_model, replace_model_folder, save_trained
+from tercet.checkpoint.folder import load_model, save_trained
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.gguf_folder import gguf_writer
 from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.peft_folder import peft_writer
-from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
+from tercet.checkpoint.foreign.sentence_export import sentence_transformers_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
+from tercet.checkpoint.model_files import replace_model_folder
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
+from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError, suggest
 from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
 
+SENTENCE_TRANSFORMERS = "sentence-transformers"
 MODELS = ("best", "last", PRETRAINED_COPY)  # subfolders of a run that contain a model
 
 
@@ -67,12 +70,10 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
             f"{src} is an adapter; pass --merge to merge it into its base model, or --to peft to export only the "
             "adapter"
         )
-    if trained_model.sentence != SentenceSettings():
-        length = trained_model.sentence.max_len
-        longest = "" if length is None else f", at most {length} tokens"
+    if to not in (None, SENTENCE_TRANSFORMERS) and trained_model.sentence != SentenceSettings():
         print_note(
             f"tercet: {dst} does not contain the settings of {src} for text vectors "
-            f"(pooling {trained_model.sentence.pooling}{longest})"
+            f"({trained_model.sentence.describe()}); --to {SENTENCE_TRANSFORMERS} exports them"
         )
     if to is None:
         save_trained(trained_model, dst, readme=trained_model.readme())
@@ -85,6 +86,7 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
 Writer = Callable[[Path], None]
 WRITERS: dict[str, Callable[[TrainedModel], Writer]] = {
     "hf": transformers_writer,
+    SENTENCE_TRANSFORMERS: sentence_transformers_writer,
     "ctranslate2": ctranslate2_writer,
     "gguf": gguf_writer,
     "onnx": onnx_writer,

@@ -5,6 +5,7 @@
     generation_config.json  end tokens and maximum length         card.json           card for programs
     source_tokenizer.json   if a translator's source has its own vocabulary
     chat_template.jinja     turns a conversation into a text, for models that were trained on conversations
+    text_vectors.json       how an encoder computes the vector of a text, unless as usual (`sentence_settings.py`)
     manifest.json           size and hash of each file; on loading, all files except README.md are checked
 
 An encoder does not generate text and has no generation_config.json. A source_tokenizer.json may also accompany a
@@ -16,14 +17,13 @@ model_type. GGUF files, and folders with one GGUF file, can be loaded as well; t
 """
 
 import math
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tercet.checkpoint.adapter import (
     Adapter,
@@ -38,7 +38,7 @@ from tercet.checkpoint.adapter import (
 )
 from tercet.checkpoint.card import Card, current_versions
 from tercet.checkpoint.chat_template import read_chat_template, write_chat_template
-from tercet.checkpoint.find_model import ADAPTER, find_model
+from tercet.checkpoint.find_model import find_model
 from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.config_settings import check_folder, rename_keys
 from tercet.checkpoint.foreign.export_files import generation_settings, json_text
@@ -48,35 +48,25 @@ from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.foreign.unsupported import UNSUPPORTED_TYPES
+from tercet.checkpoint.model_files import replace_model_folder
+from tercet.checkpoint.sentence_settings import SentenceSettings, read_text_vectors, write_text_vectors
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.messages import shorten
-from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnlySpec, build, build_meta
+from tercet.models import SPECS, AnyModel, AnySpec, EncoderDecoderSpec, EncoderOnly, EncoderOnlySpec, build, build_meta
 from tercet.nn.lora import lora_layers
 from tercet.reading.bounded_json import read_json_file
 from tercet.storage import (
-    MANIFEST,
     Manifest,
     read_manifest,
     read_whole,
-    report_write_errors,
     write_atomically,
-    write_folder,
 )
 from tercet.tokens import Tokenizer
 from tercet.tokens.foreign import load_tokenizers
 
-# Files of a model in any format. They are replaced together, since a leftover file would be read with the new model.
-MODEL_FILES = {
-    "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "source_tokenizer.json", "vocab.json",
-    "merges.txt", "vocab.txt", "target_vocab.json", "source.spm", "target.spm", "card.json", "README.md",
-    "chat_template.jinja", "model.bin", "vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json",
-    "target_vocabulary.json", "model.gguf", "model.onnx", "model.onnx_data", "encoder_model.onnx",
-    "encoder_model.onnx_data", "decoder_model_merged.onnx", "decoder_model_merged.onnx_data", *ADAPTER, MANIFEST,
-}  # fmt: skip
 EDITABLE_FILES = {"README.md"}  # may be changed after the model was written
 
 
@@ -88,6 +78,8 @@ def save_model(
     *,
     source_tokenizer: Tokenizer | None = None,
     chat_template: str | None = None,
+    sentence: SentenceSettings | None = None,
+    projection: nn.Sequential | None = None,
     readme: str | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
@@ -102,6 +94,8 @@ def save_model(
         card: Card, written without the folders of its paths and without metrics that are not finite (invalid in JSON).
         source_tokenizer: Tokenizer of a translator's source, if it is not the same as `tokenizer`.
         chat_template: Jinja template that turns a conversation into a text.
+        sentence: Settings by which an encoder computes the vector of a text, if they are not the defaults.
+        projection: Dense layers of these settings.
         readme: Content of README.md; by default it is generated from the card.
         state: Full tensors by name to write instead of the model's, as gathered from sharded training.
 
@@ -130,28 +124,11 @@ def save_model(
             write_atomically(new / name, text.encode())
         if chat_template is not None:
             write_chat_template(new, chat_template)
+        write_text_vectors(new, sentence or SentenceSettings(), projection)
         if lora_layers(model):
             write_adapter(new, adapter_of(model, state))
         else:
             write_weights(new / "model.safetensors", model, state)
-
-
-@contextmanager
-def replace_model_folder(folder: Path) -> Generator[Path]:
-    """Provide a new folder for a model of any format; at the end its files replace those in `folder`.
-
-    Files that are not part of a model, and all subfolders, are never moved or copied; see `replace_folder`.
-
-    Raises:
-        UserError: If the disk is full or cannot be written to.
-    """
-    with report_write_errors(folder), write_folder(folder, keep=_is_foreign_entry) as new:
-        yield new
-
-
-def _is_foreign_entry(path: Path) -> bool:
-    """Return whether an entry of a model folder is not part of a model. Models have no subfolders."""
-    return path.name not in MODEL_FILES or (path.is_dir() and not path.is_symlink())
 
 
 def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str | None = None) -> None:
@@ -163,6 +140,8 @@ def save_trained(trained_model: TrainedModel, folder: Path | str, *, readme: str
         trained_model.card,
         source_tokenizer=trained_model.separate_source_tokenizer,
         chat_template=trained_model.chat_template,
+        sentence=trained_model.sentence,
+        projection=trained_model.projection,
         readme=readme,
     )
 
@@ -206,10 +185,17 @@ def _load(folder: Path, manifest: Manifest | None) -> TrainedModel:
         model = _build(folder, spec)
     else:
         model = build_adapted_model(load_model(_find_base(folder, adapter)).model, spec, adapter, folder)
+    sentence, projection = _text_vectors(read_text_vectors, folder, model)
     return TrainedModel.wrap(
         model.eval(), tokenizer, source_tokenizer=source_tokenizer, card=card, chat_template=template, folder=folder,
-        adapter=adapter,
+        adapter=adapter, sentence=sentence, projection=projection,
     )  # fmt: skip
+
+
+def _text_vectors(
+    read: Callable[[Path, int], tuple[SentenceSettings, nn.Sequential | None]], folder: Path, model: AnyModel
+) -> tuple[SentenceSettings | None, nn.Sequential | None]:
+    return read(folder, model.spec.stack.d_model) if isinstance(model, EncoderOnly) else (None, None)
 
 
 def _build(folder: Path, spec: AnySpec) -> AnyModel:
@@ -320,11 +306,13 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
         model = READERS[str(config["model_type"])].model(rename_keys(config), state, n_ids=tokenizer.vocab_size)
     separate_source_tokenizer = None if source_tokenizer is tokenizer else source_tokenizer
     _check_sizes(folder, model.spec, _tokenizers(tokenizer, separate_source_tokenizer))
+    sentence, projection = _text_vectors(read_sentence_settings, folder, model)
     return TrainedModel.wrap(
         model,
         tokenizer,
         source_tokenizer=separate_source_tokenizer,
-        sentence=read_sentence_settings(folder) if isinstance(model.spec, EncoderOnlySpec) else None,
+        sentence=sentence,
+        projection=projection,
         card=Card(name=folder.name),
         chat_template=template,
         folder=folder,

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
+from torch import nn
+
 from tercet.checkpoint.adapter import Adapter
 from tercet.checkpoint.card import Card, data_settings, remove_folders
-from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
 from tercet.checkpoint.run_record import RECIPE, read_record
+from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.config import UserError, parse
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.limits import MAX_CARD_BYTES
@@ -60,6 +62,7 @@ class TrainedModel(ABC):
         chat_template: Jinja template that turns a conversation into a text; None if the model has none.
         adapter: Adapter that is already merged into the model's weights; None if there is none.
         sentence: Settings by which an encoder computes the vector of a text.
+        projection: Dense layers between the pooled hidden states and the vector of a text; None if there are none.
         folder: Folder or GGUF file of the model.
     """
 
@@ -70,6 +73,7 @@ class TrainedModel(ABC):
     chat_template: str | None = None
     adapter: Adapter | None = None
     sentence: SentenceSettings = field(default_factory=SentenceSettings)
+    projection: nn.Sequential | None = None
     folder: Path
 
     def __repr__(self) -> str:
@@ -98,6 +102,7 @@ class TrainedModel(ABC):
         chat_template: str | None = None,
         adapter: Adapter | None = None,
         sentence: SentenceSettings | None = None,
+        projection: nn.Sequential | None = None,
         folder: Path,
     ) -> "TrainedModel":
         """Return a `LanguageModel`, `Translator` or `Encoder`, according to the model's family.
@@ -115,6 +120,7 @@ class TrainedModel(ABC):
             chat_template=chat_template,
             adapter=adapter,
             sentence=SentenceSettings() if sentence is None else sentence,
+            projection=projection,
             folder=folder,
         )
 

@@ -18,7 +18,7 @@ MAX_DEPTH = 2  # levels of folders that are searched for runs
 MAX_ENTRIES = 2000  # entries of a folder that are read
 WORDS = {  # candidates of arguments without `choices`
     "device": ("auto", "cpu", "cuda", "mps"),
-    "to": ("hf", "ctranslate2", "gguf", "onnx", "peft"),
+    "to": ("hf", "sentence-transformers", "ctranslate2", "gguf", "onnx", "peft"),
 }
 KEYS_FILE = "completion-keys.json"
 

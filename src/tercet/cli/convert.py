@@ -24,8 +24,9 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--to",
         metavar="KIND",
-        help="output format: hf (for AutoModel and AutoTokenizer), ctranslate2, gguf (for llama.cpp), onnx (for "
-        "onnxruntime) or peft (only the adapter, for a model of transformers); default: a Tercet model folder",
+        help="output format: hf (for AutoModel and AutoTokenizer), sentence-transformers (for vectors of texts), "
+        "ctranslate2, gguf (for llama.cpp), onnx (for onnxruntime) or peft (only the adapter, for a model of "
+        "transformers); default: a Tercet model folder",
     )
     parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
     parser.add_argument("--force", action="store_true", help="write to DST even if it contains a model or other files")

@@ -41,9 +41,9 @@ def register(verbs: Verbs, summary: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--pooling",
-        choices=("mean", "first"),
-        help="vector of a text: the mean of all token vectors, or the first one (default: as the model folder defines, "
-        "or mean)",
+        choices=("mean", "first", "max"),
+        help="vector of a text: the mean of all token vectors, the first one, or the maximum of each number "
+        "(default: as the model folder defines, or mean)",
     )
     parser.add_argument("--no-normalize", action="store_true", help="do not normalize vectors to length 1")
     add_query(parser.add_argument_group("search").add_argument)
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
         from tercet.checkpoint import load_model
         from tercet.encoding import embed
+        from tercet.encoding.embed import vector_width
         from tercet.storage import write_atomically
 
         trained_model = load_model(args.run).require("embed")
@@ -74,15 +75,17 @@ def run(args: argparse.Namespace) -> int:
             while batch := take_pool(texts, POOL, lambda text: text.text):
                 result = embed(
                     model, trained_model.tokenizer, [text.text for text in batch], pooling=pooling,
-                    normalize=not args.no_normalize, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
+                    projection=trained_model.projection, normalize=not args.no_normalize,
+                    max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
                 count, cut = count + len(batch), cut + result.truncated
                 yield _Pool(batch, result.vectors)
 
-        width = model.spec.stack.d_model
+        width = vector_width(model, trained_model.projection)
         match args.output.suffix:
             case ".npz":
-                [probe] = embed(model, trained_model.tokenizer, [""], pooling=pooling).vectors
+                projection = trained_model.projection
+                [probe] = embed(model, trained_model.tokenizer, [""], pooling=pooling, projection=projection).vectors
                 write_atomically(args.output, lambda file: _write_npz(file, pools(), probe))
             case ".parquet":
                 write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))

@@ -88,7 +88,7 @@ def _search(
     def embed_texts(texts: list[str]) -> "Embeddings":
         return embed(
             model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
-            max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
+            projection=trained_model.projection, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
         )  # fmt: skip
 
     queried = embed_texts(queries)

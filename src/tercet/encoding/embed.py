@@ -1,9 +1,10 @@
-"""Embeddings of texts: the mean of the hidden states, or the first one, normalized to length 1.
+"""Embeddings of texts: the pooled hidden states, normalized to length 1.
 
     v = (1/T) · sum of h_t        v / |v|
 
 The mean is over all real tokens, including bos and eos, as in sentence-transformers (Reimers and Gurevych 2019). The
-dot product of normalized vectors is their cosine.
+dot product of normalized vectors is their cosine. A model may have dense layers between the mean and the
+normalization.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch.nn.functional as F
+from torch import nn
 
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
@@ -40,6 +42,7 @@ def embed(
     texts: Sequence[str],
     *,
     pooling: Pooling = "mean",
+    projection: nn.Sequential | None = None,
     normalize: bool = True,
     max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
@@ -50,7 +53,8 @@ def embed(
         model: Model that computes the hidden states.
         tokenizer: Tokenizer of the model.
         texts: Texts to embed.
-        pooling: `mean` of the hidden states of all tokens, or `first`, the hidden state of bos.
+        pooling: `mean` of the hidden states of all tokens, `first`, the hidden state of bos, or `max` of each number.
+        projection: Dense layers that are applied to the pooled vector; they are moved to the device of the model.
         normalize: If True, normalize vectors to length 1.
         max_len: Maximum number of tokens per text, including bos and eos (default: the model's context, which is also
             the upper limit).
@@ -62,12 +66,19 @@ def embed(
     """
     encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
-        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, normalize=normalize, batch_tokens=batch_tokens
-    )
-    width = model.spec.stack.d_model
+        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
+        batch_tokens=batch_tokens,
+    )  # fmt: skip
+    width = vector_width(model, projection)
     return Embeddings(
         vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded_texts.truncated
     )
+
+
+def vector_width(model: EncoderOnly, projection: nn.Sequential | None = None) -> int:
+    """Return the number of elements of the vectors that `embed` returns."""
+    widths = [layer.out_features for layer in projection or () if isinstance(layer, nn.Linear)]
+    return widths[-1] if widths else model.spec.stack.d_model
 
 
 def embed_rows(
@@ -76,14 +87,17 @@ def embed_rows(
     *,
     pad: int | None,
     pooling: Pooling,
+    projection: nn.Sequential | None = None,
     normalize: bool,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
     """Return the vector (D,) of each row of token ids, which begins with bos and ends with eos; see `embed`."""
 
-    def vectors(batch: HiddenBatch) -> list[np.ndarray]:
-        pooled = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
-        return list(to_host(F.normalize(pooled, dim=-1) if normalize else pooled).numpy())
+    def embed_batch(batch: HiddenBatch) -> list[np.ndarray]:
+        vectors = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
+        if projection is not None:
+            vectors = projection.to(vectors.device)(vectors)  # (B, D')
+        return list(to_host(F.normalize(vectors, dim=-1) if normalize else vectors).numpy())
 
     lengths = [len(row) for row in rows]
-    return map_hidden(model, lengths, rows.__getitem__, vectors, pad=pad, batch_tokens=batch_tokens)
+    return map_hidden(model, lengths, rows.__getitem__, embed_batch, pad=pad, batch_tokens=batch_tokens)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, PoolerActivation, Pooling, Position
+from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, PoolerActivation, Position
 from tercet.spec import (
     Context,
     Epsilon,
@@ -259,7 +259,7 @@ class Classifier:
     problem_type: ProblemType = "single_label_classification"
     target_mean: TargetMean = 0.0
     target_std: TargetDeviation = 1.0
-    pooling: Pooling | Literal["pooler"] = "mean"
+    pooling: Literal["mean", "first", "pooler"] = "mean"
     dropout: ShareBelowOne = 0.1
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 Norm = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
-Pooling = Literal["mean", "first"]
+Pooling = Literal["mean", "first", "max"]
 PoolerActivation = Literal["tanh", "relu"]
 
 Base = Annotated[float, Interval(gt=0, le=10**12)]

@@ -107,9 +107,13 @@ class BatchTasks:
 
         The caller must check the lengths: ids that, with bos and eos, exceed the model's maximum length are cut.
         """
-        model, tokenizer = self.trained_model.require("embed").model, self.trained_model.tokenizer
+        encoder, tokenizer = self.trained_model.require("embed"), self.trained_model.tokenizer
+        model = encoder.model
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
-        vectors = embed_rows(model, rows, pad=tokenizer.pad_id, pooling=options.pooling, normalize=options.normalize)
+        vectors = embed_rows(
+            model, rows, pad=tokenizer.pad_id, pooling=options.pooling, projection=encoder.projection,
+            normalize=options.normalize,
+        )  # fmt: skip
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
 

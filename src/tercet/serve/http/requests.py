@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tercet.config import suggest
+from tercet.nn.specs import Pooling
 from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAboveZero, Temperature, TopK
 
 MAX_GENERATED_TEXTS = 128  # generated texts per request
@@ -199,7 +200,7 @@ class EmbeddingsRequest(RequestBody):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Field(ge=1, description="must be the vector size of the model")] = None
     pooling: Annotated[
-        Literal["mean", "first"] | None,
+        Pooling | None,
         Field(description="pooling of the token vectors; default: that of the model"),
     ] = None
     normalize: Annotated[bool, Field(description="scale vectors to length 1")] = True

@@ -6,6 +6,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from tercet.encoding.embed import vector_width
 from tercet.serve.engine.batch_tasks import PoolingOptions
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
@@ -23,12 +24,13 @@ router = APIRouter(route_class=Route)
 async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """Return a vector for each text, from an encoder."""
     context = RequestContext(request, body, "/v1/embeddings")
-    width = context.model.trained_model.model.embedding.weight.shape[1]
+    encoder = context.model.trained_model.require("embed")
+    width = vector_width(encoder.model, encoder.projection)
     if body.dimensions not in (None, width):
         message = f"the vectors of {context.model.name} have {width} dimensions, not {body.dimensions}"
         raise APIError(400, f"{message}; omit dimensions", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
-    pooling = body.pooling or context.model.trained_model.sentence.pooling
+    pooling = body.pooling or encoder.sentence.pooling
     options = PoolingOptions(pooling=pooling, normalize=body.normalize)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))

@@ -229,8 +229,7 @@ class Run(RunView):
 
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
-            pooling: "mean" of all token vectors, the "first" one, or the "max" of each number (default: that of the
-                model folder, or "mean").
+            pooling: "mean" of all token vectors, the "first" one, or their "max" (default: as the folder defines, or "mean").
             normalize: If True, scale vectors to length 1.
             batch_tokens: Maximum tokens per batch, including padding.
         """

@@ -163,6 +163,20 @@ def test_dense_layer_that_is_not_supported_is_rejected(tmp_path: Path, config: d
         read_sentence_settings(folder, width)
 
 
+def test_files_of_a_step_may_be_links_into_a_cache_but_not_elsewhere(tmp_path: Path) -> None:
+    folder = write(tmp_path / "cache" / "snapshots" / "1a2b", {"pooling_mode": "cls"})
+    config = folder / "1_Pooling" / "config.json"
+    for place in (tmp_path / "cache" / "blobs", tmp_path / "elsewhere"):
+        place.mkdir()
+        (place / "x").write_bytes(config.read_bytes())
+        config.unlink()
+        config.symlink_to(place / "x")
+        if place.name == "blobs":
+            assert read_sentence_settings(folder, 8)[0].pooling == "first"
+    with pytest.raises(UserError, match="is a link out of its folder"):
+        read_sentence_settings(folder, 8)
+
+
 def test_every_key_has_one_decision() -> None:
     """The keys that sentence-transformers 2.2 to 6.2 writes."""
     known_keys = {

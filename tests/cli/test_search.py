@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tercet
 from tercet import checkpoint
 from tercet.checkpoint import Card, save_model
-from tercet.checkpoint.foreign.sentence_folder import SentenceSettings
+from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, StackSpec

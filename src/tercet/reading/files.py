@@ -95,7 +95,7 @@ def open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def check_links(folder: Path, *, recursive: bool = False) -> None:
+def check_links(folder: Path, *, recursive: bool = False, root: Path | None = None) -> None:
     """Reject symbolic links out of a folder of a model or run, and pipes, sockets and devices in it.
 
     A folder may come from someone else. Through a link out of the folder, its author could cause another file of this
@@ -105,14 +105,16 @@ def check_links(folder: Path, *, recursive: bool = False) -> None:
 
     Args:
         folder: Folder of a model or run.
+        root: Folder that contains `folder`; links may lead into all of it (default: `folder`).
         recursive: If True, also check the folders below it except wandb folders, which Tercet does not read.
 
     Raises:
         UserError: If there is such a file, the folder cannot be read, or more than FOLDER_ENTRIES entries were found.
     """
-    allowed = [folder.resolve()]
-    if folder.parent.name == "snapshots":  # in a cache, files are links to ../../blobs, which all revisions share
-        allowed.append(folder.resolve().parent.parent / "blobs")
+    root = folder if root is None else root
+    allowed = [root.resolve()]
+    if root.parent.name == "snapshots":  # in a cache, files are links to ../../blobs, which all revisions share
+        allowed.append(root.resolve().parent.parent / "blobs")
     folders, n_entries = [os.fspath(folder)], 0
     try:
         while folders:

@@ -21,7 +21,7 @@ from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import show
 from tercet.nn.specs import Pooling
 from tercet.reading.bounded_json import parse_json, read_json_file
-from tercet.reading.files import read_text_file
+from tercet.reading.files import check_links, read_text_file
 
 MODULES = "modules.json"
 LENGTH_FILES = tuple(
@@ -126,6 +126,7 @@ def _read_step(module: Mapping[str, Any], number: int, path: Path) -> tuple[str,
         )
     if not {path.parent.resolve()} & {step.resolve(), *step.resolve().parents}:
         raise UserError(f"{path}: the path of {kind} leads out of the folder; copy it again")
+    check_links(step, root=path.parent)
     return kind, step
 
 

@@ -229,7 +229,7 @@ class Run(RunView):
 
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
-            pooling: "mean" of all token vectors, the "first" one, or their "max" (default: as the folder defines, or "mean").
+            pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
             normalize: If True, scale vectors to length 1.
             batch_tokens: Maximum tokens per batch, including padding.
         """

@@ -34,9 +34,11 @@ class ResponseFormat(Protocol[Delta]):
 
     Attributes:
         object: Value of the field `object` in the events of a stream.
+        sends_end: If True, the log-probabilities include that of the end token.
     """
 
     object: str
+    sends_end: bool
 
     def opening(self, plan: GenerationPlan, index: int) -> Delta | None:
         """Return the delta that precedes the first generated token of a text; None if there is none."""
@@ -62,6 +64,7 @@ class CompletionFormat:
     """OpenAI's format of completions."""
 
     object = "text_completion"
+    sends_end = True
 
     def opening(self, plan: GenerationPlan, index: int) -> CompletionDelta | None:
         prompt = plan.prompt(index)
@@ -99,6 +102,7 @@ class ChatFormat:
     """OpenAI's format of chat completions."""
 
     object = "chat.completion.chunk"
+    sends_end = False
 
     def opening(self, plan: GenerationPlan, index: int) -> ChatDelta:
         role = MessageDelta(role="assistant", content="")

@@ -68,7 +68,10 @@ async def _deltas(
     async with aclosing(_events(context, plan, is_streamed=is_streamed)) as arriving:
         async for index, event in arriving:
             if index not in certain:
-                certain[index] = CertainTokens(tokenizer, after=plan.prompt(index).ids, echo=plan.prompt(index).echo)
+                prompt = plan.prompt(index)
+                certain[index] = CertainTokens(
+                    tokenizer, after=prompt.ids, echo=prompt.echo, sends_end=response_format.sends_end
+                )
                 if (opening := response_format.opening(plan, index)) is not None:
                     yield index, opening
             tokens = [] if plan.top_logprobs is None else certain[index].push(event)

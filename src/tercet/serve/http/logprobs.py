@@ -1,7 +1,9 @@
 """Log-probabilities of generated tokens for clients: each token is sent when its text is certain.
 
 The text of a token is certain when it can no longer be a part of a stop string or of an incomplete character. The
-tokens of a stop string and the end token are not sent, because their text is not; `usage` counts them.
+tokens of a stop string are not sent, because their text is not; `usage` counts them. The end token is sent in the
+format of completions, as by vLLM: lm-eval generates one token after the text that it scores, and removes the last
+token of the answer.
 """
 
 import math
@@ -58,11 +60,14 @@ class CertainTokens:
         tokenizer: Tokenizer of the model.
         after: Ids that precede the text.
         echo: Text that is sent before the generated text.
+        sends_end: If True, the end token is sent too.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echo: str = "") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, after: Sequence[int] = (), echo: str = "", sends_end: bool = False
+    ) -> None:
         self._texts = TokenTexts(tokenizer, start=len(echo), after=after)
-        self._n_sent = len(echo)
+        self._n_sent, self._sends_end = len(echo), sends_end
         self._pending = list[OffsetLogprob]()
 
     def push(self, event: TokenEvent) -> list[OffsetLogprob]:
@@ -70,7 +75,7 @@ class CertainTokens:
         if event.token is not None:
             self._pending.append(self._texts.push_logprob(event.token.id, event.token.logprob, event.token.top))
         self._n_sent += len(event.text)
-        if event.finish == "length":
+        if event.finish == "length" or (event.finish == "eos" and self._sends_end):
             n = len(self._pending)
         elif event.finish == "eos":
             n = max(0, len(self._pending) - 1)

@@ -25,7 +25,7 @@ from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAbove
 
 MAX_GENERATED_TEXTS = 128  # generated texts per request
 MAX_INPUT_TEXTS = 2048  # input texts per request
-MAX_STOPS = 4
+MAX_STOPS = 32  # OpenAI's API accepts 4; tasks of lm-eval have more
 MAX_LOGPROBS = 20
 
 

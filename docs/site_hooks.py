@@ -2,6 +2,9 @@
 
 The navigation consists of the sections and lists of `index.md`. Each package of Tercet that exports names gets one page
 with the docstrings of these names. The pages that `reference_pages.py` wrote to `build/reference` join the reference.
+
+The site also contains `llms.txt`, a list of all pages for language models (https://llmstxt.org), and the Markdown of
+these pages.
 """
 
 import ast
@@ -17,6 +20,7 @@ SOURCE = ROOT / "src"
 GENERATED = ROOT / "build" / "reference"
 FETCHED = re.compile(r"<(?:script|link|img)[^>]*(?:src|href)=\"?https?://[^>]*>")
 LISTED = re.compile(r"^- \[(.+?)\]\((\S+?\.md)\)", re.MULTILINE)
+ENTRY = re.compile(r"^- \[.+?\]\(\S+?\.md\): .+$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.[^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -43,6 +47,14 @@ def navigation() -> list[dict[str, Any]]:
     sections = {part.splitlines()[0]: [{title: path} for title, path in LISTED.findall(part)] for part in parts}
     sections["Reference"].append({"Python API": [{package: f"reference/python/{package}.md"} for package in exports()]})
     return [{"Tercet": "index.md"}, *({title: pages} for title, pages in sections.items())]
+
+
+def llms_text() -> str:
+    """Return `llms.txt`: the title of `index.md`, its first paragraph, and its sections with their lists of pages."""
+    head, *parts = (DOCS / "index.md").read_text(encoding="utf-8").split("\n## ")
+    title, summary = head.split("\n\n")[:2]
+    sections = [f"## {part.splitlines()[0]}\n\n" + "\n".join(ENTRY.findall(part)) for part in parts]
+    return "\n\n".join([title, "> " + " ".join(summary.split()), *sections]) + "\n"
 
 
 def repository_url() -> str | None:
@@ -79,8 +91,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> None:
-    """Reject a page that would make a browser fetch fonts, scripts or pictures from another site."""
+    """Write the Markdown of a page next to its HTML, for `llms.txt`.
+
+    A page that would make a browser fetch fonts, scripts or pictures from another site is rejected.
+    """
     from mkdocs.exceptions import PluginError
 
     if fetched := FETCHED.search(output):
         raise PluginError(f"{page.file.src_uri} fetches {fetched[0]}")
+    path = Path(config.site_dir, page.file.src_uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page.markdown, encoding="utf-8")
+
+
+def on_post_build(config: Any) -> None:
+    Path(config.site_dir, "llms.txt").write_text(llms_text(), encoding="utf-8")

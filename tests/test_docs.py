@@ -226,6 +226,21 @@ def test_the_api_reference_has_every_exported_name() -> None:
             assert malformed == []
 
 
+def test_llms_txt_has_each_page_of_the_index_with_one_line() -> None:
+    text = load_script("site_hooks").llms_text()
+    title, quote, *sections = text.removesuffix("\n").split("\n\n")
+    assert title == "# Tercet"
+    assert re.fullmatch(r"> [^\n]+", quote)
+    assert sections[::2] == ["## Tutorials", "## How-to guides", "## Reference", "## Explanation", "## Development"]
+    lines = [line for entries in sections[1::2] for line in entries.splitlines()]
+    assert [line for line in lines if not re.fullmatch(r"- \[[^\]]+\]\([\w/.-]+\.md\): \S.*", line)] == []
+    paths = [line.split("](")[1].split(")")[0] for line in lines]
+    assert len(set(paths)) == len(paths) > 40
+    listed = {DOCS / path for path in paths}
+    assert [page for page in listed if not page.exists() and page not in generated_pages()] == []
+    assert {page for page in PAGES if page.parent.name != "decisions"} - listed == {DOCS / "index.md"}
+
+
 def test_the_navigation_has_five_sections() -> None:
     titles = [title for section in load_script("site_hooks").navigation() for title in section]
     assert titles == ["Tercet", "Tutorials", "How-to guides", "Reference", "Explanation", "Development"]

@@ -108,6 +108,7 @@ def bits_per_byte(run: Path, texts: list[str]) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval")
 def test_the_commands_of_the_guide_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -6,13 +6,15 @@
     python benchmarks/quality/ingredients.py report decoder --out runs/ingredients
 
 A variant trains for as long as the default: its number of steps is that of the default times the ratio of their seconds
-per step. Its loss is that of the whole validation part. A pair is one seed on one corpus, with the same batches. The
-effect is the mean difference of the pairs, with a 95 % interval (Student's t). Seeds are added until half of
-the interval is below the limit, or up to a maximum. The results are in `ingredients/` next to this file, so that the
-runs can continue on another machine. Two processes share the runs with `--part 1/2` and `--part 2/2`.
+per step. Its loss is that of the whole validation part; that of a translator is over target tokens, next to its BLEU. A
+pair is one seed on one corpus, with the same batches. The effect is the mean difference of the pairs, with a 95 %
+interval (Student's t). Seeds are added until half of the interval is below the limit, or up to a maximum. The results
+are in `ingredients/` next to this file, so that the runs can continue on another machine. Two processes share the runs
+with `--part 1/2` and `--part 2/2`. `--steps`, `--corpora` and `--variants` select a part of the experiment.
 """
 
 import argparse
+import csv
 import gzip
 import json
 import math
@@ -22,6 +24,7 @@ import statistics
 import sysconfig
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +33,16 @@ from scipy.stats import t as student
 
 from tercet.checkpoint import load_model
 from tercet.config import merge
-from tercet.data import prepare
-from tercet.evaluate import LanguageEvaluation, MaskedEvaluation, evaluation_of
+from tercet.evaluate import evaluation_of
 from tercet.settings_yaml import parse_assignment
-from tercet.training import Recipe, load_recipe, read_recipe, train
+from tercet.training import Recipe, load_recipe, train
 
 RESULTS = Path(__file__).parent / "ingredients"  # one line per run, and the seconds per step
 LIMIT, MAX_SEEDS, MIN_SEEDS = 0.003, 8, 3  # nats per token; seeds per corpus
-TIMED_STEPS, TIMED_ROUNDS = (10, 110), 3
+TIMED_STEPS, TIMED_ROUNDS = 110, 3
 COMMON = [
     "task.sample_tokens=0", "training.validate_every=100000", "training.save_every=100000", "training.compile=never",
-    "training.precision=bf16",
+    "training.precision=fp32", "training.log_every=10",
 ]  # fmt: skip
 CHARACTERS = "data.tokenizer={kind: characters, eos: false}"
 
@@ -65,6 +67,7 @@ class Family:
 SWIGLU = ["model.stack.activation=silu", "model.stack.gated=true", "model.stack.d_ff=344"]
 NO_SOFTCAP, NO_QK_NORM = "model.logit_softcap=null", "model.stack.qk_norm=false"
 NO_EMBEDDING_NORM = "model.embedding_norm=false"
+SIDES = ("encoder", "decoder")
 FAMILIES = {
     "decoder": Family(
         recipe="nanogpt-cpu-modern",
@@ -85,6 +88,26 @@ FAMILIES = {
             "gated SiLU, without softcap (Qwen3)": [*SWIGLU, NO_SOFTCAP],
             "gated SiLU, without softcap and embedding norm": [*SWIGLU, NO_SOFTCAP, NO_EMBEDDING_NORM],
             "without softcap and QK norm (Arcee)": [NO_SOFTCAP, NO_QK_NORM],
+        },
+    ),
+    "translator": Family(
+        recipe="multi30k-de-en",
+        steps=1000,
+        corpora={"de-en": [], "en-de": ["data.source_language=en", "data.target_language=de"]},
+        variants={
+            "default": [],
+            "without QK norm": [f"model.{side}.qk_norm=false" for side in SIDES],
+            "without embedding norm": [NO_EMBEDDING_NORM],
+            "sandwich, without QK norm (T5Gemma)": [
+                change
+                for side in SIDES
+                for change in (f"model.{side}.qk_norm=false", f"model.{side}.placement=sandwich")
+            ],
+            "relative bias, without QK norm (T5)": [
+                change
+                for side in SIDES
+                for change in (f"model.{side}.qk_norm=false", f"model.{side}.position={{kind: relative_bias}}")
+            ],
         },
     ),
     "encoder": Family(
@@ -113,6 +136,18 @@ FAMILIES = {
 }
 
 
+def select(family: Family, steps: int | None, corpora: str | None, variants: str | None) -> Family:
+    """Return a part of an experiment: another number of steps, and only the named corpora and variants."""
+    chosen_corpora = list(family.corpora) if corpora is None else corpora.split(",")
+    chosen_variants = list(family.variants) if variants is None else ["default", *variants.split(";")]
+    return replace(
+        family,
+        steps=steps or family.steps,
+        corpora={corpus: family.corpora[corpus] for corpus in chosen_corpora},
+        variants={variant: family.variants[variant] for variant in chosen_variants},
+    )
+
+
 def write_corpora(out: Path) -> None:
     """Write the corpora that are no named datasets: code of Python, descriptions of Debian's packages, captions."""
     out.mkdir(parents=True, exist_ok=True)
@@ -138,33 +173,40 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
 
 
-def measure_times(name: str, out: Path) -> None:
-    """Measure CPU seconds per step of each variant, in turn, and keep the lowest of several rounds."""
-    family, seconds = FAMILIES[name], dict[str, float]()
+def measure_times(name: str, family: Family, out: Path) -> None:
+    """Measure the seconds per step of each variant, in turn, and keep the lowest of several rounds."""
+    seconds = dict[str, float]()
     for _ in range(TIMED_ROUNDS):
         for variant in family.variants:
-            first, last = (_cpu_seconds(family, variant, out, steps) for steps in TIMED_STEPS)
-            taken = (last - first) / (TIMED_STEPS[1] - TIMED_STEPS[0])
+            taken = seconds_per_step(family, variant, out)
             seconds[variant] = min(taken, seconds.get(variant, taken))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}-seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
+    path = RESULTS / f"{name}-seconds.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | seconds, indent=1) + "\n")
     for variant, taken in seconds.items():
         print(f"{variant:50} {1000 * taken:7.2f} ms per step, {taken / seconds['default']:.3f} of the default's")
 
 
-def _cpu_seconds(family: Family, variant: str, out: Path, steps: int) -> float:
-    """Return the CPU time of a short run, which other processes hardly change."""
+def seconds_per_step(family: Family, variant: str, out: Path) -> float:
+    """Return the seconds per step of a short run: the lowest of ten steps each, which other processes disturb least."""
     shutil.rmtree(out / "timed", ignore_errors=True)
-    started = time.process_time()
-    train(recipe_of(family, "shakespeare", variant, out, [f"training.max_steps={steps}"]), out / "timed", quiet=True)
-    seconds = time.process_time() - started
+    corpus = next(iter(family.corpora))
+    train(recipe_of(family, corpus, variant, out, [f"training.max_steps={TIMED_STEPS}"]), out / "timed", quiet=True)
+    with (out / "timed" / "metrics.csv").open(encoding="utf-8") as file:
+        times = [(int(row["step"]), float(row["seconds"])) for row in csv.DictReader(file)][1:-1]
     shutil.rmtree(out / "timed")
-    return seconds
+    return min((b - a) / (last - first) for (first, a), (last, b) in pairwise(times))
 
 
-def train_all(name: str, out: Path, part: tuple[int, int]) -> None:
+def results_path(name: str, family: Family) -> Path:
+    """Return the file of the results of a family at its number of steps."""
+    return RESULTS / f"{name}-{family.steps}.jsonl"
+
+
+def train_all(name: str, family: Family, out: Path, part: tuple[int, int]) -> None:
     """Train pairs, seed by seed, until each variant is decided; `part` (i, n) takes every n-th run from the i-th on."""
-    family, path = FAMILIES[name], RESULTS / f"{name}.jsonl"
+    path = results_path(name, family)
     seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
     for seed in range(1, MAX_SEEDS + 1):
         results = read_results(path)
@@ -186,19 +228,17 @@ def train_all(name: str, out: Path, part: tuple[int, int]) -> None:
 
 
 def run(recipe: Recipe, folder: Path) -> dict[str, float]:
-    """Train a recipe and return its loss on the whole validation part, in nats per token."""
+    """Train a recipe and return its loss on the whole validation part, in nats per token, and BLEU of a translator."""
     shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
     train(recipe, folder, quiet=True)
     seconds = time.perf_counter() - started
-    corpus, evaluation = prepare(read_recipe(folder).data), evaluation_of(load_model(folder / "last"))
-    if isinstance(evaluation, MaskedEvaluation):
-        loss = evaluation.score(corpus).masked_loss
-    else:
-        assert isinstance(evaluation, LanguageEvaluation)
-        loss = evaluation.score(corpus).loss_nats_per_token
+    evaluation = evaluation_of(load_model(folder / "last"))
+    scores = evaluation.score_held_out(evaluation.load_held_out()).scores
+    loss = next(score for measure, score in scores.items() if measure.startswith("nats_per_"))
+    bleu = {"bleu": scores["bleu"]} if "bleu" in scores else {}
     shutil.rmtree(folder)
-    return {"loss": loss, "seconds": round(seconds, 1)}
+    return {"loss": loss, "seconds": round(seconds, 1)} | bleu
 
 
 def effect(family: Family, variant: str, results: list[dict[str, Any]]) -> tuple[float, float, int]:
@@ -226,9 +266,9 @@ def is_decided(family: Family, variant: str, results: list[dict[str, Any]]) -> b
     return pairs >= MIN_SEEDS * len(family.corpora) and half_width < LIMIT
 
 
-def print_report(name: str, _: Path) -> None:
+def print_report(name: str, family: Family) -> None:
     """Print the effect of each variant, with its mean on each corpus."""
-    family, results = FAMILIES[name], read_results(RESULTS / f"{name}.jsonl")
+    results = read_results(results_path(name, family))
     seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
     print(f"| variant | time per step | change of the loss, nats per token | pairs | {' | '.join(family.corpora)} |")
     print("|---" * (4 + len(family.corpora)) + "|")
@@ -249,11 +289,20 @@ if __name__ == "__main__":
     parser.add_argument("family", choices=tuple(FAMILIES))
     parser.add_argument("--out", type=Path, required=True, help="folder of the corpora and of the current run")
     parser.add_argument("--part", default="1/1", help="of `train`: share of this process, such as 1/2")
+    parser.add_argument("--steps", type=int, help="steps of the default (default: those of the family)")
+    parser.add_argument("--corpora", help="only these corpora, separated by commas")
+    parser.add_argument(
+        "--variants", help="only these variants, separated by semicolons; the default is always included"
+    )
     arguments = parser.parse_args()
+    name: str = arguments.family
+    selected = select(FAMILIES[name], arguments.steps, arguments.corpora, arguments.variants)
     write_corpora(arguments.out)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
-    if arguments.action == "train":
+    if arguments.action == "time":
+        measure_times(name, selected, arguments.out)
+    elif arguments.action == "train":
         number, count = map(int, arguments.part.split("/"))
-        train_all(arguments.family, arguments.out, (number, count))
+        train_all(name, selected, arguments.out, (number, count))
     else:
-        {"time": measure_times, "report": print_report}[arguments.action](arguments.family, arguments.out)
+        print_report(name, selected)

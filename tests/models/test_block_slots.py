@@ -237,3 +237,12 @@ def test_ctranslate2_rejects_unsupported_options(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="stack"):
             check_features("CTranslate2", features_of_block("stack", replace(spec, **change)))
     check_features("CTranslate2", features_of_block("stack", spec))
+
+
+@pytest.mark.parametrize(("d_model", "gated_width"), [(64, 176), (96, 256), (128, 344), (384, 1024)])
+def test_gated_network_has_as_many_weights_as_one_of_four_times_the_width(d_model: int, gated_width: int) -> None:
+    plain, gated = (StackSpec(d_model=d_model, n_layers=1, n_heads=2, gated=gated) for gated in (False, True))
+    assert plain.inner_width == 4 * d_model
+    assert gated.inner_width == gated_width
+    assert 0 <= 3 * gated.inner_width - 2 * plain.inner_width < 3 * 8
+    assert replace(gated, d_ff=17).inner_width == 17

@@ -3,6 +3,7 @@
 A setting without a value is null in a recipe and None in Python.
 """
 
+import math
 from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
@@ -87,7 +88,9 @@ class StackSpec:
         n_kv_heads: Number of key and value heads, which must divide n_heads (default: n_heads). Fewer than n_heads is
             grouped-query attention, 1 is multi-query attention.
         d_head: Width of a head (default: d_model / n_heads).
-        d_ff: Width of the hidden layer of the feed-forward network (default: 4 d_model).
+        d_ff: Width of the hidden layer of the feed-forward network (default: 4 d_model; with a gate the smallest
+            multiple of 8 that is at least 8/3 d_model, so that three matrices have about as many weights as two with
+            4 d_model; Shazeer 2020).
         position: Position scheme.
         norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon) or `rms`.
         norm_eps: Epsilon of the norms. Norms of queries and keys have 1e-6 instead.
@@ -145,8 +148,10 @@ class StackSpec:
 
     @property
     def inner_width(self) -> int:
-        """Width of the hidden layer of the feed-forward network."""
-        return 4 * self.d_model if self.d_ff is None else self.d_ff
+        """Width of the hidden layer of the feed-forward network, also if `d_ff` is None."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return 8 * math.ceil(self.d_model / 3) if self.gated else 4 * self.d_model
 
 
 @spec

@@ -32,6 +32,10 @@ T5: dict[str, Any] = {
     "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "encoder": RELATIVE, "decoder": RELATIVE,
 }  # fmt: skip
 DISTILBERT = {**BERT, "n_segments": 0, "pooler_activation": "relu", "stack": {**POST, "norm_eps": 1e-12}}
+EUROBERT: dict[str, Any] = {
+    "family": "encoder-only", "max_len": 11, "tie_embeddings": False, "masked_head": None, "stack": LLAMA["stack"],
+    "classifier": {"labels": ["a", "b", "c"]},
+}  # fmt: skip
 GEMMA = {**LLAMA, "tie_embeddings": True, "scale_embedding": True}
 UMT5 = {
     **T5,

@@ -188,6 +188,15 @@ FAMILIES = {
     "XLM-RoBERTa": roberta("XLMRoberta"),
     "CamemBERT": roberta("Camembert"),
     "DistilBERT": Family(name="DistilBert", settings=distilbert, written_as="DistilBert", heads=HEADS),
+    "EuroBERT": Family(
+        name="EuroBert", written_as="EuroBert", heads=("ForMaskedLM", "ForTokenClassification", "Model"),
+        settings=llama_like(
+            lambda rng: {
+                "attention_bias": rng.random() < 0.3, "mlp_bias": rng.random() < 0.3, "num_labels": LABELS,
+                "hidden_act": rng.choice(["silu", "gelu"]), "pad_token_id": PAD, "mask_token_id": 4,
+            }
+        ),
+    ),
     "T5": Family(
         name="T5", written_as="T5", heads=TRANSLATES, untied=True,
         settings=t5("relu", "gated-gelu", "gated-silu", "gelu", tied=(True, False)),

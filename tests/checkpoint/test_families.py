@@ -173,6 +173,10 @@ ATTENTION = "model.layers.0.self_attn"
         ("DistilBERT", 0, {}, {"vocab_layer_norm.bias": None}, r"DistilBERT: vocab_layer_norm\.bias missing"),
         ("DistilBERT", 1, {}, {"pre_classifier.bias": None}, r"DistilBERT: pre_classifier\.bias missing"),
         ("DistilBERT", 1, {"activation": "sin"}, {}, "activation is 'sin', which Tercet does not support"),
+        ("EuroBERT", 0, {"hidden_act": "sin"}, {}, "hidden_act is 'sin', which Tercet does not support"),
+        ("EuroBERT", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "EuroBERT is scaled by 'yarn', which"),
+        ("EuroBERT", 1, {}, {"classifier.bias": None}, r"EuroBERT: classifier\.bias missing"),
+        ("EuroBERT", 1, {}, {"dense.bias": torch.ones(3)}, r"EuroBERT: dense\.bias unknown"),
         ("T5", 0, {"feed_forward_proj": "gated-sin"}, {}, "feed_forward_proj is 'sin', which Tercet does not support"),
         (
             "T5",
@@ -232,7 +236,10 @@ ANY_VALUE = st.sampled_from(
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_any_config_gives_a_model_or_a_user_error(data: st.DataObject) -> None:
-    name, seed = data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "T5"])), 1
+    name, seed = (
+        data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "EuroBERT", "T5"])),
+        1,
+    )
     config, state = whole(name, seed)
     changed_config = config | data.draw(
         st.dictionaries(st.sampled_from(sorted(config)), ANY_VALUE, min_size=1, max_size=2)
@@ -342,6 +349,8 @@ def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
         ("Gemma", 1, "generate"),
         ("RoBERTa", 0, "fill"),
         ("DistilBERT", 0, "fill"),
+        ("EuroBERT", 0, "fill"),
+        ("EuroBERT", 2, "embed"),
         ("RoBERTa", 3, "embed"),
         ("DistilBERT", 1, "classify"),
         ("XLM-RoBERTa", 2, "classify"),

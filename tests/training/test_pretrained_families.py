@@ -64,6 +64,13 @@ def t5(**settings: Any) -> Any:
     return transformers.T5ForConditionalGeneration(config)
 
 
+def eurobert() -> Any:
+    return transformers.EuroBertForMaskedLM(
+        transformers.EuroBertConfig(**SIZES, hidden_size=18, intermediate_size=29, max_position_embeddings=10,
+                                    bos_token_id=0, eos_token_id=2, pad_token_id=1, mask_token_id=4)
+    )  # fmt: skip
+
+
 def given_to(theirs: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the inputs of a model; a translator gets the same tokens on both sides."""
     return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if theirs.config.is_encoder_decoder else {})
@@ -82,6 +89,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
+        (eurobert, tiny_masked_recipe, "EuroBertForMaskedLM"),
         (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
     ],
 )
@@ -155,10 +163,11 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "bert": (bert, tiny_masked_recipe),
     "roberta": (roberta, tiny_masked_recipe),
     "distilbert": (distilbert, tiny_labels_recipe),
+    "eurobert": (eurobert, tiny_masked_recipe),
     "t5": (t5, tiny_pairs_recipe),
     "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
-FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "t5")
+FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "eurobert", "t5")
 
 
 @pytest.mark.slow

@@ -70,6 +70,9 @@ USED = {
         "vocab_size", "dim", "n_layers", "n_heads", "hidden_dim", "activation", "dropout", "attention_dropout",
         "max_position_embeddings", "seq_classif_dropout", "id2label", "num_labels", "problem_type",
     ),
+    "eurobert": (
+        *LLAMA, "attention_bias", "mlp_bias", "classifier_pooling", "id2label", "num_labels", "problem_type",
+    ),
     "marian": (
         "vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", "activation_function", "dropout",
         "attention_dropout", "activation_dropout", "scale_embedding", "share_encoder_decoder_embeddings",
@@ -129,7 +132,7 @@ IRRELEVANT = {
     ),
     "label2id": "the inverse of id2label",
     **dict.fromkeys(("rope_theta", "rope_scaling"), "the model_type has no rotation"),
-    "sep_token_id": "follows from the tokenizer",
+    **dict.fromkeys(("sep_token_id", "mask_token_id"), "follows from the tokenizer"),
     **dict.fromkeys(("is_encoder_decoder", "is_decoder"), "follows from the model_type"),
     "prefix": "a text before a prompt in old pipelines",
     "task_specific_params": "settings of old pipelines",

@@ -20,11 +20,12 @@ from torch import Tensor
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
-from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, StackSpec, build
+from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, EncoderOnlySpec, StackSpec, build
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.specs import Placement
 
 Model = TypeVar("Model", bound=AnyModel)
+Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec)
 Feature = tuple[str, Any, Sequence[Any]]  # key of a setting, its value, and the supported values
 
 FIXED_POSITIONS = (
@@ -147,8 +148,8 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
                 tensors[name][: len(tensor)]
             )  # without rows that pad the vocabulary, and without positions that are never used
             tensor.mul_(_scale(model, name) / _scale(equivalent, name))
-        elif ".feedforward.gate." in name:
-            tensor.copy_(tensors[name.replace(".gate.", ".up.")])
+        elif ".feedforward.gate." in name and (up := name.replace(".gate.", ".up.")) in tensors:
+            tensor.copy_(tensors[up])
         elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
             position_table = model.stack.position.embed(torch.arange(len(tensor))[None])
             tensor.copy_(torch.zeros_like(tensor) if position_table is None else position_table[0])
@@ -163,10 +164,10 @@ def gate_squared_relu(stack: StackSpec) -> StackSpec:
     return replace(stack, activation="relu", gated=True) if is_squared else stack
 
 
-def fold_embedding_norm(spec: DecoderOnlySpec) -> DecoderOnlySpec:
+def fold_embedding_norm(spec: Spec) -> Spec:
     """Return the spec of an equivalent model without a norm of the embeddings; the logits get a separate matrix.
 
-    No position may be added to the embeddings.
+    No position or segment may be added to the embeddings.
     """
     return replace(spec, embedding_norm=False, tie_embeddings=False) if spec.embedding_norm else spec
 

@@ -188,30 +188,19 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     model_type = _nearest(spec) if model_type is None else model_type
     family = FAMILIES[model_type]
     stack = gate_squared_relu(spec.stack) if family.gated else spec.stack
-    position = stack.position if isinstance(stack.position, Rotary) else Rotary()
     features = [
-        *features_of_stack(
-            "stack",
-            stack,
-            placement="pre",
-            positions=["rotary"],
-            norm="rms",
-            gated=family.gated,
-            qk_norm=family.qk_norm,
-        ),
-        ("stack.position.share", position.share, [1.0]),
-        *_features_of_family(stack, family),
+        *features_of_family(stack, family),
         *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings and not family.scale_embedding),
     ]
     check_features(f"{family.kind} of transformers", features)
-    biases = _write_biases(stack.biases, family)
+    biases = write_biases(stack.biases, family)
     scale_embedding = family.scale_embedding
     equivalent = rewrite_model(
         model, replace(spec, pad_vocab_to=1, scale_embedding=scale_embedding, stack=replace(stack, bias=biases))
     )
     source = partial(llama_source, family=family, norm_eps=stack.norm_eps)
     state = export_state(own_tensors(equivalent), source, prefix="model.", unprefixed=("lm_head.",))
-    return _config(equivalent.spec, model_type, position), state
+    return _config(equivalent.spec, model_type), state
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:
@@ -227,11 +216,23 @@ def _nearest(spec: DecoderOnlySpec) -> str:
     return "qwen2" if only_qkv and stack.d_model == stack.n_heads * stack.head_width else "llama"
 
 
-def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
+def features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
+    """Return features of a stack, each with the values that a family supports."""
+    position = stack.position if isinstance(stack.position, Rotary) else Rotary()
     activations = [native for native, foreign in ACTIVATION_NAMES.items() if foreign not in family.renamed_activations]
     biases = [kind for kind, switch in family.switches.items() if switch is False]
     known_eps = [max(stack.norm_eps, MIN_EPS)] if family.qk_norm else [stack.norm_eps]
     return [
+        *features_of_stack(
+            "stack",
+            stack,
+            placement="pre",
+            positions=["rotary"],
+            norm="rms",
+            gated=family.gated,
+            qk_norm=family.qk_norm,
+        ),
+        ("stack.position.share", position.share, [1.0]),
         *([feature_of_width("stack", stack)] if family.divisible_width else []),
         ("stack.norm_eps", stack.norm_eps, known_eps),
         ("stack.activation", stack.activation, activations),
@@ -239,7 +240,7 @@ def _features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
     ]
 
 
-def _write_biases(biases: Biases, family: Family) -> Biases:
+def write_biases(biases: Biases, family: Family) -> Biases:
     """Return the biases for export: layers with the same config key all get biases if one of them has them."""
     switches = family.switches
     has_bias = {switch: any(getattr(biases, kind) for kind in switches if switches[kind] == switch) for switch in
@@ -249,14 +250,23 @@ def _write_biases(biases: Biases, family: Family) -> Biases:
     )
 
 
-def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
-    stack, family = spec.stack, FAMILIES[model_type]
-    keys = {switch: getattr(stack.biases, kind) for kind, switch in family.switches.items() if isinstance(switch, str)}
+def _config(spec: DecoderOnlySpec, model_type: str) -> Plain:
+    family = FAMILIES[model_type]
     return {
         "architectures": [f"{family.kind}ForCausalLM"],
         "model_type": model_type,
         "vocab_size": spec.vocab_size,
         "max_position_embeddings": spec.max_len,
+        "tie_word_embeddings": spec.tie_embeddings,
+        **write_stack(spec.stack, family),
+    }
+
+
+def write_stack(stack: StackSpec, family: Family) -> Plain:
+    """Return the keys of config.json that describe a stack with rotary positions; the inverse of `read_stack`."""
+    assert isinstance(stack.position, Rotary)
+    switches = family.switches.items()
+    return {
         "hidden_size": stack.d_model,
         "intermediate_size": stack.inner_width,
         "num_hidden_layers": stack.n_layers,
@@ -265,45 +275,53 @@ def _config(spec: DecoderOnlySpec, model_type: str, position: Rotary) -> Plain:
         "head_dim": stack.head_width,
         "hidden_act": ACTIVATION_NAMES[stack.activation],
         "rms_norm_eps": stack.norm_eps,
-        "rope_theta": position.base,  # read by older versions
-        "rope_parameters": {"rope_type": "default", "rope_theta": position.base},
+        "rope_theta": stack.position.base,  # read by older versions
+        "rope_parameters": {"rope_type": "default", "rope_theta": stack.position.base},
         "attention_dropout": stack.dropout.attention,
-        "tie_word_embeddings": spec.tie_embeddings,
-        **keys,
+        **{switch: getattr(stack.biases, kind) for kind, switch in switches if isinstance(switch, str)},
     }
 
 
 def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
     check_settings(config, REQUIRED_SETTINGS, family.kind)
-    heads, width = read_value(config, "num_attention_heads", int), read_value(config, "hidden_size", int)
     context, window = read_value(config, "max_position_embeddings", int), _window(config, family)
-    activation, norm_eps = read_value(config, "hidden_act", str), read_value(config, "rms_norm_eps", float)
-    if family.qk_norm and norm_eps < MIN_EPS:
-        raise UserError(f"rms_norm_eps is {norm_eps}; for {family.kind} it must be at least {MIN_EPS}")
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=context if window is None else min(context, window),
         tie_embeddings=read_bool(config, "tie_word_embeddings", family.tie_embeddings),
         scale_embedding=family.scale_embedding,
-        stack=StackSpec(
-            d_model=width,
-            n_layers=read_value(config, "num_hidden_layers", int),
-            n_heads=heads,
-            n_kv_heads=read_value(config, "num_key_value_heads", int, heads),
-            d_head=family.head_dim if config.get("head_dim") is None else read_value(config, "head_dim", int),
-            d_ff=read_value(config, "intermediate_size", int),
-            position=Rotary(base=_base(config, family)),
-            norm="rms",
-            norm_eps=norm_eps,
-            norm_bias=False,
-            activation=read_activation(
-                {"hidden_act": family.renamed_activations.get(activation, activation)}, "hidden_act"
-            ),
-            gated=family.gated,
-            bias=_read_biases(config, family),
-            qk_norm=family.qk_norm,
-            dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),
+        stack=read_stack(config, family),
+    )
+
+
+def read_stack(config: Mapping[str, Any], family: Family) -> StackSpec:
+    """Return the spec of the stack in the config of a Llama, or in another config with the same keys.
+
+    Raises:
+        UserError: If a value is missing or invalid, or the rotation is scaled.
+    """
+    heads, norm_eps = read_value(config, "num_attention_heads", int), read_value(config, "rms_norm_eps", float)
+    activation = read_value(config, "hidden_act", str)
+    if family.qk_norm and norm_eps < MIN_EPS:
+        raise UserError(f"rms_norm_eps is {norm_eps}; for {family.kind} it must be at least {MIN_EPS}")
+    return StackSpec(
+        d_model=read_value(config, "hidden_size", int),
+        n_layers=read_value(config, "num_hidden_layers", int),
+        n_heads=heads,
+        n_kv_heads=read_value(config, "num_key_value_heads", int, heads),
+        d_head=family.head_dim if config.get("head_dim") is None else read_value(config, "head_dim", int),
+        d_ff=read_value(config, "intermediate_size", int),
+        position=Rotary(base=_base(config, family)),
+        norm="rms",
+        norm_eps=norm_eps,
+        norm_bias=False,
+        activation=read_activation(
+            {"hidden_act": family.renamed_activations.get(activation, activation)}, "hidden_act"
         ),
+        gated=family.gated,
+        bias=_read_biases(config, family),
+        qk_norm=family.qk_norm,
+        dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),
     )
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from tercet.checkpoint.adapter import Adapter, LowRank, write_adapter
 from tercet.checkpoint.foreign.bert import bert_source
 from tercet.checkpoint.foreign.distilbert import distilbert_source
+from tercet.checkpoint.foreign.eurobert import DENSE, eurobert_source
 from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gpt2 import gpt2_source
 from tercet.checkpoint.foreign.llama import FAMILIES, llama_source
@@ -139,6 +140,8 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
         parts_by_layer.setdefault(key, {})[source.part] = _write(low_rank, f"{layer}.weight", source, model_type)
         n_parts[key] = source.parts
     saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
+    if "classifier" in saved_modules:  # that of a EuroBERT consists of two layers
+        saved_modules |= {DENSE} & {key.rpartition(".")[0] for key in state}
     # `peft` also saves every module whose name ends in that of a saved one: with "classifier", DistilBERT's
     # "pre_classifier" as well.
     full_weights = {
@@ -152,7 +155,8 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
 def _sources(model: AnyModel) -> dict[str, SourceOf]:
     """Return a function from names in Tercet to tensors in `transformers`, for each possible model_type."""
     if isinstance(model, EncoderOnly):
-        return {"bert": bert_source, "distilbert": distilbert_source}  # RoBERTa's blocks have BERT's names
+        # RoBERTa's blocks have BERT's names.
+        return {"bert": bert_source, "distilbert": distilbert_source, "eurobert": eurobert_source}
     if isinstance(model, EncoderDecoder):
         if is_t5(model.spec):
             source = partial(t5_source, spec=model.spec, divide_logits=model.spec.scale_embedding)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tercet.checkpoint.foreign.bert import bert_spec, from_bert
 from tercet.checkpoint.foreign.distilbert import distilbert_spec, from_distilbert
+from tercet.checkpoint.foreign.eurobert import eurobert_spec, from_eurobert
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
 from tercet.checkpoint.foreign.llama import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
@@ -31,7 +32,7 @@ class Reader(NamedTuple):
 READERS = {  # by model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
     "marian": Reader(marian_spec, from_marian),
-    "distilbert": Reader(distilbert_spec, from_distilbert),
+    "distilbert": Reader(distilbert_spec, from_distilbert), "eurobert": Reader(eurobert_spec, from_eurobert),
     **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
     **dict.fromkeys(T5_FAMILIES, Reader(t5_spec, from_t5)),
     **dict.fromkeys(ROBERTA_TYPES, Reader(roberta_spec, from_roberta)),

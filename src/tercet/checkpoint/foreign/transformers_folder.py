@@ -9,6 +9,7 @@ from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
 from tercet.checkpoint.foreign.bert import to_bert
 from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
+from tercet.checkpoint.foreign.eurobert import to_eurobert
 from tercet.checkpoint.foreign.export_files import generation_config, json_text, special_ids
 from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
@@ -34,6 +35,8 @@ def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     config, state = to_transformers(model)
     generation = generation_config(trained_model)
     ids = special_ids(tokenizer)
+    if isinstance(model, EncoderOnly) and tokenizer.mask_id is not None:
+        ids["mask_token_id"] = tokenizer.mask_id
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     files = {
@@ -66,6 +69,8 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
         UserError: If no class supports a feature of the model; the feature is named.
     """
     if isinstance(model, EncoderOnly):
+        if isinstance(model.spec.stack.position, Rotary) and model.spec.stack.placement != "post":
+            return to_eurobert(model)
         return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
     if isinstance(model, EncoderDecoder):
         return to_t5(model) if is_t5(model.spec) else to_marian(model)

@@ -6,8 +6,8 @@ characters. Invalid UTF-8, which a model may generate, is decoded as U+FFFD, the
 """
 
 import codecs
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple, Protocol
 
 from tercet.tokens.trainers import BYTE_TOKENS
 
@@ -18,6 +18,22 @@ CLEANUPS = [
 
 
 MAX_CONTEXT_TOKENS = 16  # tokens of a prompt that are decoded again with each new token
+
+
+class ByteTables(NamedTuple):
+    """The bytes that each id adds to a text, in id order.
+
+    Attributes:
+        first: Bytes of the first token with text.
+        later: Bytes of all other tokens.
+    """
+
+    first: Sequence[bytes]
+    later: Sequence[bytes]
+
+    def without(self, ids: Set[int]) -> "ByteTables":
+        """Return the tables without bytes for these ids."""
+        return ByteTables(*([b"" if n in ids else piece for n, piece in enumerate(table)] for table in self))
 
 
 class TextStream(Protocol):
@@ -140,6 +156,34 @@ def first_table(structure: dict[str, Any], names: Sequence[str], table: list[byt
         return [_clean_up(name, structure["decoder"]["cleanup"]).encode() for name in names]
     starts_without = has_prefix_space(structure) or is_separated(structure)
     return [piece.removeprefix(b" ") for piece in table] if starts_without else table
+
+
+def piece_tables(structure: dict[str, Any], names: Sequence[str]) -> ByteTables | None:
+    """Return the bytes of every id if the decoder restores the spaces of sentencepiece; None for other decoders.
+
+    The tables apply to valid UTF-8 only: the library replaces each byte of an invalid character separately.
+
+    Args:
+        structure: Parsed `tokenizer.json`.
+        names: Tokens as the library writes them, in id order.
+    """
+    decoders = _decoders(structure)
+    bytes_of = {name: bytes([byte]) for byte, name in enumerate(BYTE_TOKENS)}
+    match decoders:
+        case [{"type": "Metaspace", "replacement": str(mark)}]:  # the first token loses all its marks
+            drops = decoders[0].get("prepend_scheme", "always") != "never"
+            later = [name.replace(mark, " ").encode() for name in names]
+            return ByteTables([name.replace(mark, "").encode() for name in names] if drops else later, later)
+        case [
+            {"type": "Replace", "pattern": {"String": str(mark)}, "content": str(space)},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            *end,
+        ] if end in ([], [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]):
+            later = [bytes_of.get(name) or name.replace(mark, space).encode() for name in names]
+            return ByteTables([piece.removeprefix(b" ") for piece in later] if end else later, later)
+        case _:
+            return None
 
 
 def is_separated(structure: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ Text of the kind characters is encoded without the library: a table of code poin
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +23,13 @@ from tercet.tokens import trainers
 from tercet.tokens.character_table import CharacterTable
 from tercet.tokens.decoding import (
     ByteStream,
+    ByteTables,
     RedecodingStream,
     TextStream,
     byte_table,
     first_table,
     has_prefix_space,
+    piece_tables,
 )
 from tercet.tokens.gpt2 import load_gpt2
 from tercet.tokens.kinds import recognize_kind
@@ -50,10 +52,9 @@ from tercet.tokens.specs import (
     Words,
 )
 from tercet.tokens.structure import check_structure, library_errors
-from tercet.tokens.word_starts import WHITE, NameWordStarts, TextWordStarts
+from tercet.tokens.word_starts import WHITE, find_word_starts
 from tercet.tokens.wordpiece import train_wordpiece
 
-WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # kinds whose tokens are words
 SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # kinds whose words include the space before them
 
 
@@ -87,9 +88,7 @@ class Tokenizer:
         self.vocab_size: int = max(library.get_vocab().values(), default=-1) + 1
         names = [(library.id_to_token(token) or "").removeprefix(HIDDEN_PREFIX) for token in range(self.vocab_size)]
         added_tokens = library.get_added_tokens_decoder()
-        special = {
-            token.content.removeprefix(HIDDEN_PREFIX): number for number, token in added_tokens.items() if token.special
-        }
+        special = {token.content.removeprefix(HIDDEN_PREFIX): n for n, token in added_tokens.items() if token.special}
         ids = [first_id(special, role_names) for role_names in (PADS, STARTS, ENDS, MASKS)]
         self.pad_id, self.bos_id, self.eos_id, self.mask_id = ids
         self.mask_token = None if self.mask_id is None else names[self.mask_id]
@@ -115,7 +114,9 @@ class Tokenizer:
         self.uses_library = self.kind not in ("characters", "ids")
         self._continues: str = structure["model"].get("continuing_subword_prefix") or ""
         self.special_tokens = {number: added_tokens[number] for number in special.values()}
-        self._word_starts = self._find_word_starts()
+        self._word_starts = find_word_starts(
+            self.kind, self._table, names, self._continues, self.special_ids, self.unk_id
+        )
 
     @classmethod
     def train(cls, spec: TokenizerSpec, texts: Iterable[str]) -> "Tokenizer":
@@ -330,11 +331,24 @@ class Tokenizer:
         Args:
             after: Previous ids. Their text is not returned, but the space between it and the new text is.
         """
-        context_ids = [token for token in after if 0 <= token < self.vocab_size and token not in self.special_ids]
         if self._table is None:
-            return RedecodingStream(self.decode, self._byte_ids, after=context_ids)
-        first = self._table if any(self._table[token] for token in context_ids) else self._first
-        return ByteStream(self._table, first, self.special_ids)
+            return RedecodingStream(self.decode, self._byte_ids, after=self._ordinary_ids(after))
+        return ByteStream(self._table, self._first if self.begins_text(after) else self._table, self.special_ids)
+
+    @cached_property
+    def byte_tables(self) -> ByteTables | None:
+        """The bytes that each id adds to a text, none for special ids; None if they depend on the other ids."""
+        tables = None if self._table is None else ByteTables(self._first, self._table)
+        tables = tables or piece_tables(json.loads(self.to_json()), self._names)
+        return tables and tables.without(self.special_ids)
+
+    def begins_text(self, after: Sequence[int]) -> bool:
+        """Return whether a token that follows the ids `after` is the first one with text."""
+        ids = self._ordinary_ids(after)
+        return not (ids if self._table is None else any(self._table[token] for token in ids))
+
+    def _ordinary_ids(self, ids: Sequence[int]) -> list[int]:
+        return [token for token in ids if 0 <= token < self.vocab_size and token not in self.special_ids]
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return the number of UTF-8 bytes of the text of `ids`, exact even if they end inside a character.
@@ -364,8 +378,7 @@ class Tokenizer:
     def _unprefixed_library(self) -> tokenizers.Tokenizer:
         if not self.adds_prefix:
             return self._library
-        structure = remove_prefix(json.loads(self._library.to_str()))
-        library = tokenizers.Tokenizer.from_str(json.dumps(structure))
+        library = tokenizers.Tokenizer.from_str(json.dumps(remove_prefix(json.loads(self.to_json()))))
         library.encode_special_tokens = True
         return library
 
@@ -377,23 +390,10 @@ class Tokenizer:
         if invalid := [number for number in ids if not 0 <= number < self.vocab_size]:
             raise ValueError(f"the vocabulary has no id {invalid[0]}; ids are 0 to {self.vocab_size - 1}")
 
-    def _find_word_starts(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.kind in WHOLE_WORD_KINDS:
-            return NameWordStarts([True] * self.vocab_size, self.special_ids, self.unk_id)
-        if self._table is not None and not self._continues:
-            gpt2_rules = self.kind not in ("characters", "words", "unigram")
-            return TextWordStarts(self._table, self.special_ids, self.unk_id, gpt2_rules=gpt2_rules)
-        if self._continues:
-            begins = [not name.startswith(self._continues) for name in self._names]
-        else:
-            begins = [name.startswith(("▁", " ")) for name in self._names]
-        return NameWordStarts(begins, self.special_ids, self.unk_id)
-
     def _split_before_mask(self, part: str) -> list[str]:
         """Split the text before a mask as if a word followed it."""
-        if (
-            self.mask_id is not None and self.special_tokens[self.mask_id].lstrip
-        ):  # RoBERTa's mask absorbs all white space
+        # RoBERTa's mask absorbs all white space.
+        if self.mask_id is not None and self.special_tokens[self.mask_id].lstrip:
             return [part.rstrip()]
         if self.kind not in SPACE_PREFIXED_KINDS or part[-1:] not in WHITE:
             return [part]

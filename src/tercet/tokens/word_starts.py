@@ -8,7 +8,7 @@ ones.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import numpy as np
 
@@ -16,6 +16,7 @@ SPACE, LETTER, NUMBER, OTHER, MARK, SEPARATE, UNKNOWN = range(7)
 NOT_SEEN = 255
 WHITE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | set(map(chr, range(0x2000, 0x200B)))
 CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
+WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # kinds whose tokens are words
 SEPARATE_BYTE = b"\xff"  # never part of UTF-8
 
 
@@ -106,6 +107,36 @@ class TextWordStarts:
                 self._classes[code] = kind if kind != MARK else OTHER if self._gpt2_rules else LETTER
             classes = self._classes[codes]
         return classes
+
+
+def find_word_starts(
+    kind: str,
+    table: Sequence[bytes] | None,
+    names: Sequence[str],
+    continuation: str,
+    special: Set[int],
+    unknown: int | None,
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function that marks the tokens of rows of ids that begin a word.
+
+    Args:
+        kind: Kind of the tokenizer.
+        table: Bytes of each id; None if decoding is more than joining them.
+        names: Tokens as the library writes them, in id order.
+        continuation: Prefix of the tokens inside words, such as "##"; empty if there is none.
+        special: Special ids.
+        unknown: Id of the unknown token, or None.
+    """
+    if kind in WHOLE_WORD_KINDS:
+        return NameWordStarts([True] * len(names), special, unknown)
+    if table is not None and not continuation:
+        gpt2_rules = kind not in ("characters", "words", "unigram")
+        return TextWordStarts(table, special, unknown, gpt2_rules=gpt2_rules)
+    if continuation:
+        begins = [not name.startswith(continuation) for name in names]
+    else:
+        begins = [name.startswith(("▁", " ")) for name in names]
+    return NameWordStarts(begins, special, unknown)
 
 
 def _classify(character: str) -> int:

@@ -50,6 +50,7 @@ SAMPLES = 1_000_000  # per prompt; generated in batches
 NEW_TOKENS = 1 << 20  # per text; they take hours, and 200 bytes of memory per token
 DRAFT_TOKENS = 1024  # per forward pass
 CANDIDATES = 1 << 20  # per mask or query; a vocabulary has at most as many tokens
+SCHEMA_CHARACTERS = 1 << 16  # a JSON schema or regular expression for generated text; compiling it may take seconds
 BEAM = 1024  # hypotheses per sentence, each with logits of vocabulary size
 BATCH_TOKENS = 1 << 22  # per batch, including padding
 POOL_LINES = 1 << 20

@@ -88,10 +88,10 @@ class Run(RunView):
             lookup: Number N of tokens for prompt lookup, an alternative to `draft`: draft the tokens that followed the
                 last occurrence of the last N tokens. True means 3.
             draft_tokens: Maximum draft tokens per forward pass (default: 4 with `draft`, 10 with `lookup`).
-            sampling: Settings of `tercet.generation.Sampling`, such as temperature=0.8.
+            sampling: Settings of `tercet.generation.Sampling`, such as temperature=0.8 or json_schema={...}.
 
         Raises:
-            UserError: If a prompt cannot be encoded, or the draft model has another tokenizer.
+            UserError: If a prompt, JSON schema or regex cannot be used, or the draft model has another tokenizer.
             ValueError: If a setting is out of range, or `draft`, `lookup` and `draft_tokens` do not fit together.
         """
         from tercet.generation import generate

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.parser import parse_number
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 SAME_NAMES = ("n_best", "length_penalty", "alpha", "coverage", "max_ratio", "max_extra", "min_ratio", "min_extra")
 BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # fields of `Beam` by flag
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
-TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "regex")
 
 Add = Callable[..., Any]  # `add_argument` of a parser or group
 
@@ -137,13 +138,37 @@ def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
         type=parse_number(Seed),
         help=f"random seed of the first {unit}; each further {unit} adds 1 (default: 0)",
     )
+    add(
+        "--json-schema",
+        metavar="SCHEMA",
+        help=f"make each {unit} a JSON value that this JSON schema accepts: a file, or the schema itself",
+    )
+    add("--regex", metavar="PATTERN", help=f"make each {unit} match this regular expression as a whole")
 
 
 def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
     """Return the values of the flags of `add_text_sampling` as keyword arguments of `Sampling`."""
     options: Any = {name: value for name in TEXT_SAMPLING if (value := getattr(args, name)) is not None}
     options["stop"] = tuple(args.stop)
+    if args.json_schema is not None:
+        options["json_schema"] = _read_schema(args.json_schema)
     return options
+
+
+def _read_schema(argument: str) -> str:
+    """Return the text of a JSON schema from an argument: the argument if it begins with {, else a file's content."""
+    from tercet.config import UserError
+    from tercet.limits import SCHEMA_CHARACTERS
+    from tercet.reading.files import read_text_file
+
+    if argument.lstrip().startswith("{"):
+        return argument
+    try:
+        return read_text_file(Path(argument), 4 * SCHEMA_CHARACTERS)
+    except UserError as error:
+        raise UserError(
+            f'--json-schema: {error}, or pass the schema itself, such as \'{{"type": "object"}}\''
+        ) from None
 
 
 def parse_search(args: argparse.Namespace) -> "Beam | Sampling":

@@ -162,6 +162,9 @@ def _check_guesses(args: argparse.Namespace) -> None:
         raise UserError("--draft and --lookup exclude each other; pass one of them")
     if args.draft_tokens is not None and args.draft is None and args.lookup is None:
         raise UserError("--draft-tokens requires --draft or --lookup; add one of them")
+    for flag, value in (("--json-schema", args.json_schema), ("--regex", args.regex)):
+        if value is not None and (args.draft is not None or args.lookup is not None):
+            raise UserError(f"{flag} cannot be combined with --draft or --lookup; leave one of them out")
 
 
 def _guesses(args: argparse.Namespace, tokenizer: "Tokenizer", device: "torch.device") -> "Draft | Lookup | None":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tercet.config import UserError
+from tercet.generation.grammar import start_grammars
 from tercet.generation.protocol import Decoder
 from tercet.generation.specs import Sampling, SamplingOptions
 from tercet.generation.stream import Column, stream
@@ -113,14 +114,15 @@ class ChatModel:
                 would be dropped from the context.
 
         Raises:
-            UserError: If the conversation cannot be encoded, as in `fit`.
+            UserError: If the conversation cannot be encoded, as in `fit`, or the JSON schema or regex cannot be used.
             ValueError: If an option is out of range.
         """
         settings = Sampling(**options)
         prompt = self.fit(messages, max_new_tokens=options.get("max_new_tokens"))
         room = answer_budget(len(prompt.ids), self.max_len)
         sampling = settings if "max_new_tokens" in options else replace(settings, max_new_tokens=room)
-        columns = stream(self._model, [prompt.ids], sampling, stop_ids=end_ids(self._tokenizer))
+        grammars = start_grammars(self._tokenizer, sampling, [prompt.ids])
+        columns = stream(self._model, [prompt.ids], sampling, stop_ids=end_ids(self._tokenizer), grammars=grammars)
         return prompt, ChatAnswer(columns, TextRow(self._tokenizer, sampling.stop, prompt_ids=prompt.ids))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.generation.decode_graphs import GraphModel, Workspace, can_capture, workspace
 from tercet.generation.decode_state import N_RESULTS, sample
+from tercet.generation.grammar import GrammarState, mask_logits
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, CacheType, device_of
 from tercet.generation.row_sampling import Filters, RowSettings, UniformNumbers
@@ -40,6 +41,7 @@ class Batch:
         sampling: Sampling settings of all rows.
         forbidden: Ids that are never sampled.
         seeds: Seed of each row.
+        grammars: Grammar of each row, or None. The caller adds the sampled tokens.
     """
 
     rows: list[list[int]]
@@ -48,6 +50,7 @@ class Batch:
     sampling: Sampling
     forbidden: Set[int]
     seeds: Sequence[int]
+    grammars: Sequence[GrammarState] | None = None
 
 
 class BatchDecoding(Protocol):
@@ -113,6 +116,8 @@ class StepDecoding(Generic[CacheType]):
             assert self._cache is not None
             logits = self._model.step(torch.tensor([row[-1] for row in rows], device=self._device), self._cache)
         drawable = logits.index_fill(-1, self._forbidden, -math.inf) if self._batch.forbidden else logits
+        if self._batch.grammars is not None:
+            drawable = mask_logits(drawable, [self._batch.grammars[row] for row in self._live])
         ids = choose(drawable, rows, self._batch.sampling, [self._generators[row] for row in self._live])
         self._logits = None
         return ids.tolist(), token_logprobs(logits, ids).tolist()
@@ -202,9 +207,12 @@ class GraphDecoding:
 
 @contextmanager
 def decoding_of(model: AnyDecoder[CacheType], batch: Batch) -> Generator[BatchDecoding]:
-    """Provide the decoding of a batch: with CUDA graphs if its model can be captured, else step by step."""
+    """Provide the decoding of a batch: with CUDA graphs if its model can be captured, else step by step.
+
+    A batch with grammars is decoded step by step, since the next mask depends on the last token.
+    """
     with ExitStack() as stack:
-        if not can_capture(model, device_of(model)):
+        if batch.grammars is not None or not can_capture(model, device_of(model)):
             yield StepDecoding(model, batch)
             return
         graph_model = cast("GraphModel", model)

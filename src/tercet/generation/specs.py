@@ -1,6 +1,8 @@
 """Decoding settings: sampling and beam search."""
 
-from typing import Literal, TypedDict
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
 
 from tercet.spec import (
     BeamSize,
@@ -40,10 +42,18 @@ class Sampling(TokenSampling):
     max_new_tokens: NewTokens = 200
     repetition_penalty: RepetitionPenalty = 1.0  # applies to all tokens of the row so far, including the prompt
     stop: tuple[str, ...] = ()  # stop strings: they end the completion and are not part of it
+    # The completion is a JSON value that this schema accepts. A mapping is stored as the text of the JSON object, since
+    # settings are hashable.
+    json_schema: str | Mapping[str, Any] | None = None
+    regex: str | None = None  # regular expression that the whole completion matches
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or "" in self.stop:
             raise ValueError(f"stop={self.stop!r} must be a tuple of strings that are not empty, such as ('END',)")
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
+        if self.json_schema is not None and self.regex is not None:
+            raise ValueError("json_schema and regex exclude each other; pass one of them")
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -57,6 +67,8 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float
     seed: int
     stop: tuple[str, ...]
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
 
 
 @spec

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import nn
 
 from tercet.generation.decoding import Batch, BatchDecoding, decoding_of
+from tercet.generation.grammar import GrammarState
 from tercet.generation.protocol import AnyDecoder, CacheType, parts_of
 from tercet.generation.specs import Sampling
 from tercet.models.inference import inference_mode
@@ -24,13 +25,13 @@ class Token:
     Attributes:
         id: Id of the token.
         logprob: Natural logarithm of the model's own probability, before temperature and filters.
-        finish: "eos" for a stop id, which ends the row; "length" if `max_new_tokens` is reached; None if the row
-            continues.
+        finish: "eos" for a stop id, which ends the row; "stop" if the row's grammar allows no further token; "length"
+            if `max_new_tokens` is reached; None if the row continues.
     """
 
     id: int
     logprob: float
-    finish: Literal["eos", "length"] | None = None
+    finish: Literal["eos", "stop", "length"] | None = None
 
 
 Column = list[Token | None]
@@ -82,6 +83,7 @@ def stream(
     forbidden: Set[int] = frozenset(),
     seeds: Sequence[int] | None = None,
     finished_rows: Set[int] = frozenset(),
+    grammars: Sequence[GrammarState] | None = None,
 ) -> Iterator[Column]:
     """Yield one column per step with the next token of each row, or None for ended rows.
 
@@ -95,10 +97,11 @@ def stream(
         forbidden: Ids that are never sampled.
         seeds: Seed of each row; by default `sampling.seed` for all rows, as if each row were the only one.
         finished_rows: Indices of rows to end; the caller may add rows to this set between two columns.
+        grammars: Grammar of each row, before its first new token. The sampled tokens are added to it.
 
     Raises:
         ValueError: If a prompt is empty, or the numbers of prompts, seeds and sources differ.
-        UserError: While iterating, if the model's outputs are NaN.
+        UserError: While iterating, if the model's outputs are NaN, or a grammar cannot be continued.
     """
     seeds = check_seeds(prompts, sampling, seeds)
     if sources is not None and len(sources) != len(prompts):
@@ -110,8 +113,32 @@ def stream(
         sampling=sampling,
         forbidden=forbidden,
         seeds=seeds,
+        grammars=grammars,
     )
     return _columns(model, batch, stop_ids, finished_rows)
+
+
+def finish_of(
+    token: int, stop_ids: Set[int], left: int, grammar: GrammarState | None
+) -> Literal["eos", "stop", "length"] | None:
+    """Return the reason why a row ends with a sampled token, which is added to its grammar; None if it continues.
+
+    Args:
+        token: The token.
+        stop_ids: Ids that end a row.
+        left: Number of tokens that may still be sampled.
+        grammar: Grammar of the row, or None.
+
+    Raises:
+        UserError: If no token of the vocabulary continues the grammar.
+    """
+    if token in stop_ids:
+        return "eos"
+    if grammar is not None:
+        grammar.advance(token)
+        if grammar.is_complete:
+            return "stop"
+    return None if left else "length"
 
 
 def _columns(
@@ -157,14 +184,18 @@ def columns(
             ids, logprobs = decoding.sample(launch_next=launch_next)
         left -= 1
         column: Column = [None] * len(rows)
+        ended = set[int]()
         for row, token, logprob in zip(live, ids, logprobs, strict=True):
-            finish = "eos" if token in stop_ids else None if left else "length"
+            grammar = None if batch.grammars is None else batch.grammars[row]
+            finish = finish_of(token, stop_ids, left, grammar)
             column[row] = Token(id=token, logprob=logprob, finish=finish)
             rows[row].append(token)
+            if finish:
+                ended.add(row)
         yield column
         if not left:
             return
-        slots = [slot for slot, row in enumerate(live) if rows[row][-1] not in stop_ids and row not in finished_rows]
+        slots = [slot for slot, row in enumerate(live) if row not in ended and row not in finished_rows]
         live = [live[slot] for slot in slots]
         if not live:
             return

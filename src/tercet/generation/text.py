@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tercet.config import UserError
+from tercet.generation.grammar import GrammarState, start_grammars
 from tercet.generation.prompt import encode_prompt
 from tercet.generation.protocol import CacheType, Decoder, SpeculativeDecoder
 from tercet.generation.specs import Sampling
@@ -67,17 +68,15 @@ def generate(
     Raises:
         ValueError: If `samples` is less than 1.
         UserError: If a prompt contains a character that is not in the vocabulary, the draft model has a vocabulary of
-            another size, or a model's outputs are NaN.
+            another size, a model's outputs are NaN, or the JSON schema or regex of `sampling` cannot be used.
     """
     if samples < 1:
         raise ValueError(f"samples={samples} must be 1 or more")
     prompt_ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     prompt_samples = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(samples)]
     seeds = [sampling.seed + sample for _, sample in prompt_samples]
-    rows = [
-        TextRow(tokenizer, sampling.stop, prompt_ids=prompt_ids[prompt] if prompts[prompt] else ())
-        for prompt, _ in prompt_samples
-    ]
+    previous_ids = [prompt_ids[prompt] if prompts[prompt] else () for prompt, _ in prompt_samples]
+    rows = [TextRow(tokenizer, sampling.stop, prompt_ids=ids) for ids in previous_ids]
     finished_rows: set[int] = set()
     for new_tokens in _passes(
         model,
@@ -87,6 +86,7 @@ def generate(
         seeds,
         finished_rows,
         speculation,
+        start_grammars(tokenizer, sampling, previous_ids),
     ):
         for index, tokens in enumerate(new_tokens):
             rows[index].read_pass(tokens)
@@ -115,8 +115,10 @@ def stream_text(
     The arguments and errors are those of `generate`, with a single prompt and sample.
     """
     ids = encode_prompt(tokenizer, prompt)
-    passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), speculation)
-    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, prompt_ids=ids if prompt else ()))
+    previous_ids = ids if prompt else ()
+    grammars = start_grammars(tokenizer, sampling, [previous_ids])
+    passes = _passes(model, tokenizer, [ids], sampling, [sampling.seed], set(), speculation, grammars)
+    return _stream_pieces(passes, TextRow(tokenizer, sampling.stop, prompt_ids=previous_ids))
 
 
 def end_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -198,11 +200,16 @@ def _passes(
     seeds: Sequence[int],
     finished_rows: set[int],
     speculation: Draft | Lookup | None,
+    grammars: Sequence[GrammarState] | None,
 ) -> Iterator[Pass]:
     ends = end_ids(tokenizer)
     if speculation is None:
-        columns = stream(model, prompts, sampling, stop_ids=ends, seeds=seeds, finished_rows=finished_rows)
+        columns = stream(
+            model, prompts, sampling, stop_ids=ends, seeds=seeds, finished_rows=finished_rows, grammars=grammars
+        )
         return ([[] if token is None else [token] for token in column] for column in columns)
+    if grammars is not None:
+        raise UserError("draft and lookup cannot be combined with a JSON schema or a regex; leave one of them out")
     speculative = cast("SpeculativeDecoder[Any]", model)
     return speculate(
         speculative, prompts, sampling, speculation=speculation, stop_ids=ends, seeds=seeds, finished_rows=finished_rows

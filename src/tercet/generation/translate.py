@@ -176,6 +176,8 @@ class _LineTranslator:
             raise ValueError(f"batch_tokens={batch_tokens} must be 1 or more")
         if isinstance(search, Sampling) and search.stop:
             raise ValueError(f"stop={search.stop} is not supported: a translation ends with its end token; remove stop")
+        if isinstance(search, Sampling) and (search.json_schema, search.regex) != (None, None):
+            raise ValueError("json_schema and regex are not supported for translations; remove them")
         self.model, self.tokenizer, self.search = model, tokenizer, search
         self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
         self.bos_id = _require_id(tokenizer.bos_id, "target", "beginning")

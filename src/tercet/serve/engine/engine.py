@@ -142,7 +142,8 @@ class Engine:
             sampling: Fields of `Sampling`, such as temperature, seed and max_new_tokens.
 
         Raises:
-            UserError: If the prompt contains a character that is not in the vocabulary, or is not valid Unicode.
+            UserError: If the prompt contains a character that is not in the vocabulary, or is not valid Unicode, or the
+                JSON schema or regex cannot be used.
             ValueError: If settings or ids are invalid.
             QueueFull: If the queue has reached its limit.
             ShuttingDown: If the engine has been closed.

@@ -12,10 +12,11 @@ from collections.abc import Set as AbstractSet
 
 import torch
 
+from tercet.config import UserError
 from tercet.generation.decoding import current_device
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import device_of, parts_of
-from tercet.generation.stream import window_moved, window_start
+from tercet.generation.stream import finish_of, window_moved, window_start
 from tercet.models import DecoderOnly
 from tercet.models.inference import inference_mode
 from tercet.nn.cache import StackCache
@@ -31,14 +32,15 @@ class RunningBatch:
         model: The model.
         slots: Maximum number of rows.
         end_ids: Ids of tokens that end a row when they are sampled.
+        graphs: If True, use CUDA graphs if the model allows it. Rows must then have no grammar.
     """
 
-    def __init__(self, model: DecoderOnly, slots: int, end_ids: AbstractSet[int]) -> None:
+    def __init__(self, model: DecoderOnly, slots: int, end_ids: AbstractSet[int], *, graphs: bool = True) -> None:
         self.model, self.end_ids = model, end_ids
         self.rows: list[BatchRow] = []  # in the order of their slots
         self.prefilling: list[BatchRow] = []  # not yet in a slot, in order of arrival
         self._parts, self._device = parts_of(model), device_of(model)
-        self._decoding = decode_slots(model, slots)
+        self._decoding = decode_slots(model, slots, graphs=graphs)
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.prefilling)
@@ -133,11 +135,15 @@ class RunningBatch:
             self._join(row, row.chunked_cache, 0, len(ids))
             self._decoding.begin([row], self.model.logits(hidden[:, -1]))
 
-    def _append(self, row: BatchRow, drawn: DrawnToken) -> SampledToken:
+    def _append(self, row: BatchRow, drawn: DrawnToken) -> SampledToken | UserError:
+        """Append a token to its row; return an error if the row's grammar cannot be continued."""
         token, logprob, top = drawn
         row.ids.append(token)
         row.left -= 1
-        finish = "eos" if token in self.end_ids else None if row.left else "length"
+        try:
+            finish = finish_of(token, self.end_ids, row.left, row.grammar)
+        except UserError as error:
+            return error
         return SampledToken(id=token, logprob=logprob, top=top, finish=finish)
 
     def _visible(self, row: BatchRow) -> list[int]:

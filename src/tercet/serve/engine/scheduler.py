@@ -9,6 +9,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tercet.config import UserError
+from tercet.generation.decode_graphs import can_capture
+from tercet.generation.grammar import start_grammar
+from tercet.generation.protocol import device_of
 from tercet.generation.text import TextRow, end_ids
 from tercet.models import DecoderOnly
 from tercet.serve.engine.limits import Limits, ShuttingDown
@@ -33,7 +37,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, limits: Limits) -> None:
         self._model, self._tokenizer, self._slots = model, tokenizer, limits.slots
-        self._batch = self._new_batch()
+        self._batch, self._grammar_batch = self._new_batches()
         self._active: dict[BatchRow, _ActiveRequest] = {}  # of all rows in the batch
         super().__init__(limits, thread_name="tercet-engine")
 
@@ -57,8 +61,10 @@ class Scheduler(QueueWorker[GenerationRequest]):
             ShuttingDown: If the scheduler has been closed.
             ValueError: If the prompt is empty, an id is not in the vocabulary, or `max_new_tokens` or `top_logprobs`
                 exceeds its limit.
+            UserError: If the JSON schema or regex cannot be used.
         """
         self._check(request)
+        start_grammar(self._tokenizer, request.sampling, after=request.ids)  # compiled here, not by the worker
         return self._queue.submit(request, on_event)
 
     def _check(self, request: GenerationRequest) -> None:
@@ -75,11 +81,19 @@ class Scheduler(QueueWorker[GenerationRequest]):
         if not 0 <= request.top_logprobs <= vocab_size:
             raise ValueError(f"top_logprobs={request.top_logprobs} must be between 0 and {vocab_size}")
 
-    def _new_batch(self) -> RunningBatch:
-        return RunningBatch(self._model, self._slots, end_ids(self._tokenizer))
+    def _new_batches(self) -> tuple[RunningBatch, RunningBatch]:
+        """Return the batches of rows without and with a grammar, which are the same unless there are CUDA graphs."""
+        ends = end_ids(self._tokenizer)
+        batch = RunningBatch(self._model, self._slots, ends)
+        if not can_capture(self._model, device_of(self._model)):
+            return batch, batch
+        return batch, RunningBatch(self._model, self._slots, ends, graphs=False)
+
+    def _batch_of(self, row: BatchRow) -> RunningBatch:
+        return self._batch if row.grammar is None else self._grammar_batch
 
     def _work(self) -> None:
-        while not self._queue.is_closed or self._queue.waiting or self._batch:
+        while not self._queue.is_closed or self._queue.waiting or self._active:
             try:
                 self._step()
             except Exception as error:  # an internal error, which must not affect later requests
@@ -87,14 +101,17 @@ class Scheduler(QueueWorker[GenerationRequest]):
                 for active in self._active.values():
                     active.request.answer(error, last=True)
                 self._active.clear()
-                self._batch = self._new_batch()
+                self._batch, self._grammar_batch = self._new_batches()
 
     def _step(self) -> None:
         self._end_expired()
         self._remove_finished()
-        for request in self._queue.take(self._slots - len(self._batch), wait=not self._batch):
+        for request in self._queue.take(self._slots - len(self._active), wait=not self._active):
             self._begin(request)
-        for row, result in self._batch.step().items():
+        results = self._batch.step()
+        if self._grammar_batch is not self._batch:
+            results |= self._grammar_batch.step()
+        for row, result in results.items():
             try:
                 self._answer(self._active[row], result)
             except Exception as error:  # for example of the tokenizer: only this request fails
@@ -106,10 +123,15 @@ class Scheduler(QueueWorker[GenerationRequest]):
         if request.sampling.max_new_tokens == 0:
             queued_request.answer(TokenEvent(text="", finish="length"), last=True)
             return
-        row = BatchRow(request.ids, request.sampling, top=request.top_logprobs)
+        try:
+            grammar = start_grammar(self._tokenizer, request.sampling, after=request.ids)
+        except UserError as error:
+            queued_request.answer(error, last=True)
+            return
+        row = BatchRow(request.ids, request.sampling, top=request.top_logprobs, grammar=grammar)
         text = TextRow(self._tokenizer, request.sampling.stop, prompt_ids=request.ids)
         self._active[row] = _ActiveRequest(queued_request, text)
-        self._batch.add(row)
+        self._batch_of(row).add(row)
 
     @staticmethod
     def _answer(active: "_ActiveRequest", result: SampledToken | Exception) -> None:
@@ -129,7 +151,7 @@ class Scheduler(QueueWorker[GenerationRequest]):
 
     def _remove_finished(self) -> None:
         for row in [row for row, active in self._active.items() if active.request.is_finished]:
-            self._batch.remove(row)
+            self._batch_of(row).remove(row)
             del self._active[row]
 
 

@@ -26,6 +26,7 @@ from tercet.generation.decode_graphs import (
     round_up_rows,
 )
 from tercet.generation.decode_state import N_RESULTS, sample
+from tercet.generation.grammar import mask_logits
 from tercet.generation.protocol import device_of
 from tercet.generation.row_sampling import Filters, RowSettings
 from tercet.generation.sampling import DIVERGENCE_MESSAGE, mark_seen
@@ -85,9 +86,12 @@ class SlotDecoding(Protocol):
         ...
 
 
-def decode_slots(model: DecoderOnly, slots: int) -> SlotDecoding:
-    """Return the decoding state of an empty batch of at most `slots` rows; with CUDA graphs if the model allows it."""
-    return GraphSlots(model, slots) if can_capture(model, device_of(model)) else StepSlots(model, slots)
+def decode_slots(model: DecoderOnly, slots: int, *, graphs: bool) -> SlotDecoding:
+    """Return the decoding state of an empty batch of at most `slots` rows; with CUDA graphs if the model allows it.
+
+    Without `graphs`, none are used, since the next token of a row with a grammar depends on the last one.
+    """
+    return GraphSlots(model, slots) if graphs and can_capture(model, device_of(model)) else StepSlots(model, slots)
 
 
 class StepSlots:
@@ -126,7 +130,7 @@ class StepSlots:
             return {}
         rows, logits = self._rows, torch.cat(self._logits)
         self._rows, self._logits = [], []
-        ids, errors = sample_rows(rows, logits)
+        ids, errors = sample_rows(rows, mask_logits(logits, [row.grammar for row in rows]))
         logprobs = token_logprobs(logits, torch.tensor(ids, device=logits.device)).tolist()
         tops = top_tokens(logits, [row.top for row in rows])
         sampled = zip(ids, logprobs, tops, strict=True)

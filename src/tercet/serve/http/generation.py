@@ -10,7 +10,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+
+from tercet.config import UserError
 from tercet.generation import Sampling
+from tercet.generation.grammar import start_grammar
 from tercet.serve.engine import TokenEvent
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.disconnect import unless_disconnected
@@ -29,6 +33,7 @@ async def answer(
     context: RequestContext, body: SamplingRequest, plan: GenerationPlan, response_format: ResponseFormat[Delta]
 ) -> Any:
     """Return the response to a request for text, or a stream of events if `body.stream` is true."""
+    await check_structure(body, plan)
     context.count_prompt_tokens(plan.prompt_tokens)
     if body.stream:
         events = _stream(context, plan, response_format, includes_usage=body.includes_usage)
@@ -124,7 +129,33 @@ def make_sampling(body: SamplingRequest, max_new_tokens: int) -> Sampling:
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
     # A random seed is below 2^52, so that clients that store numbers as float64 can repeat it exactly.
     seed = secrets.randbelow(1 << 52) if body.seed is None else body.seed
-    return Sampling(max_new_tokens=max_new_tokens, seed=seed, stop=body.stops, **settings)
+    regex = body.structured_outputs and body.structured_outputs.regex
+    if body.response_format is not None and body.structured_outputs is not None:
+        raise APIError(400, "structured_outputs and response_format exclude each other", param="structured_outputs")
+    return Sampling(
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        stop=body.stops,
+        json_schema=body.output_schema,
+        regex=regex,
+        **settings,
+    )
+
+
+async def check_structure(body: SamplingRequest, plan: GenerationPlan) -> None:
+    """Compile the JSON schema or the regex of a request, if there is one, before its texts are submitted.
+
+    Raises:
+        APIError: If it is invalid, too large or cannot be satisfied with the vocabulary.
+    """
+    try:
+        for prompt in plan.prompts:
+            if (plan.sampling.json_schema, plan.sampling.regex) != (None, None):
+                tokenizer = plan.model.trained_model.tokenizer
+                await run_in_threadpool(start_grammar, tokenizer, plan.sampling, after=prompt.ids)
+    except UserError as error:
+        field = "response_format" if body.structured_outputs is None else "structured_outputs"
+        raise APIError(400, str(error), param=field) from None
 
 
 def limit_tokens(model: LoadedModel, requested: int | None, default: int) -> int:

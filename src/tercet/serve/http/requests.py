@@ -4,6 +4,7 @@ Unsupported fields are rejected, not ignored: a client that sets `frequency_pena
 was applied. Their neutral values are accepted, because some clients always send them.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -100,6 +101,50 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+Schema = Annotated[dict[str, Any] | bool, describe_choices("a JSON schema, which is an object or a boolean")]
+
+
+class NamedSchema(BaseModel):
+    """OpenAI's form of a JSON schema; only the schema itself has an effect."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    content: Annotated[Schema, Field(alias="schema")]
+
+
+class OutputFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Annotated[Literal["text", "json_object", "json_schema"], describe_choices("text, json_object or json_schema")]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self) -> "OutputFormat":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("schema", "must have the field json_schema if its type is json_schema, only then")
+        return self
+
+
+class StructuredOutputs(BaseModel):
+    """vLLM's form: a JSON schema or a regex."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    schema_or_text: Annotated[
+        Annotated[Schema | str, describe_choices("a JSON schema or its text")] | None, Field(alias="json")
+    ] = None
+    regex: str | None = None
+
+    @model_validator(mode="after")
+    def check_one(self) -> "StructuredOutputs":
+        if (self.schema_or_text is None) == (self.regex is None):
+            raise PydanticCustomError("one", "must have one of the fields json and regex")
+        return self
+
+
 class SamplingRequest(RequestBody):
     """Sampling settings and stop conditions."""
 
@@ -122,6 +167,12 @@ class SamplingRequest(RequestBody):
         None
     )
     stream_options: StreamOptions | None = None
+    response_format: Annotated[
+        OutputFormat | None, Field(description="make the text JSON: any object, or a value that a JSON schema accepts")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Field(description="make the text match a JSON schema (json) or a regular expression")
+    ] = None
     frequency_penalty: NeutralPenalty = None
     presence_penalty: NeutralPenalty = None
     logit_bias: Annotated[
@@ -136,6 +187,15 @@ class SamplingRequest(RequestBody):
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def output_schema(self) -> str | None:
+        """The text of the JSON schema of the output, or None."""
+        if self.response_format is not None and self.response_format.type != "text":
+            named = self.response_format.json_schema
+            return json.dumps({"type": "object"} if named is None else named.content)
+        schema = self.structured_outputs and self.structured_outputs.schema_or_text
+        return schema if schema is None or isinstance(schema, str) else json.dumps(schema)
 
     @property
     def includes_usage(self) -> bool:

@@ -126,6 +126,7 @@ PRESETS: dict[str, AnySpec] = {
             n_heads=6,
             position=Rotary(),
             norm="rms",
+            norm_eps=1e-6,
             norm_bias=False,
             bias=False,
             activation="silu",

@@ -31,6 +31,10 @@ RELATIVE = {"d_model": 20, "n_layers": 2, "n_heads": 5, "d_head": 6, "d_ff": 34,
 T5: dict[str, Any] = {
     "family": "encoder-decoder", "max_len": 11, "scale_embedding": True, "encoder": RELATIVE, "decoder": RELATIVE,
 }  # fmt: skip
+SANDWICH = {**LLAMA["stack"], "placement": "sandwich"}
+T5GEMMA: dict[str, Any] = {
+    "family": "encoder-decoder", "max_len": 11, "embedding_norm": True, "encoder": SANDWICH, "decoder": SANDWICH,
+}  # fmt: skip
 DISTILBERT = {**BERT, "n_segments": 0, "pooler_activation": "relu", "stack": {**POST, "norm_eps": 1e-12}}
 EUROBERT: dict[str, Any] = {
     "family": "encoder-only", "max_len": 11, "tie_embeddings": False, "masked_head": None, "stack": LLAMA["stack"],
@@ -41,7 +45,7 @@ UMT5 = {
     **T5,
     **{side: {**RELATIVE, "position": {"kind": "relative_bias", "per_layer": True}} for side in ("encoder", "decoder")},
 }
-MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5}
+MODELS = {"gpt2": GPT2, "llama": LLAMA, "qwen3": QWEN3, "bert": BERT, "marian": MARIAN, "t5": T5, "t5gemma": T5GEMMA}
 
 
 def randomize(model: AnyModel, seed: int) -> AnyModel:

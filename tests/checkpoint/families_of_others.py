@@ -133,6 +133,29 @@ def t5(*networks: str, tied: tuple[bool, ...] = (True,)) -> Settings:
     return draw
 
 
+def t5gemma(rng: random.Random) -> dict[str, Any]:
+    width = rng.choice([12, 24])
+
+    def module() -> dict[str, Any]:
+        heads, n_layers, head_dim = rng.choice([1, 2, 3, 6]), rng.choice([1, 2, 3]), rng.choice([4, 10, 16])
+        return {
+            "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 29, "num_attention_heads": heads,
+            "num_hidden_layers": n_layers, "num_key_value_heads": rng.choice([n for n in (1, 2, 3) if heads % n == 0]),
+            "head_dim": head_dim, "query_pre_attn_scalar": rng.choice([head_dim, 9]), "attn_logit_softcapping": None,
+            "final_logit_softcapping": rng.choice([None, 5.0]), "attention_bias": rng.random() < 0.3,
+            "layer_types": rng.choice([None, ["full_attention"] * n_layers]), "max_position_embeddings": 31,
+            "sliding_window": rng.choice([31, 23]), "rms_norm_eps": rng.choice([1e-6, 1e-3]),
+            "hidden_activation": rng.choice(["gelu_pytorch_tanh", "silu", "gelu", "relu"]),
+            "rope_parameters": {"rope_type": "default", "rope_theta": rng.choice([10_000.0, 37.0])},
+            "bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": 2,
+        }  # fmt: skip
+
+    return {
+        "encoder": module(), "decoder": module(), "vocab_size": VOCABULARY,
+        "tie_word_embeddings": rng.random() < 0.5,
+    }  # fmt: skip
+
+
 def roberta(name: str) -> Family:
     return Family(name=name, settings=bert_like(lambda rng: {}), written_as="Bert", heads=HEADS)
 
@@ -203,6 +226,7 @@ FAMILIES = {
     ),
     "mT5": Family(name="MT5", settings=t5("gated-gelu"), written_as="T5", heads=TRANSLATES, untied=True),
     "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES),
+    "T5Gemma": Family(name="T5Gemma", settings=t5gemma, written_as="T5Gemma", heads=TRANSLATES),
 }  # fmt: skip
 
 
@@ -246,6 +270,7 @@ def _answers(ours: AnyModel, theirs: Any, tokens: Tensor, segments: Tensor) -> I
         long = torch.arange(2, 2 + 4 * T * B).view(B, -1) % VOCABULARY  # longer than the distances with one bucket each
         mask = torch.arange(4 * T) < torch.tensor([[4 * T], [T]])
         their_inputs = {"input_ids": long, "attention_mask": mask.long(), "decoder_input_ids": long.flip(1)}
+        their_inputs["decoder_attention_mask"] = torch.ones_like(long)  # T5Gemma would mask padding otherwise
         yield ours(long, long.flip(1), source_token_mask=mask), theirs(**their_inputs, use_cache=False).logits
         return
     assert isinstance(ours, EncoderOnly)
@@ -271,7 +296,8 @@ def _greedily(theirs: Any, tokens: Tensor) -> Tensor:
     mask = torch.ones_like(tokens)
     translates = theirs.config.is_encoder_decoder
     first = 1 if translates else tokens.shape[1]
+    has_wrong_cache = hasattr(theirs.config, "num_decoder_layers")  # a T5's cache has the layers of its encoder
     return theirs.generate(
         tokens, attention_mask=mask, do_sample=False, max_new_tokens=8, min_new_tokens=8, eos_token_id=None,
-        pad_token_id=0, use_cache=not translates,  # a T5's cache has the layers of its encoder
+        pad_token_id=0, use_cache=not has_wrong_cache,
     )[:, first:]  # fmt: skip

@@ -44,7 +44,7 @@ def test_imported_adapter_equals_the_change_of_the_original_weights(plain: dict[
             changed_state[name] = weight + (low.product().T if transposed else low.product())
     read = READERS[config["model_type"]].model
     expected, base = read(config, changed_state).state_dict(), read(config, state)
-    imported = import_adapter(Adapter(base="", layers=layers, full_weights={}), base, Path("adapter"))
+    imported = import_adapter(Adapter(base="", layers=layers, full_weights={}), base, Path("adapter"), {})
     merge_adapter(base, imported, Path("adapter"))
     for name, tensor in base.state_dict().items():
         assert torch.allclose(tensor, expected[name], rtol=1e-4, atol=1e-4), name

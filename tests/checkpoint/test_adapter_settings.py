@@ -69,4 +69,4 @@ def test_saved_module_of_a_tied_model_is_rejected(name: str) -> None:
         adapter = Adapter(base="", layers={}, full_weights={name: model.embedding.weight.detach()})
         if tied:
             with pytest.raises(UserError, match=f"has its own {name}, but its model has a single matrix"):
-                import_adapter(adapter, model, Path("adapter"))
+                import_adapter(adapter, model, Path("adapter"), {})

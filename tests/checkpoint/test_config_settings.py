@@ -48,7 +48,7 @@ def test_every_family_has_a_list_and_no_key_has_two_decisions() -> None:
     assert len(generation) == len(set(generation))
     assert not set(IRRELEVANT) & {*REJECTED, *COMMON_KEYS}
     for kind in READERS:
-        assert not set(REJECTED) & set(USED[kind])
+        assert set(REJECTED) & set(USED[kind]) <= {"hidden_activation"}  # T5Gemma's only name of the activation
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ B, T, S = 2, 5, 7
 THEIR_TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "qwen3": ["q_proj", "k_proj"],
     "bert": ["query", "output.dense"], "marian": ["q_proj", "k_proj", "out_proj", "fc1", "fc2"],
-    "t5": ["q", "v", "wi_0", "wo"],
+    "t5": ["q", "v", "wi_0", "wo"], "t5gemma": ["q_proj", "v_proj", "down_proj"],
 }  # fmt: skip
 
 
@@ -96,6 +96,7 @@ def test_exported_adapter_is_the_same_in_peft(name: str, tmp_path: Path) -> None
         ("gpt2", "CAUSAL_LM", "AutoPeftModelForCausalLM"),
         ("marian", "SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"),
         ("t5", "SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"),
+        ("t5gemma", "SEQ_2_SEQ_LM", "AutoPeftModelForSeq2SeqLM"),
         ("bert", "SEQ_CLS", "AutoPeftModelForSequenceClassification"),
     ],
 )

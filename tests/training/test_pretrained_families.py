@@ -71,6 +71,17 @@ def eurobert() -> Any:
     )  # fmt: skip
 
 
+def t5gemma() -> Any:
+    side = {
+        **SIZES, "hidden_size": 18, "intermediate_size": 29, "num_key_value_heads": 1, "head_dim": 8,
+        "max_position_embeddings": 8, "attn_logit_softcapping": None, "bos_token_id": 0, "eos_token_id": 2,
+        "pad_token_id": 1,
+    }  # fmt: skip
+    return transformers.T5GemmaForConditionalGeneration(
+        transformers.T5GemmaConfig(encoder=dict(side), decoder=dict(side), vocab_size=len(WORDS))
+    )
+
+
 def given_to(theirs: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the inputs of a model; a translator gets the same tokens on both sides."""
     return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if theirs.config.is_encoder_decoder else {})
@@ -91,6 +102,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
         (eurobert, tiny_masked_recipe, "EuroBertForMaskedLM"),
         (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
+        (t5gemma, tiny_pairs_recipe, "T5GemmaForConditionalGeneration"),
     ],
 )
 def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, class_name: str, tmp_path: Path) -> None:
@@ -165,9 +177,10 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "distilbert": (distilbert, tiny_labels_recipe),
     "eurobert": (eurobert, tiny_masked_recipe),
     "t5": (t5, tiny_pairs_recipe),
+    "t5gemma": (t5gemma, tiny_pairs_recipe),
     "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
-FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "eurobert", "t5")
+FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "eurobert", "t5", "t5gemma")
 
 
 @pytest.mark.slow

@@ -214,7 +214,9 @@ def _build(folder: Path, spec: AnySpec) -> AnyModel:
 def _load_foreign_adapter(folder: Path) -> TrainedModel:
     adapter = read_adapter(folder)
     base = load_model(_find_base(folder, adapter))
-    native_adapter = import_adapter(adapter, base.model, folder)
+    config_path = base.folder / "config.json"  # a GGUF file has none
+    config = read_json_file(config_path) if config_path.is_file() else {}
+    native_adapter = import_adapter(adapter, base.model, folder, config)
     merge_adapter(base.model, native_adapter, folder)
     return replace(base, adapter=native_adapter, folder=folder, card=_adapter_card(folder, base.card))
 

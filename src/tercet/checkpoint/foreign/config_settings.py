@@ -53,6 +53,13 @@ T5 = (
     "relative_attention_num_buckets", "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon",
     "feed_forward_proj", "dense_act_fn", "is_gated_act", "scale_decoder_outputs",
 )  # fmt: skip
+T5GEMMA = (
+    "encoder", "decoder", "dropout_rate", "attention_dropout", "vocab_size", "hidden_size", "intermediate_size",
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "query_pre_attn_scalar",
+    "hidden_activation", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
+    "partial_rotary_factor", "attention_bias", "sliding_window", "layer_types", "attn_logit_softcapping",
+    "final_logit_softcapping",
+)  # fmt: skip
 USED = {
     "llama": (*LLAMA, "attention_bias", "mlp_bias"),
     "arcee": (*LLAMA, "attention_bias", "mlp_bias"),
@@ -80,6 +87,7 @@ USED = {
         *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    "t5gemma": T5GEMMA,
 }  # fmt: skip
 COMMON_KEYS = (
     "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
@@ -121,7 +129,8 @@ IRRELEVANT = {
     ),
     **dict.fromkeys(
         ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-         "summary_last_dropout", "hidden_dropout", "classifier_dropout", "id2label", "num_labels", "problem_type"),
+         "summary_last_dropout", "hidden_dropout", "classifier_dropout", "classifier_dropout_rate",
+         "id2label", "num_labels", "problem_type"),
         "a head that is not read",
     ),
     **dict.fromkeys(
@@ -134,6 +143,7 @@ IRRELEVANT = {
     **dict.fromkeys(("rope_theta", "rope_scaling"), "the model_type has no rotation"),
     **dict.fromkeys(("sep_token_id", "mask_token_id"), "follows from the tokenizer"),
     **dict.fromkeys(("is_encoder_decoder", "is_decoder"), "follows from the model_type"),
+    "cross_attention_hidden_size": "the width of the encoder",
     "prefix": "a text before a prompt in old pipelines",
     "task_specific_params": "settings of old pipelines",
 }  # fmt: skip
@@ -200,7 +210,11 @@ def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Contain
     kind = str(config["model_type"])
     known_keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *ALIASES.get(kind, {})}
     generation_settings = {key: config[key] for key in generation_keys() - known_keys if key in config}
-    _check({**config, **dict.fromkeys(generation_settings)}, folder / "config.json", known_keys, REJECTED)
+    rejected = {key: allowed for key, allowed in REJECTED.items() if key not in USED[kind]}
+    _check({**config, **dict.fromkeys(generation_settings)}, folder / "config.json", known_keys, rejected)
+    for side in ("encoder", "decoder"):
+        if isinstance(module := config.get(side), dict):
+            _check(cast("Plain", module), f"{folder / 'config.json'} ({side})", known_keys, rejected)
     path = folder / "generation_config.json"
     for settings, source in ((generation_settings, folder / "config.json"), (_read(path), path)):
         silent_keys = {
@@ -217,7 +231,10 @@ def generation_keys() -> set[str]:
 
 
 def _check(
-    settings: Mapping[str, Any], path: Path, known_keys: Container[str], allowed_values: Mapping[str, tuple[Any, ...]]
+    settings: Mapping[str, Any],
+    path: Path | str,
+    known_keys: Container[str],
+    allowed_values: Mapping[str, tuple[Any, ...]],
 ) -> None:
     for key, allowed in allowed_values.items():
         if not is_any_of(value := settings.get(key), allowed):

@@ -3,10 +3,10 @@
 Some variants equal another variant with special weights, and are exported as that one: a missing bias becomes a bias of
 zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. A norm of
 the embeddings becomes a table of normalized embeddings, since without added positions it only depends on the token; the
-logits then need a separate matrix. ReLU(x)^2 without a gate becomes ReLU(x) with the gate x. Rows without an id are
-dropped. Other unsupported features are rejected; the message contains their keys and the supported
-values. Dropout only matters in training. If a format has fewer dropout rates than the model, one of the model's rates
-is written for several.
+logits then need a separate matrix, and the two sides of a translator a table each. ReLU(x)^2 without a gate becomes
+ReLU(x) with the gate x. Rows without an id are dropped. Other unsupported features are rejected; the message contains
+their keys and the supported values. Dropout only matters in training. If a format has fewer dropout rates than the
+model, one of the model's rates is written for several.
 """
 
 import json
@@ -20,12 +20,21 @@ from torch import Tensor
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
-from tercet.models import AnyModel, AnySpec, DecoderOnlySpec, EncoderDecoder, EncoderOnlySpec, StackSpec, build
+from tercet.models import (
+    AnyModel,
+    AnySpec,
+    DecoderOnlySpec,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    StackSpec,
+    build,
+)
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.specs import Placement
 
 Model = TypeVar("Model", bound=AnyModel)
-Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec)
+Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec, EncoderDecoderSpec)
 Feature = tuple[str, Any, Sequence[Any]]  # key of a setting, its value, and the supported values
 
 FIXED_POSITIONS = (
@@ -33,6 +42,8 @@ FIXED_POSITIONS = (
     "sinusoidal",
     "none",
 )  # schemes with one vector per position, which a table can contain
+
+EMBEDDINGS = ("embedding.weight", "source_embedding.weight")
 
 
 def check_features(kind: str, features: Sequence[Feature]) -> None:
@@ -141,8 +152,8 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
         equivalent = build(spec)
     tensors = model.state_dict()
     for name, tensor in own_tensors(equivalent).items():
-        if name == "embedding.weight" and model.spec.embedding_norm and not spec.embedding_norm:
-            tensor.copy_(_normalized_embeddings(model)[: len(tensor)] / _scale(equivalent, name))
+        if name in EMBEDDINGS and model.spec.embedding_norm and not spec.embedding_norm:
+            tensor.copy_(_normalized_embeddings(model, name)[: len(tensor)] / _scale(equivalent, name))
         elif name in tensors:
             tensor.copy_(
                 tensors[name][: len(tensor)]
@@ -160,23 +171,32 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
 
 def gate_squared_relu(stack: StackSpec) -> StackSpec:
     """Return the spec of an equivalent stack with a gate, if the activation is ReLU squared without one."""
-    is_squared = stack.activation == "relu_squared" and not stack.gated
-    return replace(stack, activation="relu", gated=True) if is_squared else stack
+    if stack.activation != "relu_squared" or stack.gated:
+        return stack
+    return replace(stack, activation="relu", gated=True, d_ff=stack.inner_width)  # the default depends on the gate
 
 
 def fold_embedding_norm(spec: Spec) -> Spec:
     """Return the spec of an equivalent model without a norm of the embeddings; the logits get a separate matrix.
 
-    No position or segment may be added to the embeddings.
+    No position or segment may be added to the embeddings. The two sides of a translator get an embedding each, since
+    each has its own norm.
     """
-    return replace(spec, embedding_norm=False, tie_embeddings=False) if spec.embedding_norm else spec
+    if not spec.embedding_norm:
+        return spec
+    separate_sides = {"share_embeddings": False} if isinstance(spec, EncoderDecoderSpec) else {}
+    return replace(spec, embedding_norm=False, tie_embeddings=False, **separate_sides)
 
 
-def _normalized_embeddings(model: AnyModel) -> Tensor:
-    """Return the embedding of each id (V, D) after the norm of the embeddings."""
-    assert not isinstance(model, EncoderDecoder)
-    weight = model.embedding.weight
-    return model.stack.embedding_norm(model.embedding(torch.arange(len(weight), device=weight.device)))
+def _normalized_embeddings(model: AnyModel, name: str) -> Tensor:
+    """Return the embedding of each id (V, D) after the norm of the embeddings, from the tensor `name` of a model."""
+    embedding = model.get_submodule(name.removesuffix(".weight"))
+    if isinstance(model, EncoderDecoder):
+        stack = model.encoder if embedding is model.source_embedding else model.decoder
+    else:
+        stack = model.stack
+    ids = torch.arange(len(model.get_parameter(name)), device=model.get_parameter(name).device)
+    return stack.embedding_norm(embedding(ids))
 
 
 def _scale(model: AnyModel, name: str) -> float:

@@ -29,6 +29,7 @@ from tercet.checkpoint.foreign.config_keys import (
     read_activation,
     read_bool,
     read_model_type,
+    read_rotation_base,
     read_value,
     with_ids,
 )
@@ -311,7 +312,7 @@ def read_stack(config: Mapping[str, Any], family: Family) -> StackSpec:
         n_kv_heads=read_value(config, "num_key_value_heads", int, heads),
         d_head=family.head_dim if config.get("head_dim") is None else read_value(config, "head_dim", int),
         d_ff=read_value(config, "intermediate_size", int),
-        position=Rotary(base=_base(config, family)),
+        position=Rotary(base=read_rotation_base(config, family.kind)),
         norm="rms",
         norm_eps=norm_eps,
         norm_bias=False,
@@ -343,26 +344,6 @@ def _window(config: Mapping[str, Any], family: Family) -> int | None:
         if not slides:
             return None
     return read_value(config, "sliding_window", int, WINDOW)
-
-
-def _base(config: Mapping[str, Any], family: Family) -> float:
-    """Return the base of the rotation, which one of three keys contains (default: 10000).
-
-    Raises:
-        UserError: If the rotation is scaled, or applies to a part of each head only.
-    """
-    rope: dict[str, Any] = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
-    for key in ("rope_scaling", "rope_parameters"):
-        settings = config.get(key)
-        if settings is not None and not isinstance(settings, dict):
-            raise UserError(f"config.json has {settings!r} as {key}; put back the keys of the trained model")
-        rope |= {name: value for name, value in (settings or {}).items() if value is not None}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise UserError(f"the rotation of this {family.kind} is scaled by {kind!r}, which Tercet does not support")
-    if read_value(rope, "partial_rotary_factor", float, 1.0) != 1.0:
-        raise UserError(f"partial_rotary_factor is not 1, which {family.kind} of transformers ignores; remove it")
-    return read_value(rope, "rope_theta", float, 10_000.0)
 
 
 def _read_biases(config: Mapping[str, Any], family: Family) -> bool | Biases:

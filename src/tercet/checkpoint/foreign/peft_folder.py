@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
 from tercet.checkpoint.foreign.state_dict import Source
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import is_t5, t5_source
+from tercet.checkpoint.foreign.t5gemma import is_t5gemma, query_scales, t5gemma_source
 from tercet.checkpoint.foreign.transformers_folder import to_transformers
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import first_names, own_tensors, tied_names
@@ -76,20 +78,21 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     return write
 
 
-def import_adapter(adapter: Adapter, model: AnyModel, folder: Path) -> Adapter:
+def import_adapter(adapter: Adapter, model: AnyModel, folder: Path, config: Mapping[str, Any]) -> Adapter:
     """Convert an adapter from the names and layouts of `transformers` to those of Tercet.
 
     Args:
         adapter: Adapter as read from `folder`.
         model: Base model of the adapter.
         folder: Folder of the adapter, for error messages.
+        config: Content of config.json of the base model; empty if it has none.
 
     Raises:
         UserError: If the model does not have the layers or full weights of the adapter, or if embedding and output of
             the model share a full weight.
     """
     unknown = list(adapter.layers)
-    for model_type, source in _sources(model).items():
+    for model_type, source in _sources(model, config).items():
         names = _names(model, source)
         matches = {name: foreign for name in names if (foreign := _find(_layer(names[name].name), adapter.layers))}
         unknown = min(unknown, [name for name in adapter.layers if name not in matches.values()], key=len)
@@ -132,7 +135,7 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
         model_type: Type of the exported model in `transformers`.
         state: Tensors of the exported model, by their names in `transformers`.
     """
-    names = _names(model, _sources(model)[model_type])
+    names = _names(model, _sources(model, {})[model_type])
     parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
     for layer, low_rank in adapter.layers.items():
         source = names[f"{layer}.weight"]
@@ -152,8 +155,13 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
     return Adapter(base=adapter.base, layers=layers, full_weights=full_weights, transposed=transposed)
 
 
-def _sources(model: AnyModel) -> dict[str, SourceOf]:
-    """Return a function from names in Tercet to tensors in `transformers`, for each possible model_type."""
+def _sources(model: AnyModel, config: Mapping[str, Any]) -> dict[str, SourceOf]:
+    """Return a function from names in Tercet to tensors in `transformers`, for each possible model_type.
+
+    Args:
+        model: Model in Tercet.
+        config: Content of config.json of the folder that the model was read from; empty for an export of Tercet.
+    """
     if isinstance(model, EncoderOnly):
         # RoBERTa's blocks have BERT's names.
         return {"bert": bert_source, "distilbert": distilbert_source, "eurobert": eurobert_source}
@@ -161,6 +169,8 @@ def _sources(model: AnyModel) -> dict[str, SourceOf]:
         if is_t5(model.spec):
             source = partial(t5_source, spec=model.spec, divide_logits=model.spec.scale_embedding)
             return dict.fromkeys(T5_FAMILIES, source)
+        if is_t5gemma(model.spec):
+            return {"t5gemma": partial(t5gemma_source, query_scales=query_scales(config, model.spec))}
         return {"marian": partial(marian_source, shared=True)}
     stack = model.spec.stack
     families = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}

@@ -14,6 +14,7 @@ from tercet.checkpoint.foreign.roberta import MODEL_TYPES as ROBERTA_TYPES
 from tercet.checkpoint.foreign.roberta import from_roberta, roberta_spec
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import from_t5, t5_spec
+from tercet.checkpoint.foreign.t5gemma import from_t5gemma, t5gemma_spec
 from tercet.models import AnyModel, AnySpec
 
 
@@ -33,6 +34,7 @@ READERS = {  # by model_type
     "bert": Reader(bert_spec, from_bert), "gpt2": Reader(gpt2_spec, from_gpt2),
     "marian": Reader(marian_spec, from_marian),
     "distilbert": Reader(distilbert_spec, from_distilbert), "eurobert": Reader(eurobert_spec, from_eurobert),
+    "t5gemma": Reader(t5gemma_spec, from_t5gemma),
     **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
     **dict.fromkeys(T5_FAMILIES, Reader(t5_spec, from_t5)),
     **dict.fromkeys(ROBERTA_TYPES, Reader(roberta_spec, from_roberta)),

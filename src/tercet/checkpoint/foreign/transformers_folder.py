@@ -15,6 +15,7 @@ from tercet.checkpoint.foreign.gpt2 import to_gpt2
 from tercet.checkpoint.foreign.llama import to_llama
 from tercet.checkpoint.foreign.marian import to_marian
 from tercet.checkpoint.foreign.t5 import is_t5, to_t5
+from tercet.checkpoint.foreign.t5gemma import is_t5gemma, to_t5gemma
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain
@@ -38,6 +39,9 @@ def transformers_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     if isinstance(model, EncoderOnly) and tokenizer.mask_id is not None:
         ids["mask_token_id"] = tokenizer.mask_id
     start = {"decoder_start_token_id": tokenizer.bos_id} if isinstance(model, EncoderDecoder) else {}
+    # Some translators have a config for each side, from which `transformers` reads the ids of the side.
+    side_tokenizers = {"encoder": trained_model.source_tokenizer, "decoder": tokenizer}
+    config |= {side: {**config[side], **special_ids(own)} for side, own in side_tokenizers.items() if side in config}
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     files = {
         "config.json": json_text({**config, **ids, **start, "dtype": dtype}),
@@ -73,7 +77,9 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
             return to_eurobert(model)
         return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
     if isinstance(model, EncoderDecoder):
-        return to_t5(model) if is_t5(model.spec) else to_marian(model)
+        if is_t5(model.spec):
+            return to_t5(model)
+        return to_t5gemma(model) if is_t5gemma(model.spec) else to_marian(model)
     return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
 
 

@@ -34,7 +34,7 @@ from tercet.models import (
     EncoderOnlySpec,
     StackSpec,
 )
-from tercet.nn import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
 from tercet.tokens import Tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -48,6 +48,7 @@ POST = StackSpec(
     d_model=12, n_layers=2, n_heads=3, d_ff=29, position=Sinusoidal(), placement="post", activation="relu"
 )  # fmt: skip
 BERT = replace(POST, position=Learned(), activation="gelu", norm_eps=1e-3)
+RELATIVE = [RelativeBias(n_buckets=8, max_distance=9), RelativeBias(), RelativeBias(n_buckets=8, per_layer=True)]
 ABSOLUTE = [Learned(), Sinusoidal(), Sinusoidal(base=37.0), NoPosition()]
 
 
@@ -200,8 +201,10 @@ def test_translators_give_the_same_tokens(kind: str, seed: int, tmp_path: Path) 
         }
         shared["n_kv_heads"] = draw.choice([None, 1])
         sides = {
-            "encoder": replace(POST, **variant(draw, [*ABSOLUTE, Rotary()]) | shared | {"qk_norm": False}),
-            "decoder": replace(POST, **variant(draw, [*ABSOLUTE, Rotary(), ALiBi()]) | shared | {"qk_norm": False}),
+            "encoder": replace(POST, **variant(draw, [*ABSOLUTE, *RELATIVE, Rotary()]) | shared | {"qk_norm": False}),
+            "decoder": replace(
+                POST, **variant(draw, [*ABSOLUTE, *RELATIVE, Rotary(), ALiBi()]) | shared | {"qk_norm": False}
+            ),
         }
     else:
         bias = draw.random() < 0.7
@@ -252,7 +255,7 @@ def furthest_states(model: EncoderOnly, folder: str) -> float:
 @pytest.mark.parametrize("kind", ["bert", "any"])
 def test_encoders_give_the_same_states(kind: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
-    options = variant(draw, [*ABSOLUTE, Rotary(), Rotary(base=37.0, share=0.5)])
+    options = variant(draw, [*ABSOLUTE, *RELATIVE, Rotary(), Rotary(base=37.0, share=0.5)])
     keys = options if kind == "any" else ("n_layers", "bias", "activation", "d_ff")
     stack = replace(BERT, **{key: options[key] for key in keys})
     model = encoder(
@@ -306,7 +309,8 @@ def test_int8_outputs_are_close(tmp_path: Path) -> None:
             generator(stack=replace(GPT2, activation="relu_squared")),
             r"stack\.activation is relu_squared, .* relu or gelu",
         ),
-        (encoder(stack=replace(BERT, position=ALiBi())), r"stack\.position is alibi, .* learned or .* or rotary can"),
+        (generator(stack=replace(GPT2, position=RelativeBias())), r"stack\.position is relative_bias, .* or alibi can"),
+        (encoder(stack=replace(BERT, position=ALiBi())), r"stack\.position is alibi, .* learned or .* rotary or relat"),
         (translator(encoder=replace(POST, position=ALiBi())), r"encoder\.position is alibi"),
         (
             translator(decoder=replace(POST, qk_norm=True)),

@@ -81,9 +81,13 @@ def _features(trained_model: TrainedModel) -> list[Feature]:
     model, features = trained_model.model, list[Feature]()
     stacks = _stacks(model)
     for key, stack in stacks.items():
-        causal = isinstance(model, DecoderOnly) or key == "decoder"
+        positions = [*FIXED_POSITIONS, "rotary"]
+        if isinstance(model, DecoderOnly) or key == "decoder":
+            positions.append("alibi")
+        if not isinstance(model, DecoderOnly):  # Generator 4.8.5 gives other tokens step by step than in one pass
+            positions.append("relative_bias")
         features += [
-            (f"{key}.position", stack.position.kind, [*FIXED_POSITIONS, "rotary", *(["alibi"] if causal else [])]),
+            (f"{key}.position", stack.position.kind, positions),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
             *features_of_block(key, stack),

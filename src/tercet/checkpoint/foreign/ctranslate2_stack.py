@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tercet.checkpoint.foreign.features import FIXED_POSITIONS
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block, FeedForward, Residual
-from tercet.nn.positions import RotaryPositions
+from tercet.nn.positions import RelativeBiasPositions, RotaryPositions
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
@@ -48,6 +49,7 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
         "qk_norm": spec.qk_norm,
         "ffn_glu": spec.gated,
         "activation": getattr(specs.Activation, ACTIVATIONS[spec.activation]),
+        "relative_attention_bias": isinstance(position, RelativeBiasPositions),
         "layernorm_embedding": not isinstance(stack.embedding_norm, nn.Identity),
     }
     if isinstance(position, RotaryPositions):
@@ -70,6 +72,8 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
         _norm(target.layernorm_embedding, stack.embedding_norm)
     if not isinstance(stack.final_norm, nn.Identity):
         _norm(target.layer_norm, stack.final_norm)
+    if isinstance(stack.position, RelativeBiasPositions):
+        _relative_bias(target, stack.position)
     for block, layer in zip(cast("Iterable[Block]", stack.blocks), target.layer, strict=True):
         _attention(layer.self_attention, block.self_attention, fused_parts=("query", "key", "value"))
         _norms(layer, "self_attention", ("input_layer_norm", "post_attention_layer_norm"), block.self_residual)
@@ -80,6 +84,14 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
         _feedforward(layer.ffn, block.feedforward)
         names = ("pre_feedforward_layer_norm", "post_feedforward_layer_norm")
         _norms(layer, "ffn", names, block.feedforward_residual)
+
+
+def _relative_bias(target: Any, position: RelativeBiasPositions) -> None:
+    """Copy the table of each layer, or the only table to all layers."""
+    tables = list(position.tables) * (len(target.layer) // len(position.tables))
+    for table, layer in zip(tables, target.layer, strict=True):
+        layer.self_attention.relative_attention_bias = table.weight
+        layer.self_attention.relative_attention_max_distance = np.int32(position.max_distance)
 
 
 def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) -> None:

@@ -17,6 +17,7 @@
         print([stream.text() for stream in streams])
 
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
+    print(tercet.export_problems(tercet.load("runs/mine").model.spec))
     print(tercet.verify("runs/mine").damaged)
     print(tercet.doctor().kernel_reason)
     tercet.watch("runs/mine", "runs/other")
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tercet.api import plan as plan
     from tercet.api import train as train
     from tercet.checkpoint import convert as convert
+    from tercet.checkpoint import export_problems as export_problems
     from tercet.checkpoint import verify as verify
     from tercet.dashboard import watch as watch
     from tercet.diagnosis import doctor as doctor

@@ -326,7 +326,7 @@ def test_int8_outputs_are_close(tmp_path: Path) -> None:
         ),
         (
             encoder(classifier=Classifier(labels=("good", "bad"))),
-            "classifier: CTranslate2 does not support classifiers; use --to onnx",
+            "classifier is set, which CTranslate2 does not support; use --to onnx",
         ),
     ],
 )

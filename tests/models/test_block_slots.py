@@ -230,13 +230,13 @@ def test_options_with_gpt2_equivalent_are_exported() -> None:
 
 def test_ctranslate2_rejects_unsupported_options(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    from tercet.checkpoint.foreign.features import check_features, features_of_block
+    from tercet.checkpoint.foreign.features import Support, features_of_block
 
     spec = StackSpec(d_model=24, n_layers=1, n_heads=4)
     for change in ({"parallel": True}, {"final_norm": False}, {"placement": "post", "final_norm": True}):
         with pytest.raises(UserError, match="stack"):
-            check_features("CTranslate2", features_of_block("stack", replace(spec, **change)))
-    check_features("CTranslate2", features_of_block("stack", spec))
+            Support("CTranslate2", features_of_block("stack", replace(spec, **change))).check()
+    Support("CTranslate2", features_of_block("stack", spec)).check()
 
 
 @pytest.mark.parametrize(("d_model", "gated_width"), [(64, 176), (96, 256), (128, 344), (384, 1024)])

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tercet.checkpoint.card import current_versions as current_versions
     from tercet.checkpoint.card import git_commit as git_commit
     from tercet.checkpoint.conversion import convert as convert
+    from tercet.checkpoint.export_problems import export_problems as export_problems
     from tercet.checkpoint.folder import load_model as load_model
     from tercet.checkpoint.folder import read_card as read_card
     from tercet.checkpoint.folder import read_spec as read_spec

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     trained_model = _load_trained(args.model) if args.prompt is not None or args.heads else None
     spec, vocabulary = find_spec(args.model) if trained_model is None else (trained_model.model.spec, None)
 
+    from tercet.checkpoint.export_problems import describe_export_problems, export_problems
     from tercet.inspect import model_table
 
     tables: list[RenderableType] = []
@@ -77,8 +78,11 @@ def run(args: argparse.Namespace) -> int:
             summary = model_table(spec)
         except ValueError as error:
             raise UserError(f"{args.model}: {error}") from None
-        answer = summary.to_dict() | {"vocab_size_at_most": vocabulary} | answer
+        problems = export_problems(spec)
+        answer = summary.to_dict() | {"vocab_size_at_most": vocabulary, "export_problems": problems} | answer
         tables.append(summary.view())
+        if (note := describe_export_problems(problems)) is not None:
+            tables.append(f"this model {note}")
         if vocabulary is not None:
             tables.append(describe_sizes(vocabulary))
     if args.json:

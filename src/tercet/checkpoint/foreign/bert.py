@@ -23,7 +23,7 @@ from tercet.checkpoint.foreign.config_keys import (
 from tercet.checkpoint.foreign.features import (
     FIXED_POSITIONS,
     Feature,
-    check_features,
+    Support,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -95,6 +95,21 @@ def bert_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         return with_ids(_spec(config, _foreign_names(state)), n_ids)
 
 
+def bert_support(spec: EncoderOnlySpec) -> Support:
+    """Return the features of a model with the values that `to_bert` supports."""
+    return Support(
+        f"{KIND} of transformers",
+        [
+            *features_of_stack("stack", spec.stack, placement="post", positions=FIXED_POSITIONS, gated=False),
+            *features_of_heads("stack", spec.stack),
+            *features_of_vocabulary(
+                spec, embedding_norm=True, tied=spec.masked_head is not None and spec.tie_embeddings
+            ),
+            *_features_of_heads_on_top(spec),
+        ],
+    )
+
+
 def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of the BERT class that has the model's heads; the inverse of `from_bert`.
 
@@ -104,13 +119,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
-    features = [
-        *features_of_stack("stack", stack, placement="post", positions=FIXED_POSITIONS, gated=False),
-        *features_of_heads("stack", stack),
-        *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
-        *_features_of_heads_on_top(spec),
-    ]
-    check_features(f"{KIND} of transformers", features)
+    bert_support(spec).check()
     export_spec = replace(
         spec,
         pad_vocab_to=1,

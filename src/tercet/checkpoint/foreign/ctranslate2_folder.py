@@ -20,18 +20,15 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.foreign.ctranslate2_readme import card
-from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS, decoder_of, encoder_of, fill_linear, fill_stack
+from tercet.checkpoint.foreign.ctranslate2_stack import decoder_of, encoder_of, fill_linear, fill_stack
+from tercet.checkpoint.foreign.ctranslate2_support import ctranslate2_support, norm_epsilon
 from tercet.checkpoint.foreign.ctranslate2_vocabulary import Vocabulary
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
-from tercet.checkpoint.foreign.features import FIXED_POSITIONS, Feature, check_features, features_of_block
 from tercet.checkpoint.trained_model import TrainedModel
-from tercet.config import UserError
-from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly, StackSpec
+from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from tercet.models.vocabulary import TokenEmbedding
-from tercet.nn.attention import QK_EPS
 from tercet.storage import write_atomically
 
-KIND = "CTranslate2"
 POOLER_ACTIVATIONS = {"tanh": "Tanh", "relu": "RELU"}
 
 
@@ -43,9 +40,7 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             is not installed.
     """
     model = trained_model.model
-    check_features(KIND, _features(trained_model))
-    if isinstance(model, EncoderOnly) and model.spec.classifier is not None:
-        raise UserError("classifier: CTranslate2 does not support classifiers; use --to onnx")
+    ctranslate2_support(model.spec, has_end=trained_model.tokenizer.eos_id is not None).check()
     check_translates(trained_model)
     specs = import_library("ctranslate2.specs", "ctranslate2")
     with torch.no_grad():
@@ -55,7 +50,7 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             spec = _encoder(specs, model, trained_model)
         else:
             spec = _translator(specs, model, trained_model)
-    spec.config.layer_norm_epsilon = _epsilon(_stacks(model))
+    spec.config.layer_norm_epsilon = norm_epsilon(model.spec)
     spec.validate()
     spec.optimize()  # stores a tied tensor once
     files = {**tokenizer_files(trained_model), "README.md": card(trained_model)}
@@ -69,54 +64,6 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
                 os.fsync(file.fileno())
 
     return write
-
-
-def _stacks(model: AnyModel) -> dict[str, StackSpec]:
-    if isinstance(model, EncoderDecoder):
-        return {"encoder": model.spec.encoder, "decoder": model.spec.decoder}
-    return {"stack": model.spec.stack}
-
-
-def _features(trained_model: TrainedModel) -> list[Feature]:
-    model, features = trained_model.model, list[Feature]()
-    stacks = _stacks(model)
-    for key, stack in stacks.items():
-        positions = [*FIXED_POSITIONS, "rotary"]
-        if isinstance(model, DecoderOnly) or key == "decoder":
-            positions.append("alibi")
-        if not isinstance(model, DecoderOnly):  # Generator 4.8.5 gives other tokens step by step than in one pass
-            positions.append("relative_bias")
-        features += [
-            (f"{key}.position", stack.position.kind, positions),
-            (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
-            (f"{key}.norm", stack.norm, ["layer", "rms"]),
-            *features_of_block(key, stack),
-            (f"{key}.activation", stack.activation, [*ACTIVATIONS]),
-            # In cross-attention CTranslate2 would normalize the queries of all heads together.
-            (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),
-        ]
-    if _epsilon(stacks) is None and not _is_default(stacks):
-        norm_eps = QK_EPS if any(stack.qk_norm for stack in stacks.values()) else next(iter(stacks.values())).norm_eps
-        features += [(f"{key}.norm_eps", stack.norm_eps, [norm_eps]) for key, stack in stacks.items()]
-    if isinstance(model, DecoderOnly) and trained_model.tokenizer.eos_id is None:
-        # CTranslate2 requires an end token. The added one has a very low score, which a cap would raise.
-        features.append(("logit_softcap", model.spec.logit_softcap, [None]))
-    return features
-
-
-def _norms(stacks: dict[str, StackSpec]) -> set[tuple[str, float]]:
-    norms = {(stack.norm, stack.norm_eps) for stack in stacks.values()}
-    return norms | {("rms", QK_EPS) for stack in stacks.values() if stack.qk_norm}
-
-
-def _is_default(stacks: dict[str, StackSpec]) -> bool:
-    return _norms(stacks) <= {("layer", 1e-5), ("rms", 1e-6)}
-
-
-def _epsilon(stacks: dict[str, StackSpec]) -> float | None:
-    """Return the epsilon of all norms; None if they differ, which is only supported for CTranslate2's defaults."""
-    epsilons = {eps for _, eps in _norms(stacks)}
-    return epsilons.pop() if len(epsilons) == 1 else None
 
 
 def _generator(specs: Any, model: DecoderOnly, trained_model: TrainedModel) -> Any:

@@ -22,7 +22,7 @@ from tercet.checkpoint.foreign.config_keys import (
 from tercet.checkpoint.foreign.features import (
     FIXED_POSITIONS,
     Feature,
-    check_features,
+    Support,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -98,6 +98,24 @@ def is_distilbert(spec: EncoderOnlySpec) -> bool:
     return spec.n_segments == 0 and spec.stack.norm_eps == EPSILON
 
 
+def distilbert_support(spec: EncoderOnlySpec) -> Support:
+    """Return the features of a model with the values that `to_distilbert` supports."""
+    stack = spec.stack
+    return Support(
+        f"{KIND} of transformers",
+        [
+            *features_of_stack("stack", stack, placement="post", positions=FIXED_POSITIONS, gated=False),
+            *features_of_heads("stack", stack),
+            ("stack.norm_eps", stack.norm_eps, [EPSILON]),
+            ("n_segments", spec.n_segments, [0]),
+            *features_of_vocabulary(
+                spec, embedding_norm=True, tied=spec.masked_head is not None and spec.tie_embeddings
+            ),
+            *_features_of_heads_on_top(spec),
+        ],
+    )
+
+
 def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of the DistilBERT class with the model's heads; the inverse of `from_distilbert`.
 
@@ -107,15 +125,7 @@ def to_distilbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     model = remove_target_scale(model)
     spec, stack = model.spec, model.spec.stack
     masked = spec.masked_head is not None
-    features = [
-        *features_of_stack("stack", stack, placement="post", positions=FIXED_POSITIONS, gated=False),
-        *features_of_heads("stack", stack),
-        ("stack.norm_eps", stack.norm_eps, [EPSILON]),
-        ("n_segments", spec.n_segments, [0]),
-        *features_of_vocabulary(spec, embedding_norm=True, tied=masked and spec.tie_embeddings),
-        *_features_of_heads_on_top(spec),
-    ]
-    check_features(f"{KIND} of transformers", features)
+    distilbert_support(spec).check()
     export_spec = replace(
         spec,
         pad_vocab_to=1,

@@ -21,7 +21,7 @@ from torch import Tensor
 from tercet.checkpoint.foreign.config_keys import raise_config_errors, read_bool, read_model_type, read_value, with_ids
 from tercet.checkpoint.foreign.features import (
     Feature,
-    check_features,
+    Support,
     features_of_vocabulary,
     fold_embedding_norm,
     gate_squared_relu,
@@ -78,6 +78,20 @@ def eurobert_spec(
         return with_ids(_spec(config, state), n_ids)
 
 
+def eurobert_support(spec: EncoderOnlySpec) -> Support:
+    """Return the features of a model with the values that `to_eurobert` supports."""
+    spec = _equivalent(spec)
+    return Support(
+        f"{FAMILY.kind} of transformers",
+        [
+            *features_of_family(spec.stack, FAMILY),
+            ("n_segments", spec.n_segments, [0]),
+            *features_of_vocabulary(spec, embedding_norm=False, tied=_ties_logits(spec)),
+            *_features_of_heads_on_top(spec),
+        ],
+    )
+
+
 def to_eurobert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of the EuroBERT class with the model's head; the inverse of `from_eurobert`.
 
@@ -87,24 +101,16 @@ def to_eurobert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         UserError: If EuroBERT does not support a feature of the model; the feature is named.
     """
     model = remove_target_scale(model)
-    spec = fold_embedding_norm(model.spec)
-    spec = replace(spec, masked_head=None if spec.classifier is not None else spec.masked_head)
-    stack, masked_head = gate_squared_relu(spec.stack), spec.masked_head
-    tied = masked_head is not None and spec.tie_embeddings
-    features = [
-        *features_of_family(stack, FAMILY),
-        ("n_segments", spec.n_segments, [0]),
-        *features_of_vocabulary(spec, embedding_norm=False, tied=tied),
-        *_features_of_heads_on_top(spec),
-    ]
-    check_features(f"{FAMILY.kind} of transformers", features)
+    eurobert_support(model.spec).check()
+    spec = _equivalent(model.spec)
+    stack, masked_head = spec.stack, spec.masked_head
     has_bias = stack.biases.feedforward or (masked_head is not None and masked_head.bias)
     biases = write_biases(replace(stack.biases, feedforward=has_bias), FAMILY)
     export_spec = replace(
         spec,
         pad_vocab_to=1,
         scale_embedding=False,
-        tie_embeddings=tied,
+        tie_embeddings=_ties_logits(spec),
         masked_head=None if masked_head is None else MaskedHead(bias=has_bias),
         stack=replace(stack, bias=biases),
     )
@@ -113,6 +119,17 @@ def to_eurobert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     prefix = "" if config["architectures"] == ["EuroBertModel"] else PREFIX
     state = export_state(own_tensors(equivalent), eurobert_source, prefix=prefix, unprefixed=HEADS)
     return config, _write_linear_classifier(state) if _classifies_texts(spec) else state
+
+
+def _equivalent(spec: EncoderOnlySpec) -> EncoderOnlySpec:
+    """Return the spec of an equivalent model with EuroBERT's embeddings and feed-forward network, and one head."""
+    spec = fold_embedding_norm(spec)
+    masked_head = None if spec.classifier is not None else spec.masked_head
+    return replace(spec, masked_head=masked_head, stack=gate_squared_relu(spec.stack))
+
+
+def _ties_logits(spec: EncoderOnlySpec) -> bool:
+    return spec.masked_head is not None and spec.tie_embeddings
 
 
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:

@@ -11,7 +11,7 @@ model, one of the model's rates is written for several.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -46,21 +46,42 @@ FIXED_POSITIONS = (
 EMBEDDINGS = ("embedding.weight", "source_embedding.weight")
 
 
-def check_features(kind: str, features: Sequence[Feature]) -> None:
-    """Reject features with an unsupported value.
+@dataclass(frozen=True)
+class Support:
+    """Features of a model, each with the values that a format supports.
 
-    Args:
+    The features follow from the spec alone, so it is known before training whether the model can be converted.
+
+    Attributes:
         kind: Name of the format, for the error message.
-        features: Features of the model, each with the values that the format supports.
-
-    Raises:
-        UserError: If a value is not supported; the message contains all such keys and the supported values.
+        features: Features of the model. If a key occurs several times, all occurrences apply.
+        remedy: Remedy in the error message (default: the supported values).
     """
-    unsupported = [feature for feature in features if feature[1] not in feature[2]]
-    if unsupported:
-        values = _list(f"{key} is {_format_setting(value)}" for key, value, _ in unsupported)
-        alternatives = _list(f"{key}: {' or '.join(map(_format_setting, allowed))}" for key, _, allowed in unsupported)
-        raise UserError(f"{values}, which {kind} does not support; a model with {alternatives} can be converted")
+
+    kind: str
+    features: Sequence[Feature]
+    remedy: str | None = None
+
+    @property
+    def problems(self) -> list[Feature]:
+        """Features with an unsupported value, each key once; empty if the model can be converted."""
+        return list({feature[0]: feature for feature in self.features if feature[1] not in feature[2]}.values())
+
+    def describe(self) -> list[str]:
+        """Return the problems as "key: value"."""
+        return [f"{key}: {_format_setting(value)}" for key, value, _ in self.problems]
+
+    def check(self) -> None:
+        """Reject features with an unsupported value.
+
+        Raises:
+            UserError: If a value is not supported; the message contains all such keys and the supported values.
+        """
+        if problems := self.problems:
+            values = _list(f"{key} is {_format_setting(value)}" for key, value, _ in problems)
+            alternatives = _list(f"{key}: {' or '.join(map(_format_setting, allowed))}" for key, _, allowed in problems)
+            remedy = self.remedy or f"a model with {alternatives} can be converted"
+            raise UserError(f"{values}, which {self.kind} does not support; {remedy}")
 
 
 def _list(words: Iterable[str]) -> str:

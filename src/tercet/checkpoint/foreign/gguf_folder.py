@@ -12,6 +12,7 @@ from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec, to_gguf
+from tercet.checkpoint.foreign.gguf_support import gguf_support
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
@@ -39,11 +40,8 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         UserError: If the format does not support a feature of the model or its tokenizer; the feature is named.
     """
     model = trained_model.model
-    if not isinstance(model, DecoderOnly):
-        raise UserError(
-            f"family is {model.spec.family}, which GGUF export does not support; "
-            "a model with family: decoder-only can be converted"
-        )
+    gguf_support(model.spec).check()
+    assert isinstance(model, DecoderOnly)
     settings, tensors = to_gguf(model)
     file_settings: dict[str, Any] = {
         **settings,

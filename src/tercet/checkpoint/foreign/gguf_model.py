@@ -10,26 +10,22 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import ACTIVATION_NAMES
-from tercet.checkpoint.foreign.features import check_features
 from tercet.checkpoint.foreign.gguf_file import GgufFile
 from tercet.checkpoint.foreign.gguf_settings import check_settings
+from tercet.checkpoint.foreign.gguf_support import ACTIVATION, TITLES, Architecture, gguf_support, nearest_architecture
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
 from tercet.checkpoint.foreign.state_dict import foreign_name
 from tercet.checkpoint.weights import first_names
 from tercet.config import Plain, UserError
 from tercet.models import DecoderOnly, DecoderOnlySpec
-from tercet.nn import Rotary
-from tercet.nn.specs import Activation
-
-Architecture = Literal["llama", "qwen3", "arcee", "gpt2"]
 
 LLAMA_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -68,15 +64,7 @@ NAMES: dict[Architecture, dict[str, str]] = {
 }
 TRANSPOSED_WEIGHTS = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
 BIAS_LAYERS = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
-ACTIVATION: dict[Architecture, Activation] = {
-    "llama": "silu",
-    "qwen3": "silu",
-    "arcee": "relu_squared",
-    "gpt2": "gelu_tanh",
-}
-TITLES = {"llama": "Llama", "qwen3": "Qwen3", "arcee": "Arcee", "gpt2": "GPT-2"}
 INTERLEAVED = ("llama", "arcee")  # architectures whose queries and keys rotate in pairs (2i, 2i + 1)
-WITHOUT_BIASES = ("qwen3", "arcee")  # llama.cpp reads no biases of their linear layers
 FREQUENCIES = "rope_freqs.weight"
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
@@ -115,21 +103,12 @@ def gguf_spec(file: GgufFile, *, n_ids: int) -> DecoderOnlySpec:
 def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return settings and tensors of a GGUF file for a model; the inverse of `from_gguf`.
 
-    A model with rotary positions is written as a Qwen3 if queries and keys are normalized, as an Arcee if the
-    feed-forward network has no gate, otherwise as a Llama; any other model is written as a GPT-2.
-
     Raises:
-        UserError: If this architecture does not support a feature of the model; the feature is named.
+        UserError: If the architecture does not support a feature of the model; the feature is named.
     """
-    kind, stack = _nearest(model.spec), model.spec.stack
+    gguf_support(model.spec).check()
+    kind = nearest_architecture(model.spec)
     config, state = to_gpt2(model) if kind == "gpt2" else to_llama(model, kind)
-    biases = ("qkv", "out", "feedforward") if kind in WITHOUT_BIASES else ()
-    features = [
-        ("stack.activation", stack.activation, [ACTIVATION[kind]]),
-        ("stack.gated", stack.gated, [kind in ("llama", "qwen3")]),
-        *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in biases),
-    ]
-    check_features(f"{TITLES[kind]} of llama.cpp", features)
     tensors = {foreign_name(name, NAMES[kind]): tensor for name, tensor in state.items()}
     if kind == "gpt2":
         tensors = {name: tensor.T if name.endswith(TRANSPOSED_WEIGHTS) else tensor for name, tensor in tensors.items()}
@@ -144,14 +123,6 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         }
         settings = _settings_of_llama(config)
     return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
-
-
-def _nearest(spec: DecoderOnlySpec) -> Architecture:
-    if not isinstance(spec.stack.position, Rotary):
-        return "gpt2"
-    if spec.stack.qk_norm:
-        return "qwen3"
-    return "llama" if spec.stack.gated else "arcee"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tercet.checkpoint.foreign.config_keys import (
 )
 from tercet.checkpoint.foreign.features import (
     FIXED_POSITIONS,
-    check_features,
+    Support,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -87,6 +87,19 @@ def gpt2_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: 
         return with_ids(_spec(config), n_ids)
 
 
+def gpt2_support(spec: DecoderOnlySpec) -> Support:
+    """Return the features of a model with the values that `to_gpt2` supports."""
+    stack = spec.stack
+    return Support(
+        f"{KIND} of transformers",
+        [
+            *features_of_stack("stack", stack, placement="pre", positions=FIXED_POSITIONS, gated=False),
+            *features_of_heads("stack", stack),
+            *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
+        ],
+    )
+
+
 def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a GPT2LMHeadModel; the inverse of `from_gpt2`.
 
@@ -94,12 +107,7 @@ def to_gpt2(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         UserError: If GPT-2 does not support a feature of the model; the feature is named.
     """
     spec, stack = model.spec, model.spec.stack
-    features = [
-        *features_of_stack("stack", stack, placement="pre", positions=FIXED_POSITIONS, gated=False),
-        *features_of_heads("stack", stack),
-        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings),
-    ]
-    check_features(f"{KIND} of transformers", features)
+    gpt2_support(spec).check()
     stack = replace(stack, position=Learned(), bias=True, norm_bias=True)
     equivalent = rewrite_model(model, replace(spec, pad_vocab_to=1, scale_embedding=False, stack=stack))
     state = export_state(own_tensors(equivalent), gpt2_source, prefix="transformer.", unprefixed=("lm_head.",))

@@ -35,7 +35,7 @@ from tercet.checkpoint.foreign.config_keys import (
 )
 from tercet.checkpoint.foreign.features import (
     Feature,
-    check_features,
+    Support,
     feature_of_width,
     features_of_stack,
     features_of_vocabulary,
@@ -175,6 +175,17 @@ def llama_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids:
         return with_ids(_spec(config, family), n_ids)
 
 
+def llama_support(spec: DecoderOnlySpec, model_type: str | None = None) -> Support:
+    """Return the features of a model with the values that `to_llama` with the same arguments supports."""
+    spec = fold_embedding_norm(spec)
+    family = FAMILIES[_nearest(spec) if model_type is None else model_type]
+    tied = spec.tie_embeddings and not family.scale_embedding
+    features = features_of_family(_network_of(spec.stack, family), family)
+    return Support(
+        f"{family.kind} of transformers", [*features, *features_of_vocabulary(spec, embedding_norm=False, tied=tied)]
+    )
+
+
 def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a LlamaForCausalLM or a related class; the inverse of `from_llama`.
 
@@ -185,15 +196,11 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     Raises:
         UserError: If the type does not support a feature of the model; the feature is named.
     """
+    llama_support(model.spec, model_type).check()
     spec = fold_embedding_norm(model.spec)
     model_type = _nearest(spec) if model_type is None else model_type
     family = FAMILIES[model_type]
-    stack = gate_squared_relu(spec.stack) if family.gated else spec.stack
-    features = [
-        *features_of_family(stack, family),
-        *features_of_vocabulary(spec, embedding_norm=False, tied=spec.tie_embeddings and not family.scale_embedding),
-    ]
-    check_features(f"{family.kind} of transformers", features)
+    stack = _network_of(spec.stack, family)
     biases = write_biases(stack.biases, family)
     scale_embedding = family.scale_embedding
     equivalent = rewrite_model(
@@ -202,6 +209,11 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     source = partial(llama_source, family=family, norm_eps=stack.norm_eps)
     state = export_state(own_tensors(equivalent), source, prefix="model.", unprefixed=("lm_head.",))
     return _config(equivalent.spec, model_type), state
+
+
+def _network_of(stack: StackSpec, family: Family) -> StackSpec:
+    """Return the spec of an equivalent stack with the feed-forward network of a family, if there is one."""
+    return gate_squared_relu(stack) if family.gated else stack
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:

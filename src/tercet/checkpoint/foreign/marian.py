@@ -27,7 +27,7 @@ from tercet.checkpoint.foreign.config_keys import (
 )
 from tercet.checkpoint.foreign.features import (
     Feature,
-    check_features,
+    Support,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -125,6 +125,11 @@ def marian_spec(
         return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)
 
 
+def marian_support(spec: EncoderDecoderSpec) -> Support:
+    """Return the features of a model with the values that `to_marian` supports."""
+    return Support(f"{KIND} of transformers", _features(spec))
+
+
 def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a MarianMTModel; the inverse of `from_marian`.
 
@@ -135,7 +140,7 @@ def to_marian(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
         UserError: If Marian does not support a feature of the model; the feature is named.
     """
     spec = model.spec
-    check_features(f"{KIND} of transformers", _features(spec))
+    marian_support(spec).check()
     shared = spec.share_embeddings and spec.tie_embeddings
     sides = {side: replace(getattr(spec, side), bias=True, norm_bias=True) for side in SIDES}
     equivalent = rewrite_model(model, replace(spec, pad_vocab_to=1, logit_bias=True, share_embeddings=shared, **sides))

@@ -33,7 +33,7 @@ from tercet.checkpoint.foreign.config_keys import (
 )
 from tercet.checkpoint.foreign.features import (
     Feature,
-    check_features,
+    Support,
     features_of_stack,
     features_of_vocabulary,
     rewrite_model,
@@ -149,6 +149,21 @@ def is_t5(spec: EncoderDecoderSpec) -> bool:
     return isinstance(spec.encoder.position, RelativeBias)
 
 
+def t5_support(spec: EncoderDecoderSpec) -> Support:
+    """Return the features of a model with the values that `to_t5` supports."""
+    position = _position(spec)
+    return Support(f"{FAMILIES[_model_type(position)].kind} of transformers", _features(spec, position))
+
+
+def _position(spec: EncoderDecoderSpec) -> RelativeBias:
+    position = spec.encoder.position
+    return position if isinstance(position, RelativeBias) else RelativeBias()
+
+
+def _model_type(position: RelativeBias) -> str:
+    return "umt5" if position.per_layer else "t5"
+
+
 def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a T5ForConditionalGeneration or UMT5...; the inverse of `from_t5`.
 
@@ -159,15 +174,14 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
         UserError: If T5 does not support a feature of the model; the feature is named.
     """
     spec = model.spec
-    position = spec.encoder.position if isinstance(spec.encoder.position, RelativeBias) else RelativeBias()
-    model_type = "umt5" if position.per_layer else "t5"
-    check_features(f"{FAMILIES[model_type].kind} of transformers", _features(spec, position))
+    t5_support(spec).check()
     divide_logits = spec.tie_embeddings and spec.scale_embedding
     equivalent = rewrite_model(
         model, replace(spec, pad_vocab_to=1, tie_embeddings=divide_logits, scale_embedding=divide_logits)
     )
     source = partial(t5_source, spec=equivalent.spec, divide_logits=divide_logits)
-    config = _config(equivalent.spec, model_type, position, divide_logits=divide_logits)
+    position = _position(spec)
+    config = _config(equivalent.spec, _model_type(position), position, divide_logits=divide_logits)
     return config, export_state(own_tensors(equivalent), source, prefix="", unprefixed=())
 
 

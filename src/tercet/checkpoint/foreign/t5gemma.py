@@ -30,7 +30,7 @@ from tercet.checkpoint.foreign.config_keys import (
 )
 from tercet.checkpoint.foreign.features import (
     Feature,
-    check_features,
+    Support,
     feature_of_width,
     features_of_stack,
     fold_embedding_norm,
@@ -120,6 +120,16 @@ def is_t5gemma(spec: EncoderDecoderSpec) -> bool:
     return isinstance(spec.encoder.position, Rotary)
 
 
+def t5gemma_support(spec: EncoderDecoderSpec) -> Support:
+    """Return the features of a model with the values that `to_t5gemma` supports."""
+    spec = fold_embedding_norm(spec)
+    return Support(f"{KIND} of transformers", _features(spec, _gated_sides(spec)))
+
+
+def _gated_sides(spec: EncoderDecoderSpec) -> dict[str, StackSpec]:
+    return {side: gate_squared_relu(getattr(spec, side)) for side in SIDES}
+
+
 def to_t5gemma(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a T5GemmaForConditionalGeneration; the inverse of `from_t5gemma`.
 
@@ -129,10 +139,9 @@ def to_t5gemma(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: If T5Gemma does not support a feature of the model; the feature is named.
     """
+    t5gemma_support(model.spec).check()
     spec = fold_embedding_norm(model.spec)
-    sides = {side: gate_squared_relu(getattr(spec, side)) for side in SIDES}
-    check_features(f"{KIND} of transformers", _features(spec, sides))
-    sides = {side: replace(stack, bias=_write_biases(stack.biases)) for side, stack in sides.items()}
+    sides = {side: replace(stack, bias=_write_biases(stack.biases)) for side, stack in _gated_sides(spec).items()}
     tied = spec.tie_embeddings and spec.scale_embedding
     equivalent = rewrite_model(
         model,

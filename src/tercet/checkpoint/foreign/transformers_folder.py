@@ -2,24 +2,26 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
-from tercet.checkpoint.foreign.bert import to_bert
-from tercet.checkpoint.foreign.distilbert import is_distilbert, to_distilbert
-from tercet.checkpoint.foreign.eurobert import to_eurobert
+from tercet.checkpoint.foreign.bert import bert_support, to_bert
+from tercet.checkpoint.foreign.distilbert import distilbert_support, is_distilbert, to_distilbert
+from tercet.checkpoint.foreign.eurobert import eurobert_support, to_eurobert
 from tercet.checkpoint.foreign.export_files import generation_config, json_text, special_ids
-from tercet.checkpoint.foreign.gpt2 import to_gpt2
-from tercet.checkpoint.foreign.llama import to_llama
-from tercet.checkpoint.foreign.marian import to_marian
-from tercet.checkpoint.foreign.t5 import is_t5, to_t5
-from tercet.checkpoint.foreign.t5gemma import is_t5gemma, to_t5gemma
+from tercet.checkpoint.foreign.features import Support
+from tercet.checkpoint.foreign.gpt2 import gpt2_support, to_gpt2
+from tercet.checkpoint.foreign.llama import llama_support, to_llama
+from tercet.checkpoint.foreign.marian import marian_support, to_marian
+from tercet.checkpoint.foreign.t5 import is_t5, t5_support, to_t5
+from tercet.checkpoint.foreign.t5gemma import is_t5gemma, t5gemma_support, to_t5gemma
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain
-from tercet.models import AnyModel, EncoderDecoder, EncoderDecoderSpec, EncoderOnly
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderDecoderSpec, EncoderOnlySpec
 from tercet.nn import Rotary
 from tercet.storage import write_atomically
 
@@ -72,15 +74,32 @@ def to_transformers(model: AnyModel) -> tuple[Plain, dict[str, Tensor]]:
     Raises:
         UserError: If no class supports a feature of the model; the feature is named.
     """
-    if isinstance(model, EncoderOnly):
-        if isinstance(model.spec.stack.position, Rotary) and model.spec.stack.placement != "post":
-            return to_eurobert(model)
-        return to_distilbert(model) if is_distilbert(model.spec) else to_bert(model)
-    if isinstance(model, EncoderDecoder):
-        if is_t5(model.spec):
-            return to_t5(model)
-        return to_t5gemma(model) if is_t5gemma(model.spec) else to_marian(model)
-    return to_llama(model) if isinstance(model.spec.stack.position, Rotary) else to_gpt2(model)
+    return _exporter(model.spec).model(model)
+
+
+def transformers_support(spec: AnySpec) -> Support:
+    """Return the features of a model with the values that `to_transformers` supports."""
+    return _exporter(spec).support(spec)
+
+
+class _Exporter(NamedTuple):
+    support: Callable[[Any], Support]
+    model: Callable[[Any], tuple[Plain, dict[str, Tensor]]]
+
+
+def _exporter(spec: AnySpec) -> _Exporter:
+    """Return the functions for the class of `transformers` that is nearest to a model."""
+    if isinstance(spec, EncoderOnlySpec):
+        if isinstance(spec.stack.position, Rotary) and spec.stack.placement != "post":
+            return _Exporter(eurobert_support, to_eurobert)
+        return _Exporter(distilbert_support, to_distilbert) if is_distilbert(spec) else _Exporter(bert_support, to_bert)
+    if isinstance(spec, EncoderDecoderSpec):
+        if is_t5(spec):
+            return _Exporter(t5_support, to_t5)
+        is_gemma = is_t5gemma(spec)
+        return _Exporter(t5gemma_support, to_t5gemma) if is_gemma else _Exporter(marian_support, to_marian)
+    is_llama = isinstance(spec.stack.position, Rotary)
+    return _Exporter(llama_support, to_llama) if is_llama else _Exporter(gpt2_support, to_gpt2)
 
 
 def _card(trained_model: TrainedModel, architecture: str) -> str:

@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tercet.checkpoint.export_problems import export_problems
 from tercet.config import UserError
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.gpus import Cluster
@@ -96,6 +97,7 @@ def plan_run(
         communicated_bytes=communicated_bytes(recipe, step, precision, share=device_share(recipe), passes=passes),
         memory=memory,
         time=time,
+        export_problems=export_problems(recipe.model),
     )
 
 

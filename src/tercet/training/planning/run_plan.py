@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tercet.checkpoint.export_problems import describe_export_problems
 from tercet.notebook import Summary, Table, View, format_bytes, format_count, format_duration
 from tercet.training.planning.gpus import Cluster
 from tercet.training.planning.micro_batch import format_with_unit
@@ -62,6 +63,7 @@ class RunPlan(Summary):
         communicated_bytes: Bytes that each device sends per step; it receives as many.
         memory: Memory of a device with activation checkpointing as in the recipe, and with the opposite setting.
         time: Time and cost; None if the speed is unknown.
+        export_problems: Formats to which the model cannot be converted; see `tercet.export_problems`.
     """
 
     recipe: str
@@ -89,6 +91,7 @@ class RunPlan(Summary):
     communicated_bytes: int
     memory: tuple[RankMemory, RankMemory]
     time: RunTime | None
+    export_problems: dict[str, list[str]]
 
     @property
     def data_parallel_size(self) -> int:
@@ -111,6 +114,8 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "on", f"{devices if plan.cluster is None else plan.cluster.describe()}; {plan.precision}{strategy}"
     learn = "all trainable" if plan.trainable == plan.parameters else f"{plan.trainable:,} trainable"
     yield "parameters", f"{plan.parameters:,}, {learn}"
+    if (problems := describe_export_problems(plan.export_problems)) is not None:
+        yield "model", problems
     if plan.vocabulary_at_most:
         sizes = " and ".join(f"{size:,}" for size in plan.vocabulary_at_most.values())
         yield "vocabulary", f"at most {sizes}; trained on the data"

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tercet.checkpoint.export_problems import describe_export_problems, export_problems
 from tercet.checkpoint.run_record import RECIPE, RECORD, Matmul, RunRecord, read_record
 from tercet.config import UserError
 from tercet.models import stack_specs
@@ -14,6 +15,8 @@ from tercet.training.run.states import BuiltModel, OpenedRun
 
 if TYPE_CHECKING:
     from tercet.training.compute.compiling import CompileMode
+
+MAX_CHECKED_VOCABULARY = 4096  # maximum tokens of a tokenizer that is checked for export when a run starts
 
 
 def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> RunRecord:
@@ -82,4 +85,8 @@ def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, qui
     if any(stack.placement == "post" for stack in stack_specs(task.recipe.model)) and not spec.warmup_steps:
         log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "
             "or placement to pre", quiet)  # fmt: skip
+    # Large vocabularies are not checked, since this would take a tenth of a second.
+    tokenizer = task.tokenizer if task.tokenizer.vocab_size <= MAX_CHECKED_VOCABULARY else None
+    if (problems := describe_export_problems(export_problems(task.recipe.model, tokenizer))) is not None:
+        log(f"this model {problems}", quiet)
     return compile_mode

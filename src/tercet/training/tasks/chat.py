@@ -50,7 +50,8 @@ class ChatTask:
                 )
         self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)
-        self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
+        self.data_name, self.data_hash = corpus.name, corpus.hash
+        self.tokenizer, self.tokenizer_hash = corpus.tokenizer, corpus.tokenizer.hash
 
     def describe(self) -> str:
         corpus = self.corpus

@@ -57,7 +57,8 @@ class LabelsTask:
         self.tokens = RowSums(self.lengths)
         self.micro = recipe.task.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
-        self.data_name, self.data_hash, self.tokenizer_hash = corpus.name, corpus.hash, corpus.tokenizer.hash
+        self.data_name, self.data_hash = corpus.name, corpus.hash
+        self.tokenizer, self.tokenizer_hash = corpus.tokenizer, corpus.tokenizer.hash
 
     def describe(self) -> str:
         corpus, scale = self.corpus, self.corpus.scale

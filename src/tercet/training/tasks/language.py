@@ -35,7 +35,7 @@ class LanguageTask:
         layout = layout_of(self.rows)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
-        self.tokenizer_hash = self.corpus.tokenizer.hash
+        self.tokenizer, self.tokenizer_hash = self.corpus.tokenizer, self.corpus.tokenizer.hash
         # With a document mask the model never attends across documents, so validation does not either.
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         self.windows = Windows(self.corpus.validation, self.length, document_starts=starts)

@@ -56,7 +56,7 @@ class MaskedTask:
         layout = layout_of(self.rows)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro, layout=layout)
         self.data_name, self.data_hash = self.corpus.name, self.corpus.hash
-        self.tokenizer_hash = self.corpus.tokenizer.hash
+        self.tokenizer, self.tokenizer_hash = self.corpus.tokenizer, self.corpus.tokenizer.hash
         starts = self.corpus.validation_documents if recipe.data.has_document_mask else None
         pad = self.corpus.tokenizer.pad_id or 0
         self.windows = Blocks(self.corpus.validation, self.length, document_starts=starts, pad_id=pad)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tercet.checkpoint import Card
 from tercet.objectives import Loss
+from tercet.tokens import Tokenizer
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.tasks.plan import Plan
 
@@ -22,6 +23,7 @@ class Task(Protocol):
         micro: Rows per device and forward pass, or tokens per side for translation. Initially that of the recipe; it is
             reduced if a step runs out of memory.
         data_name, data_hash: Name and hash of the data.
+        tokenizer: Tokenizer; for translation, of the target.
         tokenizer_hash: Hash of the tokenizer; for translation, of both tokenizers.
     """
 
@@ -30,6 +32,7 @@ class Task(Protocol):
     micro: int
     data_name: str
     data_hash: str
+    tokenizer: Tokenizer
     tokenizer_hash: str
 
     @property

@@ -59,6 +59,7 @@ class TranslationTask:
         self.tokens = RowSums(self.buckets.real_tokens)
         self.plan = plan_of(recipe.training, len(self.buckets), batch=recipe.task.buckets_per_step(world), micro=1)
         self.data_name, self.data_hash = corpus.name, corpus.hash
+        self.tokenizer = corpus.tokenizer
         self.tokenizer_hash = tokenizer_hash(corpus.tokenizer, corpus.source_tokenizer)
         self.max_len = max_len
         self.held_out_lengths = np.maximum(corpus.validation.source_lengths, corpus.validation.target_lengths)

@@ -1,0 +1,52 @@
+"""Architectures of llama.cpp to which models are exported, and the features that they support."""
+
+from typing import Literal
+
+from tercet.checkpoint.foreign.features import Support
+from tercet.checkpoint.foreign.gpt2 import gpt2_support
+from tercet.checkpoint.foreign.llama import llama_support
+from tercet.models import AnySpec, DecoderOnlySpec
+from tercet.nn import Rotary
+from tercet.nn.specs import Activation
+
+Architecture = Literal["llama", "qwen3", "arcee", "gpt2"]
+
+ACTIVATION: dict[Architecture, Activation] = {
+    "llama": "silu",
+    "qwen3": "silu",
+    "arcee": "relu_squared",
+    "gpt2": "gelu_tanh",
+}
+TITLES = {"llama": "Llama", "qwen3": "Qwen3", "arcee": "Arcee", "gpt2": "GPT-2"}
+WITHOUT_BIASES = ("qwen3", "arcee")  # llama.cpp reads no biases of their linear layers
+
+
+def gguf_support(spec: AnySpec) -> Support:
+    """Return the features of a model with the values that the GGUF export supports."""
+    if not isinstance(spec, DecoderOnlySpec):
+        return Support("GGUF export", [("family", spec.family, ["decoder-only"])])
+    kind, stack = nearest_architecture(spec), spec.stack
+    base = gpt2_support(spec) if kind == "gpt2" else llama_support(spec, kind)
+    biases = ("qkv", "out", "feedforward") if kind in WITHOUT_BIASES else ()
+    return Support(
+        f"{TITLES[kind]} of llama.cpp",
+        [
+            *base.features,
+            ("stack.activation", stack.activation, [ACTIVATION[kind]]),
+            ("stack.gated", stack.gated, [kind in ("llama", "qwen3")]),
+            *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in biases),
+        ],
+    )
+
+
+def nearest_architecture(spec: DecoderOnlySpec) -> Architecture:
+    """Return the architecture as which a model is exported.
+
+    A model with rotary positions is a Qwen3 if queries and keys are normalized, an Arcee if the feed-forward network
+    has no gate, otherwise a Llama; any other model is a GPT-2.
+    """
+    if not isinstance(spec.stack.position, Rotary):
+        return "gpt2"
+    if spec.stack.qk_norm:
+        return "qwen3"
+    return "llama" if spec.stack.gated else "arcee"

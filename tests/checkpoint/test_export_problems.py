@@ -1,0 +1,174 @@
+"""Before training, `export_problems` predicts for each format whether the conversion rejects the model, and why."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converted import save_folder
+
+import tercet
+from tercet.checkpoint import Card, convert, save_model
+from tercet.checkpoint.conversion import WRITERS
+from tercet.checkpoint.export_problems import PROBLEMS, describe_export_problems, export_problems
+from tercet.cli.main import main
+from tercet.checkpoint.sentence_settings import SENTENCE_TRANSFORMERS
+from tercet.config import UserError
+from tercet.models import (
+    AnySpec,
+    Classifier,
+    DecoderOnlySpec,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    MaskedHead,
+    StackSpec,
+    build,
+)
+from tercet.nn import ALiBi, NoPosition, RelativeBias, Rotary, Sinusoidal
+from tercet.tokens import Characters, Tokenizer
+
+GPT2 = StackSpec(d_model=24, n_layers=1, n_heads=4, d_ff=20, activation="gelu_tanh")
+LLAMA = replace(GPT2, position=Rotary(), norm="rms", norm_bias=False, bias=False, gated=True, activation="silu")
+POST = replace(GPT2, placement="post", position=Sinusoidal(), activation="relu")
+T5 = replace(LLAMA, position=RelativeBias(), gated=False, activation="relu")
+
+
+def decoder(stack: StackSpec, **settings: Any) -> DecoderOnlySpec:
+    return DecoderOnlySpec(vocab_size=31, max_len=9, stack=stack, **settings)
+
+
+def encoder(stack: StackSpec, **settings: Any) -> EncoderOnlySpec:
+    return EncoderOnlySpec(
+        vocab_size=31, max_len=9, stack=stack, **{"embedding_norm": True, "masked_head": None, **settings}
+    )
+
+
+def translator(stack: StackSpec, **settings: Any) -> EncoderDecoderSpec:
+    return EncoderDecoderSpec(vocab_size=31, max_len=9, encoder=stack, decoder=stack, **settings)
+
+
+SPECS: tuple[tuple[Callable[[], AnySpec], set[str]], ...] = (  # with the formats that do not support it
+    (lambda: decoder(GPT2), set()),
+    (lambda: decoder(LLAMA), set()),
+    (lambda: decoder(replace(LLAMA, qk_norm=True, norm_eps=1e-6)), set()),
+    (lambda: decoder(replace(LLAMA, activation="gelu")), {"gguf"}),
+    (lambda: decoder(replace(LLAMA, gated=False, activation="relu_squared")), {"ctranslate2"}),
+    (lambda: decoder(replace(GPT2, position=ALiBi())), {"hf", "gguf"}),
+    (lambda: decoder(replace(GPT2, parallel=True)), {"hf", "ctranslate2", "gguf"}),
+    (lambda: decoder(replace(GPT2, position=NoPosition(), final_norm=False)), {"hf", "ctranslate2", "gguf"}),
+    (lambda: decoder(LLAMA, logit_softcap=15.0), {"hf", "gguf"}),
+    (lambda: encoder(replace(POST, position=NoPosition())), {"gguf"}),
+    (lambda: encoder(LLAMA), {"hf", "gguf"}),
+    (lambda: encoder(POST, masked_head=MaskedHead(transform=False)), {"hf", "gguf"}),
+    (lambda: encoder(POST, pooler=True, pooler_activation="relu"), {"hf", "gguf"}),
+    (lambda: encoder(POST, classifier=Classifier(labels=("a", "b"))), {"hf", "ctranslate2", "gguf"}),
+    (lambda: translator(POST, scale_embedding=True), {"gguf"}),
+    (lambda: translator(T5), {"ctranslate2", "gguf"}),
+    (lambda: translator(replace(LLAMA, qk_norm=True)), {"hf", "ctranslate2", "gguf"}),
+)
+
+
+def test_every_format_is_checked() -> None:
+    assert PROBLEMS.keys() == WRITERS.keys()
+
+
+@pytest.mark.parametrize(("make_spec", "unsupported"), SPECS)
+def test_formats_of_a_spec(make_spec: Callable[[], AnySpec], unsupported: set[str]) -> None:
+    problems = export_problems(make_spec())
+    assert problems.keys() - {"peft", SENTENCE_TRANSFORMERS} == unsupported
+    assert problems.get("peft") == problems.get("hf")
+    assert all(": " in line for lines in problems.values() for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make_spec", "unsupported"), SPECS)
+@pytest.mark.parametrize("to", ["hf", "ctranslate2", "gguf"])
+def test_conversion_rejects_the_same_properties(
+    to: str, make_spec: Callable[[], AnySpec], unsupported: set[str], tmp_path: Path
+) -> None:
+    if to == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    spec = make_spec()
+    folder = _save_folder(tmp_path / "ours", spec)
+    if to not in unsupported:
+        convert(folder, tmp_path / "theirs", to)
+        return
+    with pytest.raises(UserError) as error:
+        convert(folder, tmp_path / "theirs", to)
+    for problem in export_problems(spec)[to]:
+        assert problem.replace(": ", " is ") in str(error.value)
+
+
+def _save_folder(folder: Path, spec: AnySpec) -> Path:
+    if not isinstance(spec, DecoderOnlySpec):
+        return save_folder(folder, build(spec))
+    tokenizer = Tokenizer.train(Characters(eos=True), ["abc"])
+    save_model(folder, build(replace(spec, vocab_size=tokenizer.vocab_size)), tokenizer, Card())
+    return folder
+
+
+def test_tokenizer_is_checked_too() -> None:
+    spec = decoder(GPT2)
+    assert not export_problems(spec, Tokenizer.train(Characters(eos=True), ["abc"]))
+    without_end = Tokenizer.train(Characters(eos=False), ["abc"])
+    assert export_problems(spec, without_end) == {
+        "gguf": ["the tokenizer has no end token, and llama.cpp would use another token"]
+    }
+    assert export_problems(replace(spec, logit_softcap=15.0), without_end)["ctranslate2"] == ["logit_softcap: 15.0"]
+    not_ascii = Tokenizer.train(Characters(eos=True), ["ä"])
+    assert "'ä' but not its bytes" in export_problems(spec, not_ascii)["gguf"][0]
+
+
+@pytest.mark.parametrize(
+    ("problems", "text"),
+    [
+        ({}, None),
+        ({"gguf": ["family: encoder-decoder"]}, None),
+        ({"ctranslate2": ["classifier: set"], "gguf": ["family: encoder-only"]}, None),
+        (
+            {"hf": ["p: alibi"], "gguf": ["p: alibi"], "peft": ["p: alibi"]},
+            "cannot be converted to hf or gguf (p: alibi)",
+        ),
+        (
+            {"hf": ["a: 1", "b: 2", "c: 3", "d: 4", "e: 5"], "ctranslate2": ["a: 1"]},
+            "cannot be converted to hf (a: 1, b: 2, c: 3 and 2 more) or ctranslate2 (a: 1)",
+        ),
+    ],
+)
+def test_description_names_relevant_formats(problems: dict[str, list[str]], text: str | None) -> None:
+    assert describe_export_problems(problems) == text
+
+
+@pytest.mark.slow
+def test_start_of_training_reports_formats_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{n} and {m}.\n" for n in range(20) for m in range(20)))
+
+    def train(out: str, *arguments: str, position: str = "alibi") -> list[str]:
+        stack = f"{{d_model: 16, n_layers: 1, n_heads: 2, activation: gelu_tanh, position: {position}}}"
+        model = f"model={{preset: gpt2, max_len: 8, stack: {stack}}}"
+        sets = (model, "task={batch_size: 4, micro_batch_size: 4}", "training.max_epochs=null")
+        flags = [part for value in sets for part in ("--set", value)]
+        command = ["train", "nanogpt-cpu", "--data", str(text), "--out", str(tmp_path / out), *flags, *arguments]
+        assert main(command) == 0
+        return [line for line in capsys.readouterr().err.splitlines() if "cannot be converted" in line]
+
+    once = "this model cannot be converted to hf or gguf (stack.position: alibi)"
+    two_steps = ("--set", "training.max_steps=2", "--set", "data.tokenizer={kind: characters, eos: true}")
+    assert train("first", *two_steps) == [once]
+    assert main(["train", str(tmp_path / "first"), "--more", "1"]) == 0
+    assert "cannot be converted" not in capsys.readouterr().err
+    assert train("second", *two_steps, "--quiet") == []
+    assert train("third", *two_steps, position="learned") == []
+
+
+def test_inspect_lists_the_formats(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = decoder(replace(GPT2, position=ALiBi()))
+    monkeypatch.setattr("tercet.cli.inspect.find_spec", lambda _name: (spec, None))
+    assert main(["inspect", "gpt2"]) == 0
+    assert "this model cannot be converted to hf or gguf (stack.position: alibi)" in capsys.readouterr().out
+
+
+def test_public_name() -> None:
+    assert tercet.export_problems is export_problems

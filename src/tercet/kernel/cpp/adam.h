@@ -61,12 +61,15 @@ struct Adam {
               double steps, float scale) const {
         const float first = float(rate / (1 - std::pow(double(beta1), steps)));
         const float root = float(1 / std::sqrt(1 - std::pow(double(beta2), steps)));
+        const float kept = multiply_add(-rate, decay, 1.0f);
+        // The compiler could fuse another product of a sum in the last elements than in whole vectors. The product g is
+        // also a factor, so it is not fused with its difference to m.
 #pragma omp simd
         for (Index i = 0; i < count; i++) {
             const float g = gradient[i] * scale;
-            m[i] += (g - m[i]) * (1 - beta1);
-            v[i] = v[i] * beta2 + g * g * (1 - beta2);
-            p[i] = p[i] * (1 - rate * decay) - first * m[i] / (std::sqrt(v[i]) * root + eps);
+            m[i] = multiply_add(g - m[i], 1 - beta1, m[i]);
+            v[i] = multiply_add(v[i], beta2, g * g * (1 - beta2));
+            p[i] = multiply_add(p[i], kept, -(first * m[i] / multiply_add(std::sqrt(v[i]), root, eps)));
         }
     }
 };

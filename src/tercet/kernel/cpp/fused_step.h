@@ -106,8 +106,9 @@ struct Run {
             const float *cosine = tokens.cosines + row / step.rows * R, *sine = tokens.sines + row / step.rows * R;
             for (Index i = 0; i < R; i++) {
                 const float a = head[i], b = head[i + R];
-                head[i] = a * cosine[i] - b * sine[i];
-                head[i + R] = b * cosine[i] + a * sine[i];
+                // The compiler could fuse another product of the sum in the last elements than in whole vectors.
+                head[i] = multiply_add(a, cosine[i], -(b * sine[i]));
+                head[i + R] = multiply_add(b, cosine[i], a * sine[i]);
             }
         }
     }

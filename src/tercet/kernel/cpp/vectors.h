@@ -1,5 +1,6 @@
 // Vectors of floats, which all kernels use. Based on the compiler's vector extensions, so that they work on any CPU.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -81,6 +82,14 @@ inline float largest(Floats x) {
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #ifdef __FMA__
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return a * b + sum;
+#endif
+}
+// As above, and vectorized in loops. Without FMA, std::fma would be a slow function.
+inline float multiply_add(float a, float b, float sum) {
+#ifdef __FP_FAST_FMAF
+    return std::fma(a, b, sum);
 #else
     return a * b + sum;
 #endif

@@ -11,11 +11,11 @@ from converted import save_folder
 import tercet
 from tercet.checkpoint import Card, convert, save_model
 from tercet.checkpoint.conversion import WRITERS
-from tercet.checkpoint.export_problems import PROBLEMS, describe_export_problems, export_problems
+from tercet.checkpoint.export_problems import LIKE_HF, PROBLEMS, describe_export_problems, export_problems
 from tercet.cli.main import main
-from tercet.checkpoint.sentence_settings import SENTENCE_TRANSFORMERS
 from tercet.config import UserError
 from tercet.models import (
+    PRESETS,
     AnySpec,
     Classifier,
     DecoderOnlySpec,
@@ -39,9 +39,8 @@ def decoder(stack: StackSpec, **settings: Any) -> DecoderOnlySpec:
 
 
 def encoder(stack: StackSpec, **settings: Any) -> EncoderOnlySpec:
-    return EncoderOnlySpec(
-        vocab_size=31, max_len=9, stack=stack, **{"embedding_norm": True, "masked_head": None, **settings}
-    )
+    spec = EncoderOnlySpec(vocab_size=31, max_len=9, stack=stack, embedding_norm=True, masked_head=None)
+    return replace(spec, **settings)
 
 
 def translator(stack: StackSpec, **settings: Any) -> EncoderDecoderSpec:
@@ -76,7 +75,7 @@ def test_every_format_is_checked() -> None:
 @pytest.mark.parametrize(("make_spec", "unsupported"), SPECS)
 def test_formats_of_a_spec(make_spec: Callable[[], AnySpec], unsupported: set[str]) -> None:
     problems = export_problems(make_spec())
-    assert problems.keys() - {"peft", SENTENCE_TRANSFORMERS} == unsupported
+    assert problems.keys() - {*LIKE_HF} == unsupported
     assert problems.get("peft") == problems.get("hf")
     assert all(": " in line for lines in problems.values() for line in lines)
 
@@ -110,11 +109,11 @@ def _save_folder(folder: Path, spec: AnySpec) -> Path:
 
 def test_tokenizer_is_checked_too() -> None:
     spec = decoder(GPT2)
-    assert not export_problems(spec, Tokenizer.train(Characters(eos=True), ["abc"]))
+    assert export_problems(spec, Tokenizer.train(Characters(eos=True), ["abc"])) == export_problems(spec)
     without_end = Tokenizer.train(Characters(eos=False), ["abc"])
-    assert export_problems(spec, without_end) == {
-        "gguf": ["the tokenizer has no end token, and llama.cpp would use another token"]
-    }
+    assert export_problems(spec, without_end)["gguf"] == [
+        "the tokenizer has no end token, and llama.cpp would use another token"
+    ]
     assert export_problems(replace(spec, logit_softcap=15.0), without_end)["ctranslate2"] == ["logit_softcap: 15.0"]
     not_ascii = Tokenizer.train(Characters(eos=True), ["ä"])
     assert "'ä' but not its bytes" in export_problems(spec, not_ascii)["gguf"][0]
@@ -165,7 +164,7 @@ def test_start_of_training_reports_formats_once(tmp_path: Path, capsys: pytest.C
 
 def test_inspect_lists_the_formats(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = decoder(replace(GPT2, position=ALiBi()))
-    monkeypatch.setattr("tercet.cli.inspect.find_spec", lambda _name: (spec, None))
+    monkeypatch.setitem(PRESETS, "gpt2", spec)
     assert main(["inspect", "gpt2"]) == 0
     assert "this model cannot be converted to hf or gguf (stack.position: alibi)" in capsys.readouterr().out
 

@@ -235,7 +235,7 @@ def test_frequency_factors_of_one_are_ignored(plain: Path, tmp_path: Path) -> No
         (gpt2(0, {"activation": "gelu"}), r"gelu, which GPT-2 of llama\.cpp does not support; .*gelu_tanh can"),
         (
             llama(0, {"qk_norm": True, "gated": False, "activation": "relu_squared"}),
-            r"stack\.gated is false and stack\.activation is relu_squared, which Qwen3 of llama\.cpp",
+            r"stack\.activation is relu_squared and stack\.gated is false, which Qwen3 of llama\.cpp",
         ),
         (llama(0, {"qk_norm": True, "bias": True}), r"stack\.bias\.feedforward is true, .*which Qwen3"),
         (

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from tercet.checkpoint.export_problems import SENTENCE_TRANSFORMERS
 from tercet.checkpoint.folder import load_model, save_trained
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
 from tercet.checkpoint.foreign.gguf_folder import gguf_writer
@@ -24,7 +25,6 @@ from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
 
-SENTENCE_TRANSFORMERS = "sentence-transformers"
 MODELS = ("best", "last", PRETRAINED_COPY)  # subfolders of a run that contain a model
 
 

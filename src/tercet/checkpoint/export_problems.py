@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from tercet.checkpoint.foreign.ctranslate2_support import ctranslate2_support
 from tercet.checkpoint.foreign.gguf_support import gguf_support
 from tercet.checkpoint.foreign.transformers_folder import transformers_support
-from tercet.checkpoint.sentence_settings import SENTENCE_TRANSFORMERS
 from tercet.config import UserError
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderOnlySpec
 from tercet.tokens import Tokenizer
 from tercet.tokens.gguf import to_settings
 
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+LIKE_HF = (SENTENCE_TRANSFORMERS, "peft")  # formats that contain a model of `transformers`
 INAPPLICABLE = ("family", "classifier:")  # properties that nobody changes in order to convert a model
 MAX_LISTED = 3  # maximum problems per format in a description
 
@@ -38,7 +39,7 @@ def describe_export_problems(problems_by_format: Mapping[str, list[str]]) -> str
     """
     formats: dict[str, list[str]] = {}  # by their problems
     for name, problems in problems_by_format.items():
-        if name not in (SENTENCE_TRANSFORMERS, "peft") and not problems[0].startswith(INAPPLICABLE):
+        if name not in LIKE_HF and not problems[0].startswith(INAPPLICABLE):
             rest = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
             formats.setdefault(f"{', '.join(problems[:MAX_LISTED])}{rest}", []).append(name)
     words = [f"{' or '.join(names)} ({problems})" for problems, names in formats.items()]

@@ -180,9 +180,10 @@ def llama_support(spec: DecoderOnlySpec, model_type: str | None = None) -> Suppo
     spec = fold_embedding_norm(spec)
     family = FAMILIES[_nearest(spec) if model_type is None else model_type]
     tied = spec.tie_embeddings and not family.scale_embedding
-    features = features_of_family(_network_of(spec.stack, family), family)
+    stack = gate_squared_relu(spec.stack) if family.gated else spec.stack
     return Support(
-        f"{family.kind} of transformers", [*features, *features_of_vocabulary(spec, embedding_norm=False, tied=tied)]
+        f"{family.kind} of transformers",
+        [*features_of_family(stack, family), *features_of_vocabulary(spec, embedding_norm=False, tied=tied)],
     )
 
 
@@ -200,20 +201,14 @@ def to_llama(model: DecoderOnly, model_type: str | None = None) -> tuple[Plain, 
     spec = fold_embedding_norm(model.spec)
     model_type = _nearest(spec) if model_type is None else model_type
     family = FAMILIES[model_type]
-    stack = _network_of(spec.stack, family)
+    stack = gate_squared_relu(spec.stack) if family.gated else spec.stack
     biases = write_biases(stack.biases, family)
-    scale_embedding = family.scale_embedding
-    equivalent = rewrite_model(
-        model, replace(spec, pad_vocab_to=1, scale_embedding=scale_embedding, stack=replace(stack, bias=biases))
-    )
+    stack = replace(stack, bias=biases)
+    spec = replace(spec, pad_vocab_to=1, scale_embedding=family.scale_embedding, stack=stack)
+    equivalent = rewrite_model(model, spec)
     source = partial(llama_source, family=family, norm_eps=stack.norm_eps)
     state = export_state(own_tensors(equivalent), source, prefix="model.", unprefixed=("lm_head.",))
     return _config(equivalent.spec, model_type), state
-
-
-def _network_of(stack: StackSpec, family: Family) -> StackSpec:
-    """Return the spec of an equivalent stack with the feed-forward network of a family, if there is one."""
-    return gate_squared_relu(stack) if family.gated else stack
 
 
 def _nearest(spec: DecoderOnlySpec) -> str:

@@ -21,7 +21,7 @@ from tercet.checkpoint.foreign.t5gemma import is_t5gemma, t5gemma_support, to_t5
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import write_tensors
 from tercet.config import Plain
-from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderDecoderSpec, EncoderOnlySpec
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderDecoderSpec, EncoderOnly, EncoderOnlySpec
 from tercet.nn import Rotary
 from tercet.storage import write_atomically
 

@@ -63,7 +63,7 @@ SPECS: tuple[tuple[Callable[[], AnySpec], set[str]], ...] = (  # with the format
     (lambda: encoder(POST, pooler=True, pooler_activation="relu"), {"hf", "gguf"}),
     (lambda: encoder(POST, classifier=Classifier(labels=("a", "b"))), {"hf", "ctranslate2", "gguf"}),
     (lambda: translator(POST, scale_embedding=True), {"gguf"}),
-    (lambda: translator(T5), {"ctranslate2", "gguf"}),
+    (lambda: translator(T5), {"gguf"}),
     (lambda: translator(replace(LLAMA, qk_norm=True)), {"hf", "ctranslate2", "gguf"}),
 )
 

@@ -13,7 +13,7 @@ which needs 2 L <= d_model. Only classifiers of this form are read.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, MaskedHead
 from tercet.models.target_scale import remove_target_scale
-from tercet.nn.specs import Pooling
 
 FAMILY = Family(
     kind="EuroBERT", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias",
@@ -45,7 +44,11 @@ NAMES = {**LLAMA_NAMES, "classifier": "classifier"}
 PREFIX, DENSE = "model.", "dense"  # DENSE: layer before the scores of a classifier over texts
 HEADS = ("lm_head.", "classifier.", f"{DENSE}.")  # prefixes of the names of the heads' tensors
 LABELS, TIED = "classifier.weight", ("lm_head.weight", "embed_tokens.weight")
-POOLINGS: dict[str, Pooling] = {"mean": "mean", "late": "mean", "bos": "first"}  # late: the mean of the tokens' scores
+POOLINGS: dict[str, Literal["mean", "first"]] = {
+    "mean": "mean",
+    "late": "mean",
+    "bos": "first",
+}  # late: the mean of the tokens' scores
 POOLING_NAMES = {"mean": "mean", "first": "bos"}
 
 

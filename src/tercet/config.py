@@ -194,6 +194,8 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     hints, ranges = get_type_hints(variant), field_annotations(variant)
     for key in data:
         if key not in hints:
+            if new := getattr(variant, "renamed_keys", {}).get(key):
+                raise _InvalidValue(f"{prefix}the key {key} is now `{new}`", getattr(key, "line", line))
             nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
             guess = f"; did you mean {nested[0]!r}?" if nested else suggest(key, hints)
             raise _InvalidValue(f"{prefix}unknown key {show(key)}{guess}", getattr(key, "line", line))

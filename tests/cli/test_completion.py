@@ -75,7 +75,7 @@ def complete_line(line: str) -> tuple[str, list[str]]:
         ("train demo --set training.optimizer=m", "words", ["training.optimizer=muon"]),
         ("train demo --set=model.stack.rot", "words", []),
         ("train demo --set=task.masking.unit=", "words", [f"--set=task.masking.unit={unit}" for unit in UNITS]),
-        ("train demo --plan --set a --set logging.wandb_", "words", ["logging.wandb_project="]),
+        ("train demo --plan --set a --set logging.pro", "words", ["logging.project="]),
         ("compare demo --vary model.stack.norm=", "words", [f"model.stack.norm={norm}" for norm in NORMS]),
         ("recipes grok", "words", ["grokking"]),
         ("data prepare texts --recipe grok", "paths", ["grokking"]),

@@ -92,7 +92,7 @@ def train_recipe(name: str) -> None:
         if name == "original-decoder":  # its own tokenizer is a package or a download
             vocabulary = ["data.tokenizer={kind: bpe, vocab_size: 350}"]
         flags = ["--data", "prose.txt", "--documents", "line"]
-        keys = [*DECODER, "model.max_len=32", "logging.wandb=none", *vocabulary]
+        keys = [*DECODER, "model.max_len=32", "logging.tracker=none", *vocabulary]
     if "--pretrained" in flags:
         base_recipe = Path(flags[-1]).name
         if not Path(flags[-1]).is_dir():

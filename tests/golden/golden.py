@@ -40,7 +40,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "original-decoder": ("task.batch_size=4", "task.micro_batch_size=2", "model.stack.n_layers=2"),
     "wmt14-en-de-base": ("task.batch_tokens=300",),
 }
-COMMON = ("training.precision=fp32", "training.compile=never", "logging.wandb=none")
+COMMON = ("training.precision=fp32", "training.compile=never", "logging.tracker=none")
 # Every command runs for every run. An error for an unsupported model family is also recorded.
 VERBS: tuple[tuple[str, ...], ...] = (
     ("inspect",),

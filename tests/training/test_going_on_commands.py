@@ -159,7 +159,7 @@ def test_unchanged_values_are_no_changes(run: Path, changes: Any) -> None:
     [
         ("training.seed", 3, "'training.seed' cannot change"),
         ("training.keep", "all", "training.keep: input should be a valid integer"),
-        ("logging.wandb", 3, "logging.wandb"),
+        ("logging.tracker", 3, "logging.tracker"),
     ],
 )
 def test_changes_that_do_not_fit(run: Path, key: str, new: Any, words: str) -> None:

@@ -1,9 +1,7 @@
 """Every packaged recipe builds, and takes a step at reduced sizes."""
 
 import csv
-import importlib.util
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from tercet.config import UserError
 from tercet.data import PAIR_DATASETS
 from tercet.models import DecoderOnly, build
 from tercet.settings_yaml import parse_yaml, write_yaml
-from tercet.training import LoggingSpec, Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
+from tercet.training import Recipe, load_recipe, parse_recipe, recipe_names, recipe_text, train
 from tercet.training.loop.metrics_logger import COLUMNS
 from tercet.training.recipe.files import recipes_from_scratch
 from tercet.training.recipe.recipe import LabelsRecipe
@@ -34,7 +32,7 @@ SMALL: dict[str, Any] = {
     "model": {"max_len": 8, "stack": STACK},
     "task": {"batch_size": 2, "micro_batch_size": 1, "validation_tokens": 64, "sample_tokens": 3},
     "training": ONE_STEP,
-    "logging": {"wandb": "none"},
+    "logging": {"tracker": "none"},
 }
 SMALL_TRANSLATOR: dict[str, Any] = {
     "model": {"max_len": 32, "encoder": STACK, "decoder": STACK},
@@ -88,10 +86,6 @@ def small(name: str, folder: Path) -> Recipe:
     if load_recipe(name).data.source_tokenizer:  # pyright: ignore[reportAttributeAccessIssue]
         data["source_tokenizer"] = WORDS
     return load_recipe(name, {**SMALL_TRANSLATOR, "data": data})
-
-
-has_wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
-has_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -156,21 +150,3 @@ def test_its_own_gpt2_parameters() -> None:
         model = DecoderOnly(recipe.model)
     padded = 47 * 768  # 50,257 rows rounded up to a multiple of 64
     assert sum(p.numel() for p in model.parameters()) == 124_439_808 + padded
-
-
-@has_wandb
-@pytest.mark.slow
-def test_nutshell_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    recipe = replace(small("nutshell", tmp_path), logging=LoggingSpec(wandb="offline"))
-    out = train(recipe, tmp_path / "my run", quiet=True)
-    assert list(out.glob("wandb/offline-run-*/*.wandb"))
-
-
-@has_tensorboard
-@pytest.mark.slow
-def test_tensorboard(tmp_path: Path) -> None:
-    recipe = tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, max_steps=2)
-    out = train(recipe, tmp_path / "run", quiet=True)
-    assert list(out.glob("tensorboard/events.out.tfevents.*"))

@@ -94,14 +94,14 @@ def test_change_is_exact_if_no_trained_step_would_differ(
 
 def test_changes_lead_from_one_recipe_to_the_other_and_are_written_and_read(tmp_path: Path) -> None:
     old = tiny_recipe(tmp_path, max_steps=None, max_epochs=2, patience=3)
-    new = tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, max_steps=40, keep=7, patience=None)
+    new = tiny_recipe(tmp_path, {"logging": {"tracker": "tensorboard"}}, max_steps=40, keep=7, patience=None)
     changes = list_changes(old, new, step=9, steps=40)
     assert {change.key: change.steps for change in changes} == {
         "training.max_steps": 40,
         "training.max_epochs": None,
         "training.keep": None,
         "training.patience": None,
-        "logging.tensorboard": None,
+        "logging.tracker": None,
     }
     assert apply_changes(old, replace(RECORD, changes=changes), tmp_path) == new
     assert tuple(Change.parse(change.to_plain()) for change in changes) == changes

@@ -73,7 +73,7 @@ def test_changed_settings_are_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_logging_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = train(tiny_recipe(tmp_path, **SHORT), tmp_path / "run", quiet=True)
-    train(tiny_recipe(tmp_path, {"logging": {"tensorboard": True}}, **SHORT), out)
+    train(tiny_recipe(tmp_path, {"logging": {"tracker": "tensorboard"}}, **SHORT), out)
     assert "already finished" in capsys.readouterr().err
 
 

@@ -177,7 +177,7 @@ class TrainingLoop:
             precision=PRECISIONS[self.precision],
             deterministic=(spec.exact and accelerator(spec) == "cuda") or None,
             max_steps=self.task.plan.steps,
-            logger=[metrics, *make_loggers(recipe, self.out)],
+            logger=[metrics, *make_loggers(recipe, self.out, start=self.start.step)],
             callbacks=callbacks,
             plugins=cast(Any, [io, *([] if environment is None else [environment])]),
             default_root_dir=self.out,

@@ -1,13 +1,24 @@
-"""Loggers for TensorBoard and W&B, and a check of their requirements before anything is read or trained."""
+"""The tracker of a run: a program that also receives its metrics, and a check of its requirements before anything else.
 
-from collections.abc import Generator
+    tensorboard   event files in the run folder
+    wandb         a run of Weights & Biases in the run folder; uploaded if `logging.online` is true
+    trackio       a run in Trackio's own folder
+    mlflow        a run in the run folder's `mlflow/mlflow.db`, or where the variable MLFLOW_TRACKING_URI points
+
+A run has the name of its folder. A resumed run continues the same run of the tracker, and sends no step twice. The
+programs' own reports about their use are turned off.
+"""
+
+import json
+import os
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.config import UserError, to_plain
+from tercet.config import Plain, UserError, to_plain
 from tercet.messages import shorten
 from tercet.training.recipe.recipe import Recipe
 from tercet.training.recipe.specs import LoggingSpec
@@ -15,68 +26,128 @@ from tercet.training.recipe.specs import LoggingSpec
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
-LEAVE_OUT = {"tensorboard": "--set logging.tensorboard=false", "wandb": "--set logging.wandb=none"}
-TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B"}
+LEAVE_OUT = "--set logging.tracker=none"
+TITLES = {"tensorboard": "TensorBoard", "wandb": "W&B", "trackio": "Trackio", "mlflow": "MLflow"}
+# Variables that turn off reports to the programs' makers, read when the packages are imported.
+PRIVATE = {"wandb": ("WANDB_ERROR_REPORTING", "false"), "mlflow": ("MLFLOW_DISABLE_TELEMETRY", "true")}
 
 
 def check_loggers(spec: LoggingSpec) -> None:
-    """Check that the packages of the enabled loggers are installed, and that W&B accepts the key.
+    """Check that the package of the tracker is installed, and that W&B accepts the key.
 
     Raises:
-        UserError: If a package is not installed, or W&B is used online and its key is missing or rejected.
+        UserError: If the package is not installed, `online` is set for a tracker without uploads, or W&B is used online
+            and its key is missing or rejected.
     """
-    for name, is_enabled in (("tensorboard", spec.tensorboard), ("wandb", spec.wandb != "none")):
-        if is_enabled and find_spec(name) is None:
-            raise _missing_error(name, name)
-    if spec.wandb == "online":
-        wandb = _wandb()
+    if spec.online and spec.tracker != "wandb":
+        raise UserError("logging.online is only for the tracker wandb; set logging.tracker=wandb, or leave it out")
+    if spec.tracker == "none":
+        return
+    if find_spec(spec.tracker) is None:
+        raise _missing_error(spec.tracker, spec.tracker)
+    if spec.online:
+        wandb = _import_extra("wandb")
         with _report_failure("wandb"):
             has_key = wandb.login(prompt=False)
         if not has_key:
             raise UserError(
-                "logging.wandb: online needs a key: run `wandb login`, set WANDB_API_KEY, or pass --set "
-                "logging.wandb=offline and upload the run later with `wandb sync`"
+                "logging.online needs a key: run `wandb login`, set WANDB_API_KEY, or pass --set logging.online=false "
+                "and upload the run later with `wandb sync`"
             )
 
 
-def make_loggers(recipe: Recipe, out: Path) -> "list[Logger]":
-    """Return the loggers that a recipe enables, ready to write.
+def make_loggers(recipe: Recipe, out: Path, *, start: int) -> "list[Logger]":
+    """Return the logger of the recipe's tracker, ready to write; an empty list without one, and on ranks above 0.
 
-    If a logger fails later, it is disabled and training continues.
+    If it fails later, it is disabled and training continues.
 
     Args:
         recipe: Recipe of the run.
-        out: Run folder, into which the loggers write. Its name is the name of the run at W&B.
+        out: Run folder. Its name is the name of the run in the tracker.
+        start: Number of steps that are already trained; 0 begins a new run in the tracker.
 
     Raises:
-        UserError: If a logger cannot start.
+        UserError: If the tracker cannot start.
     """
-    loggers = dict[str, Any]()
-    if recipe.logging.tensorboard:
-        _import_extra("tensorboard")
-        from pytorch_lightning.loggers import TensorBoardLogger
-
-        loggers["tensorboard"] = TensorBoardLogger(out, name=None, version="tensorboard")
-    if recipe.logging.wandb != "none":
-        wandb = _wandb()
-        from pytorch_lightning.loggers import WandbLogger
-
-        from tercet.checkpoint.card import remove_folders  # imports torch
-
-        offline = recipe.logging.wandb == "offline"
-        settings = wandb.Settings(x_disable_stats=True, silent=True)
-        loggers["wandb"] = WandbLogger(
-            name=out.name, id=out.name, save_dir=out, project=recipe.logging.wandb_project, offline=offline,
-            config=remove_folders(to_plain(recipe)), resume="allow", settings=settings,
-        )  # fmt: skip
-    for name, logger in loggers.items():
-        with _report_failure(name):
-            _ = logger.experiment  # connects now (on rank 0), so that errors do not occur at the first metrics
-    if not loggers:
+    name = recipe.logging.tracker
+    if name == "none":
         return []
-    from tercet.training.loop.tracker import Tracker  # imports torch
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-    return [Tracker(logger, TITLES[name]) for name, logger in loggers.items()]
+    if rank_zero_only.rank:
+        return []
+    _import_extra(name)
+    from tercet.checkpoint.card import remove_folders  # imports torch
+    from tercet.training.loop.tracker import Tracker
+
+    settings = remove_folders(to_plain(recipe))
+    with _report_failure(name):
+        logger, last = MAKERS[name](recipe.logging, settings, out, start)
+        _ = logger.experiment  # connects now, so that errors do not occur at the first metrics
+    return [Tracker(logger, TITLES[name], after=last)]
+
+
+def _tensorboard(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[Any, int]:
+    from pytorch_lightning.loggers import TensorBoardLogger
+
+    # TensorBoard hides the events of earlier files from this step on.
+    logger = TensorBoardLogger(
+        out, name=None, version="tensorboard", default_hp_metric=False, purge_step=start + 1 if start else None
+    )
+    if not start:
+        logger.log_hyperparams(settings)
+    return logger, start
+
+
+def _wandb(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[Any, int]:
+    wandb = import_module("wandb")
+    from pytorch_lightning.loggers import WandbLogger
+
+    quiet = wandb.Settings(x_disable_stats=True, silent=True, save_code=False, disable_git=True)
+    logger = WandbLogger(
+        name=out.name, id=out.name, save_dir=out, project=spec.project, offline=not spec.online, config=settings,
+        resume="allow", settings=quiet,
+    )  # fmt: skip
+    summaries = [json.loads(path.read_bytes()) for path in out.glob("wandb/offline-run-*/files/wandb-summary.json")]
+    if start and spec.online:
+        summaries.append(dict(logger.experiment.summary))
+    return logger, max((summary.get("trainer/global_step", 0) for summary in summaries if start), default=start)
+
+
+def _mlflow(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[Any, int]:
+    from pytorch_lightning.loggers import MLFlowLogger
+
+    remote = os.environ.get("MLFLOW_TRACKING_URI")
+    folder = out.absolute() / "mlflow"
+    if not remote:
+        folder.mkdir(parents=True, exist_ok=True)
+    logger = MLFlowLogger(
+        experiment_name=spec.project, run_name=out.name, tracking_uri=remote or f"sqlite:///{folder / 'mlflow.db'}",
+        artifact_location=None if remote else (folder / "artifacts").as_uri(),
+    )  # fmt: skip
+    client = logger._mlflow_client  # pyright: ignore[reportPrivateUsage] (`experiment` would create a run)
+    experiment = client.get_experiment_by_name(spec.project) if start else None
+    if experiment is not None:
+        query = f"tags.`mlflow.runName` = '{out.name}'"
+        for run in client.search_runs([experiment.experiment_id], query, max_results=1):  # the newest one first
+            logger._run_id = run.info.run_id  # pyright: ignore[reportPrivateUsage]
+            points = [point for key in run.data.metrics for point in client.get_metric_history(run.info.run_id, key)]
+            client.update_run(run.info.run_id, status="RUNNING")
+            return logger, max((point.step for point in points), default=0)
+    logger.log_hyperparams(settings)
+    return logger, 0
+
+
+def _trackio(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[Any, int]:
+    from tercet.training.loop.trackio_logger import TrackioLogger
+
+    logger = TrackioLogger(spec.project, out.name, settings, resume=bool(start))
+    return logger, logger.last_step
+
+
+MAKERS: Mapping[str, Callable[[LoggingSpec, Plain, Path, int], tuple[Any, int]]] = {
+    "tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio, "mlflow": _mlflow
+}  # fmt: skip
 
 
 @contextmanager
@@ -85,14 +156,12 @@ def _report_failure(name: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or pass {LEAVE_OUT[name]}") from None
-
-
-def _wandb() -> Any:
-    return _import_extra("wandb")
+        raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or pass {LEAVE_OUT}") from None
 
 
 def _import_extra(name: str) -> Any:
+    if name in PRIVATE:
+        os.environ.setdefault(*PRIVATE[name])
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -101,5 +170,5 @@ def _import_extra(name: str) -> Any:
 
 def _missing_error(name: str, package: str) -> UserError:
     return UserError(
-        f"logging.{name} needs the package {package}; pip install 'tercet[{name}]', or pass {LEAVE_OUT[name]}"
+        f"logging.tracker: {name} needs the package {package}; pip install 'tercet[{name}]', or pass {LEAVE_OUT}"
     )

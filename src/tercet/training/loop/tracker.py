@@ -15,11 +15,12 @@ class Tracker(Logger):
     Args:
         logger: Lightning's logger of the third-party program.
         title: Name of the program, for the note about its failure.
+        after: Last step that the program has already; metrics up to it are not sent again.
     """
 
-    def __init__(self, logger: Logger, title: str) -> None:
+    def __init__(self, logger: Logger, title: str, *, after: int = 0) -> None:
         super().__init__()
-        self.logger, self.title, self.has_failed = logger, title, False
+        self.logger, self.title, self.after, self.has_failed = logger, title, after, False
 
     @property
     def name(self) -> str | None:
@@ -33,7 +34,8 @@ class Tracker(Logger):
         self._try(lambda: self.logger.log_hyperparams(params, *args, **kwargs))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self._try(lambda: self.logger.log_metrics(dict(metrics), step))
+        if step is None or step > self.after:
+            self._try(lambda: self.logger.log_metrics(dict(metrics), step))
 
     def save(self) -> None:
         self._try(self.logger.save)

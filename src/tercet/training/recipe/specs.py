@@ -1,6 +1,7 @@
 """Training settings that all tasks share; `task_specs.py` has the settings of each task."""
 
 from dataclasses import field
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tercet.spec import (
@@ -182,13 +183,21 @@ class LoggingSpec:
     """Destinations of metrics in addition to `metrics.csv`.
 
     Args:
-        tensorboard: If True, write TensorBoard events; requires `tercet[tensorboard]`.
-        wandb: Mode of W&B (Weights & Biases). none disables it. offline needs no account; `wandb sync` uploads the run
-            later. online uploads metrics during training. offline and online require `tercet[wandb]`. If W&B or
-            TensorBoard fails during training, its metrics are lost and training continues.
-        wandb_project: Project name at W&B.
+        tracker: Program that also receives the metrics and the settings, without a network: none, tensorboard, wandb
+            (Weights & Biases), trackio or mlflow. Each requires the extra of its name, such as `tercet[mlflow]`. If it
+            fails during training, its metrics are lost and training continues.
+        project: Name of the project, which is MLflow's experiment. TensorBoard has none.
+        online: If True, W&B uploads metrics during training; if False, `wandb sync` uploads the run later.
     """
 
-    tensorboard: bool = False
-    wandb: Literal["none", "offline", "online"] = "none"
-    wandb_project: Name = "tercet"
+    tracker: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
+    project: Name = "tercet"
+    online: bool = False
+
+    renamed_keys = MappingProxyType(
+        {
+            "tensorboard": "tracker: tensorboard",
+            "wandb": "tracker: wandb, with online: true for uploads during training",
+            "wandb_project": "project",
+        }
+    )

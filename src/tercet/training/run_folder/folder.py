@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from tercet.checkpoint import TrainedModel
     from tercet.models import AnyModel
 MODELS = ("last", "best")  # newest first
+TRACKERS = ("tensorboard", "wandb", "mlflow")  # folders of trackers
 # The recipe is deleted last: if the process is killed before, the folder is still recognized as a run.
-PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, "tensorboard", "wandb", RECIPE)
+PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, *TRACKERS, RECIPE)
 CHOICES = "pass --from-weights to continue from its last model, or --restart to delete it and start again"
 
 

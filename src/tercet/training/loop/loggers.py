@@ -9,7 +9,6 @@ A run has the name of its folder. A resumed run continues the same run of the tr
 programs' own reports about their use are turned off.
 """
 
-import json
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ def make_loggers(recipe: Recipe, out: Path, *, start: int) -> "list[Logger]":
         return []
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-    if rank_zero_only.rank:
+    if getattr(rank_zero_only, "rank", 0):
         return []
     _import_extra(name)
     from tercet.checkpoint.card import remove_folders  # imports torch
@@ -103,15 +102,29 @@ def _wandb(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[A
     wandb = import_module("wandb")
     from pytorch_lightning.loggers import WandbLogger
 
+    record = out / "wandb" / "last-step"
+
+    class RunLogger(WandbLogger):
+        """Logger that records its last step, since an offline run cannot be asked, and ends its run.
+
+        Otherwise the next run of this process would continue it.
+        """
+
+        def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+            super().log_metrics(metrics, step)
+            record.write_text(str(step))
+
+        def finalize(self, status: str) -> None:
+            super().finalize(status)
+            self.experiment.finish()
+
     quiet = wandb.Settings(x_disable_stats=True, silent=True, save_code=False, disable_git=True)
-    logger = WandbLogger(
+    logger = RunLogger(
         name=out.name, id=out.name, save_dir=out, project=spec.project, offline=not spec.online, config=settings,
         resume="allow", settings=quiet,
     )  # fmt: skip
-    summaries = [json.loads(path.read_bytes()) for path in out.glob("wandb/offline-run-*/files/wandb-summary.json")]
-    if start and spec.online:
-        summaries.append(dict(logger.experiment.summary))
-    return logger, max((summary.get("trainer/global_step", 0) for summary in summaries if start), default=start)
+    last = record.read_text() if start and record.is_file() else ""
+    return logger, int(last) if last.isdecimal() else start
 
 
 def _mlflow(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[Any, int]:

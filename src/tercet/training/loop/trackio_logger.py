@@ -4,6 +4,7 @@ import io
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from importlib import import_module
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
@@ -28,8 +29,8 @@ class TrackioLogger(Logger):
         super().__init__()
         self._project, self._run_name = project, run_name
         import huggingface_hub
-        import trackio
 
+        trackio = import_module("trackio")
         # Trackio asks Hugging Face for the user's name if a token is stored. It needs the network only for uploads.
         was_offline = huggingface_hub.constants.HF_HUB_OFFLINE
         huggingface_hub.constants.HF_HUB_OFFLINE = True
@@ -63,4 +64,4 @@ class TrackioLogger(Logger):
 
     def finalize(self, status: str) -> None:
         with redirect_stdout(io.StringIO()):
-            self._run.finish()
+            import_module("trackio").finish()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from tercet.checkpoint.hub import is_on_hub
 from tercet.messages import show
 from tercet.models import AnySpec, stack_specs
 from tercet.settings_yaml import write_yaml
@@ -172,8 +173,9 @@ def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _last_part(path: Any) -> Any:
-    """Return `./name` for a path, since a bare name could be a dataset; other values are unchanged."""
-    return f"./{PurePath(path).name}" if isinstance(path, str) and "/" in path else path
+    """Return `./name` for a path, since a bare name could be a dataset; other values, and addresses, are unchanged."""
+    is_path = isinstance(path, str) and "/" in path and not is_on_hub(path)
+    return f"./{PurePath(path).name}" if is_path else path
 
 
 def current_versions() -> dict[str, str]:

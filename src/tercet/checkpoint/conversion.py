@@ -7,6 +7,7 @@ appears as a whole, so a failed conversion leaves nothing behind.
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tercet.checkpoint.export_problems import SENTENCE_TRANSFORMERS
 from tercet.checkpoint.folder import load_model, save_trained
@@ -16,6 +17,7 @@ from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.peft_folder import peft_writer
 from tercet.checkpoint.foreign.sentence_export import sentence_transformers_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
+from tercet.checkpoint.hub import check_upload, is_on_hub, parse_address, upload_model
 from tercet.checkpoint.model_files import replace_model_folder
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.sentence_settings import SentenceSettings
@@ -34,22 +36,30 @@ def convert(
     """Write a model in another format.
 
     Args:
-        src: Folder of a run or of a model in any format that `load_model` recognizes, or a GGUF file.
-        dst: Folder to write, which must be new or empty unless `force` is True.
+        src: Folder of a run or of a model in any format that `load_model` recognizes, a GGUF file, or the address of a
+            model on the hub, such as "hf://user/name".
+        dst: Address to upload to, or folder to write, which must be new or empty unless `force` is True.
         to: "hf" for the `transformers` library, or another key of `WRITERS`; by default Tercet's own format.
         merge: If True, merge an adapter into its base model.
         force: If True, replace the model in a folder that is not empty. Files that are not part of a model, and
             subfolders, are left unchanged. The folder and the replaced files keep their owner and mode.
 
     Returns:
-        dst.
+        dst as a path.
 
     Raises:
-        UserError: If `src` is not a model, `dst` is not empty or belongs to a running training, `merge` does not suit
-            the model, or the format cannot represent the model.
+        UserError: If `src` is not a model, `dst` is not empty, belongs to a running training or cannot be uploaded to,
+            `merge` does not suit the model, or the format cannot represent the model.
     """
     if to is not None and to not in WRITERS:
         raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
+    if is_on_hub(dst):
+        model = parse_address(dst)
+        after = check_upload(model, force=force)
+        with TemporaryDirectory() as folder:
+            _convert(src, Path(folder, model.name), to, merge=merge)
+            upload_model(Path(folder, model.name), model, after=after)
+        return Path(dst)
     dst = Path(dst)
     _check_free(dst, Path(src), force=force)
     with ExitStack() as locks:

@@ -1,7 +1,8 @@
-"""Find the model at a path: a model folder, the best or last model of a run, or a GGUF file."""
+"""Find the model at a path: a model folder, the best or last model of a run, a GGUF file, or a model on the hub."""
 
 from pathlib import Path
 
+from tercet.checkpoint.hub import download_model, is_on_hub, parse_address
 from tercet.checkpoint.run_record import PRETRAINED_COPY, check_run_links
 from tercet.config import UserError, suggest
 from tercet.reading.files import check_links
@@ -20,13 +21,15 @@ def find_model(path: Path) -> Path:
     """Return the folder or GGUF file of the model at `path`.
 
     Args:
-        path: Model folder, run folder, GGUF file, or folder with one GGUF file. The model of a run folder is `best`, or
-            `last` if there is no `best`.
+        path: Model folder, run folder, GGUF file, folder with one GGUF file, or address such as `hf://user/name`, whose
+            model is downloaded. The model of a run folder is `best`, or `last` if there is no `best`.
 
     Raises:
         UserError: If there is no complete model, there are several GGUF files, or a link leads out of the folder. If
             `path` does not exist, the message suggests the nearest name.
     """
+    if is_on_hub(path):
+        path = download_model(parse_address(path))
     if path.is_file():
         if path.suffix.lower() == GGUF:
             return path

@@ -48,6 +48,7 @@ from tercet.checkpoint.foreign.readers import READERS
 from tercet.checkpoint.foreign.sentence_folder import read_sentence_settings
 from tercet.checkpoint.foreign.state_dict import read_state_dict
 from tercet.checkpoint.foreign.unsupported import UNSUPPORTED_TYPES
+from tercet.checkpoint.hub import name_of_folder
 from tercet.checkpoint.model_files import replace_model_folder
 from tercet.checkpoint.sentence_settings import SentenceSettings, read_text_vectors, write_text_vectors
 from tercet.checkpoint.trained_model import TrainedModel
@@ -264,7 +265,11 @@ def read_card(path: Path | str) -> Card:
         _check(folder, manifest)
         if is_foreign_adapter(folder):
             return _adapter_card(folder, read_card(_find_base(folder, read_adapter(folder))))
-        return Card(name=folder.name) if _is_foreign(read_json_file(folder / "config.json")) else _read_card(folder)
+        return (
+            Card(name=name_of_folder(folder))
+            if _is_foreign(read_json_file(folder / "config.json"))
+            else _read_card(folder)
+        )
 
     folder = find_model(Path(path))
     return read_gguf_card(folder) if folder.is_file() else read_whole(folder, read)
@@ -272,7 +277,7 @@ def read_card(path: Path | str) -> Card:
 
 def _read_card(folder: Path) -> Card:
     path = folder / "card.json"
-    return parse(Card, read_json_file(path), name=str(path)) if path.is_file() else Card(name=folder.name)
+    return parse(Card, read_json_file(path), name=str(path)) if path.is_file() else Card(name=name_of_folder(folder))
 
 
 def _read_spec(folder: Path, manifest: Manifest | None) -> AnySpec:
@@ -315,7 +320,7 @@ def _load_foreign(folder: Path, config: Plain) -> TrainedModel:
         source_tokenizer=separate_source_tokenizer,
         sentence=sentence,
         projection=projection,
-        card=Card(name=folder.name),
+        card=Card(name=name_of_folder(folder)),
         chat_template=template,
         folder=folder,
     )

@@ -31,7 +31,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "model, print the predicted number.",
         epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(

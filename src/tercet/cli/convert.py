@@ -15,11 +15,15 @@ def register(verbs: Verbs, summary: str) -> None:
         "DistilBERT, EuroBERT, T5, mT5, umT5 or Marian model of the transformers library, or a Llama or GPT-2 model "
         "in a GGUF file. The format of SRC is detected automatically. If the other format cannot represent the "
         "model, the error message contains the first setting that prevents it.",
-        epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here",
+        epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here; "
+        "tercet convert runs/mine hf://user/mine --to hf",
     )
-    parser.add_argument("src", metavar="SRC", help="folder of a run or model, or a .gguf file")
+    parser.add_argument("src", metavar="SRC", help="folder of a run or model, .gguf file, or hf://user/name")
     parser.add_argument(
-        "dst", metavar="DST", help="folder to write, which must be empty or not exist yet (unless --force is passed)"
+        "dst",
+        metavar="DST",
+        help="folder to write, which must be empty or not exist yet (unless --force is passed), or hf://user/name to "
+        "upload the model",
     )
     parser.add_argument(
         "--to",
@@ -34,10 +38,14 @@ def register(verbs: Verbs, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint.find_model import find_model
+    from tercet.checkpoint.hub import is_on_hub, parse_address
 
+    if is_on_hub(args.dst):
+        args.dst = str(parse_address(args.dst))
     find_model(Path(args.src))  # reject invalid models before torch is imported
 
     from tercet.checkpoint import convert
 
-    print(convert(args.src, args.dst, args.to, merge=args.merge, force=args.force))
+    path = convert(args.src, args.dst, args.to, merge=args.merge, force=args.force)
+    print(args.dst if is_on_hub(args.dst) else path)
     return 0

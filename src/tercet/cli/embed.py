@@ -32,7 +32,7 @@ def register(verbs: Verbs, summary: str) -> None:
         epilog="Examples: tercet embed runs/mine --input texts.txt --output vectors.npz; "
         'tercet embed runs/mine --vectors vectors.npz --query "which one was better?" --top 5',
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(

@@ -59,7 +59,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "are comparable if signature, protocol and references are the same. Example: tercet evaluate runs/bert "
         "--per-line < texts.txt",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --per-line, one per line")
     add_reading(parser.add_argument)
     add_quantize(parser.add_argument, on_gpu="none")

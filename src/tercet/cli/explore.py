@@ -17,7 +17,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "to a file that opens without a server.",
         epilog='Example: tercet explore runs/mine --prompt "Once upon a time"',
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     parser.add_argument(
         "--prompt",
         metavar="TEXT",

@@ -27,7 +27,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "separated by tabs. Each mask is filled while the other masks stay in the text.",
         epilog='Example: tercet fill runs/mine "The [MASK] sat" --top 3',
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     parser.add_argument(
         "text",
         metavar="TEXT",

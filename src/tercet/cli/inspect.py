@@ -107,9 +107,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load_trained(name: str) -> "TrainedModel":
     from tercet.checkpoint.find_model import find_model
+    from tercet.checkpoint.hub import is_on_hub
     from tercet.config import UserError
 
-    if not Path(name).is_dir():
+    if not Path(name).is_dir() and not is_on_hub(name):
         find_spec(name)  # raises with the nearest name if it is unknown
         raise UserError(f"{name} has no weights; pass the folder of a trained run or model")
     find_model(Path(name))  # reject invalid models before torch is imported
@@ -174,10 +175,11 @@ def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, in
     Raises:
         UserError: If there is no such folder, preset or recipe; the message contains the nearest name.
     """
+    from tercet.checkpoint.hub import is_on_hub
     from tercet.config import UserError, suggest
     from tercet.models import PRESETS
 
-    if Path(name).is_dir():
+    if Path(name).is_dir() or is_on_hub(name):
         from tercet.checkpoint.find_model import find_model
 
         find_model(Path(name))  # reject invalid models before torch is imported

@@ -42,7 +42,7 @@ def register(verbs: Verbs, summary: str) -> None:
         'tercet plot masks "The weather is great today". For the flags of a drawing: tercet plot masks --help',
     )
     add_drawings(parser)
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     parser.add_argument(
         "picture",
         metavar="PICTURE",
@@ -171,11 +171,13 @@ def _check_run(args: argparse.Namespace) -> None:
 
 def _place(args: argparse.Namespace, picture: str) -> Path:
     """Return the path of a plot, and create its folder."""
+    from tercet.checkpoint.hub import is_on_hub
     from tercet.config import UserError
 
     if args.out is not None and args.picture != "all" and not args.out.is_dir():
         return args.out
-    folder: Path = Path(args.run) / "plots" if args.out is None else args.out
+    run = Path("." if is_on_hub(args.run) else args.run)
+    folder: Path = run / "plots" if args.out is None else args.out
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

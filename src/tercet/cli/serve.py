@@ -20,7 +20,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "contain that key. Ctrl-C or SIGTERM shuts the server down gracefully; a second one stops it immediately.",
         epilog="Example: tercet serve runs/mine --port 8000",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run or model")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run or model, or hf://user/name")
     reach = parser.add_argument_group("access")
     reach.add_argument("--host", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)")
     reach.add_argument("--port", metavar="N", type=int, help="port (default: 8000; 0: any free port)")

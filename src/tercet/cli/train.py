@@ -75,7 +75,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--pretrained",
         metavar="RUN",
-        help="folder of a run or model to start from, with its sizes, tokenizer and weights",
+        help="folder of a run or model (or hf://user/name) to start from, with its sizes, tokenizer and weights",
     )
     add_reading(parser.add_argument)
     _add_run(parser.add_argument)

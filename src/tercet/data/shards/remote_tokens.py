@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from os import environ
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -19,6 +18,7 @@ from tercet.data.cache import digest
 from tercet.data.shards.token_folder import REMEDY, TokenFolder, read_contents
 from tercet.limits import MAX_SETTINGS_BYTES
 from tercet.messages import print_note
+from tercet.offline import offline_variable
 from tercet.storage import MANIFEST, DamagedFile, lock_file, report_write_errors, write_atomically
 
 DEFAULT_GROUP = 8  # shards that are shuffled together, unless `data.shard_group` is set
@@ -228,8 +228,8 @@ def _open_file_system(url: str) -> tuple[Any, str, bool]:
     scheme = url.partition("://")[0]
     if "::" in url:
         raise UserError(f"{url} is a chain of file systems; use the plain URL of a folder")
-    if scheme not in LOCAL_SCHEMES and environ.get("TERCET_OFFLINE", "0") not in ("", "0"):
-        raise UserError(f"{url} is not on this machine, and TERCET_OFFLINE is set; unset it, or copy the folder here")
+    if scheme not in LOCAL_SCHEMES and (variable := offline_variable(hub=scheme == "hf")) is not None:
+        raise UserError(f"{url} is not on this machine, and {variable} is set; unset it, or copy the folder here")
     import fsspec.implementations.local  # a dependency of PyTorch; takes a tenth of a second
 
     try:

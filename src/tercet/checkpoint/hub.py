@@ -203,7 +203,7 @@ def _report_errors(model: HubModel) -> Generator[None]:
         message = _describe(model, error)
     else:
         return
-    raise UserError(_redact(message))
+    raise UserError(_redact(message)) from None
 
 
 def _describe(model: HubModel, error: Exception) -> str:

@@ -189,10 +189,11 @@ def test_missing_network_and_missing_weights_are_one_line(
 def test_path_out_of_the_cache_is_not_written(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {**hub.repositories["user/name"].commits[hub.repositories["user/name"].refs["main"]]}
     hub.repositories["user/evil"] = Repository()
-    hub.repositories["user/evil"].commit(files | {"../../../../sentence_../../../../x_config.json": b"{}"})
+    hub.repositories["user/evil"].commit(files | {f"model-0/{'../' * 5}x-of-0.safetensors": b"{}"})  # of a needed form
     before = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
     run_to_error(["inspect", "hf://user/evil"], capsys)
     assert {path for path in tmp_path.rglob("*") if "cache" not in path.parts} == before
+    assert not [path for path in tmp_path.rglob("*x-of-0*") if "blobs" not in path.parts]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ PREFIX = re.compile(r"hf:/{1,2}")  # a Path has a single slash
 PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 ADDRESS = re.compile(rf"({PART}/{PART})(?:@((?:[A-Za-z0-9_][\w.+-]*/)*[A-Za-z0-9_][\w.+-]*))?", re.ASCII)
 TOKENS = re.compile(r"hf_\w{8,}|(?<=Bearer )\S+")
+LENGTH_NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # Sentence-Transformers
 # Patterns of the files that Tercet reads. Only those of Sentence-Transformers and of shards contain a wildcard.
 NEEDED_FILES = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json",
@@ -33,7 +34,7 @@ NEEDED_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
     "target_vocab.json", "source.spm", "target.spm", "source_tokenizer.json", "chat_template.jinja",
     "chat_template.json", "card.json", "README.md", "manifest.json", "text_vectors.json", "text_vectors.safetensors",
-    "modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]_Pooling/config.json",
+    "modules.json", *(f"sentence_{name}_config.json" for name in LENGTH_NAMES), "config_sentence_transformers.json", "[0-9]_Pooling/config.json",
     "[0-9]_Dense/config.json", "[0-9]_Dense/model.safetensors", "[0-9]_Normalize/config.json",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tercet.checkpoint.foreign.config_keys import is_any_of
 from tercet.checkpoint.foreign.state_dict import read_state_dict
+from tercet.checkpoint.hub import LENGTH_NAMES
 from tercet.checkpoint.sentence_settings import SentenceSettings, Similarity, build_projection
 from tercet.config import UserError
 from tercet.limits import MAX_SETTINGS_BYTES
@@ -24,10 +25,7 @@ from tercet.reading.bounded_json import parse_json, read_json_file
 from tercet.reading.files import check_links, read_text_file
 
 MODULES = "modules.json"
-LENGTH_FILES = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
+LENGTH_FILES = tuple(f"sentence_{name}_config.json" for name in LENGTH_NAMES)
 MAX_LEN = 1 << 30  # tokens; this or a larger value means no limit, such as 1e30 in a tokenizer_config.json
 HIDDEN_STATE_OUTPUT = {"method": "forward", "method_output_name": "last_hidden_state"}
 OFF = (None, False, "", {}, [])

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -113,6 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._commit(name, repository, body)
             case "resolve":
                 return self._file(repository, rest[1], "/".join(rest[2:]))
+            case _:  # information about a revision, or its files
+                pass
         revision = "/".join(rest[1:]) or "main"
         sha = repository.refs.get(revision, revision)
         if sha not in repository.commits:
@@ -188,7 +190,7 @@ def _describe(path: str, data: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def serve_hub() -> Iterator[Hub]:
+def serve_hub() -> Generator[Hub]:
     """Run the stand-in on a free port of this machine."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})

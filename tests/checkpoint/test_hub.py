@@ -47,6 +47,10 @@ def files_of(folder: Path) -> Files:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def _continue(seconds: float) -> None:
+    """Replace `time.sleep`."""
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     for name in ("TERCET_OFFLINE", "HF_HUB_OFFLINE"):
@@ -55,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # waits between attempts
+    monkeypatch.setattr("time.sleep", _continue)  # between attempts
     with serve_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)

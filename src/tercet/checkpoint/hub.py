@@ -34,7 +34,8 @@ NEEDED_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
     "target_vocab.json", "source.spm", "target.spm", "source_tokenizer.json", "chat_template.jinja",
     "chat_template.json", "card.json", "README.md", "manifest.json", "text_vectors.json", "text_vectors.safetensors",
-    "modules.json", *(f"sentence_{name}_config.json" for name in LENGTH_NAMES), "config_sentence_transformers.json", "[0-9]_Pooling/config.json",
+    "modules.json", *(f"sentence_{name}_config.json" for name in LENGTH_NAMES),
+    "config_sentence_transformers.json", "[0-9]_Pooling/config.json",
     "[0-9]_Dense/config.json", "[0-9]_Dense/model.safetensors", "[0-9]_Normalize/config.json",
 )  # fmt: skip
 

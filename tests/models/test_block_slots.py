@@ -23,6 +23,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "parallel": {"parallel": True},
     "parallel, post": {"parallel": True, "placement": "post"},
     "parallel, sandwich": {"parallel": True, "placement": "sandwich"},
+    "parallel, separate norms": {"parallel": "separate_norms"},
     "no final norm": {"final_norm": False},
     "a final norm after post": {"final_norm": True, "placement": "post"},
     "norm by deviation": {"norm": "layer_std", "norm_eps": 1e-6},
@@ -68,30 +69,37 @@ def test_option_is_saved_and_counted(slot: str) -> None:
 
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "branch"])
 @pytest.mark.parametrize("family", ["decoder-only", "encoder-only"])
+@pytest.mark.parametrize("parallel", [True, "separate_norms"])
 @torch.no_grad()
-def test_parallel_sublayers_match_their_formula(placement: str, family: str) -> None:
-    network = (model if family == "decoder-only" else encoder)(placement=placement, parallel=True)
+def test_parallel_sublayers_match_their_formula(parallel: bool | str, placement: str, family: str) -> None:
+    network = (model if family == "decoder-only" else encoder)(placement=placement, parallel=parallel)
     block = network.stack.blocks[0]
     assert isinstance(block, Block)
     x, causal = torch.randn(2, 5, 24), network.stack.causal
     first, last = block.self_residual, block.feedforward_residual
     h = first.before(x)
     attention = first.branch(block.self_attention(h, causal=causal))
-    expected = last.after(x + attention + last.branch(block.feedforward(h)))
+    own = h if parallel is True else last.before(x)
+    expected = last.after(x + attention + last.branch(block.feedforward(own)))
     torch.testing.assert_close(block(x, causal=causal), expected)
     norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
     n_norms = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
-    assert len(norms) == n_norms
+    assert len(norms) == n_norms + (parallel is not True and placement in ("pre", "sandwich"))
 
 
+@pytest.mark.parametrize("parallel", [True, "separate_norms"])
 @torch.no_grad()
-def test_decoder_with_cross_attention_runs_all_three_sublayers_in_parallel() -> None:
-    block = translator(parallel=True).decoder.blocks[0]
+def test_decoder_with_cross_attention_runs_all_three_sublayers_in_parallel(parallel: bool | str) -> None:
+    block = translator(parallel=parallel).decoder.blocks[0]
     assert isinstance(block, Block)
     assert block.cross_attention is not None
     x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    assert block.cross_residual is not None
     h = block.self_residual.before(x)
-    expected = x + block.self_attention(h, causal=True) + block.cross_attention(h, memory) + block.feedforward(h)
+    residuals = (block.cross_residual, block.feedforward_residual)
+    crossing, feeding = (h if parallel is True else residual.before(x) for residual in residuals)
+    expected = x + block.self_attention(h, causal=True)
+    expected = expected + block.cross_attention(crossing, memory) + block.feedforward(feeding)
     torch.testing.assert_close(block(x, causal=True, memory=memory), expected)
 
 

@@ -261,12 +261,20 @@ def test_all_heads_of_an_encoder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "cross"), [("pre", False), ("post", True), ("sandwich", False), ("branch", True)]
+    ("placement", "cross", "parallel"),
+    [
+        ("pre", False, True),
+        ("post", True, True),
+        ("sandwich", False, True),
+        ("branch", True, True),
+        ("pre", True, "separate_norms"),
+        ("sandwich", False, "separate_norms"),
+    ],
 )
-def test_parts_side_by_side(placement: Any, cross: bool) -> None:
+def test_parts_side_by_side(placement: Any, cross: bool, parallel: Any) -> None:
     """Parallel sublayers are drawn as one with several branches, and norms match those of the block."""
     dropout = Dropout(activation=0.2, residual=BranchDropout(attention=0.1, feedforward=0.4))
-    stack = replace(SMALL, parallel=True, placement=placement, dropout=dropout, norm="layer_std", gated=True)
+    stack = replace(SMALL, parallel=parallel, placement=placement, dropout=dropout, norm="layer_std", gated=True)
     common: dict[str, Any] = {"vocab_size": 50, "logit_bias": True}
     spec: AnySpec = DecoderOnlySpec(stack=stack, **common)
     if cross:
@@ -278,7 +286,11 @@ def test_parts_side_by_side(placement: Any, cross: bool) -> None:
     assert [branch.body.dropout for branch in sublayer.branches] == [0.1] * (len(kinds) - 1) + [0.4]
     assert "dropout 0.2 on the activations" in sublayer.branches[-1].body.details
     names = {name for name, _ in build(spec).named_parameters()}
-    norms = [sublayer.before, sublayer.after, *(branch.norm for branch in sublayer.branches)]
+    norms = [
+        sublayer.before,
+        sublayer.after,
+        *(norm for branch in sublayer.branches for norm in (branch.before, branch.norm)),
+    ]
     drawn_norms = {f"{norm.name.replace('*', '0')}.weight" for norm in norms if norm is not None}
     block = f"{diagram.sides[-1].name}.blocks.0."
     assert drawn_norms == {name for name in names if name.startswith(block) and name.endswith(

@@ -222,7 +222,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
         all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
         and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
-        # Parallel sublayers read the same vector. Only placement "pre" keeps it in a buffer that no sublayer changes.
+        # Parallel sublayers read the same stream. Only placement "pre" keeps it in buffers that no sublayer changes.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0
         and supports_weights(tensors)
@@ -285,8 +285,9 @@ class _Writer:
         d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
         self.rotary = type(stack.position).rotation is not PositionScheme.rotation
         self.d_model, self.parallel = d_model, stack.spec.parallel
+        self.has_separate_norms = self.parallel == "separate_norms"
         self.normed = 0  # each buffer starts at the end of the previous one
-        self.queries = self.normed + d_model
+        self.queries = self.normed + d_model * (3 if self.has_separate_norms else 1)  # one for each sublayer
         self.keys = self.queries + self.heads * self.width
         self.values = self.keys + self.groups * self.width
         self.mixed = self.values + self.groups * self.width
@@ -331,9 +332,25 @@ class _Writer:
             self.steps.append(Step.multiply(self.gated, self.hidden, self.d_ff))
         self.product(part.down, self.hidden, target, add=add)
 
-    def residual(self, part: Residual, layer: int, sublayer: Attention | FeedForward, *, cross: bool = False) -> None:
+    def block(self, block: Block, layer: int) -> None:
+        sublayers: list[tuple[Residual, Attention | FeedForward]] = [(block.self_residual, block.self_attention)]
+        if block.cross_attention is not None and block.cross_residual is not None:
+            sublayers.append((block.cross_residual, block.cross_attention))
+        sublayers.append((block.feedforward_residual, block.feedforward))
+        buffers = [self.normed + number * self.d_model for number in range(3 if self.has_separate_norms else 0)]
+        for buffer, (part, _) in zip(buffers, sublayers, strict=False):  # before a sublayer adds to the stream
+            self.normalize(part.before, STREAM, buffer)
+        for number, (part, sublayer) in enumerate(sublayers):
+            source = buffers[number] if buffers else self.read(part)
+            self.residual(part, layer, sublayer, source, cross=sublayer is block.cross_attention)
+
+    def read(self, part: Residual) -> int:
         self.normalize(part.before, STREAM, self.normed)
-        source = STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
+        return STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
+
+    def residual(
+        self, part: Residual, layer: int, sublayer: Attention | FeedForward, source: int, *, cross: bool
+    ) -> None:
         direct = isinstance(part.branch, nn.Identity)
         target = STREAM if direct else self.normed
         if isinstance(sublayer, Attention):
@@ -351,9 +368,6 @@ def _write(stack: FusibleStack) -> Program:
     writer = _Writer(stack)
     for layer, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
-        writer.residual(block.self_residual, layer, block.self_attention)
-        if block.cross_attention is not None and block.cross_residual is not None:
-            writer.residual(block.cross_residual, layer, block.cross_attention, cross=True)
-        writer.residual(block.feedforward_residual, layer, block.feedforward)
+        writer.block(block, layer)
     writer.normalize(stack.final_norm, STREAM, STREAM)
     return Program(writer.steps, d_model=writer.d_model, scratch=writer.scratch)

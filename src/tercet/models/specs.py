@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Placement, PoolerActivation, Position
+from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Parallel, Placement, PoolerActivation, Position
 from tercet.spec import (
     Context,
     Epsilon,
@@ -100,7 +100,8 @@ class StackSpec:
         gated: If True, a third matrix gates the feed-forward network (with activation `silu`: SwiGLU).
         final_norm: If True, a norm follows the last block (default: True unless the placement is `post`).
         parallel: If True, attention and the feed-forward network read the same input, and their outputs are added
-            together (GPT-J, PaLM).
+            together (GPT-J, PaLM). With `separate_norms`, each has its own norm before it, if the placement has one
+            (GPT-NeoX).
         bias: True if all linear layers have biases, False if none has, or one value for each kind of layer.
         qk_norm: If True, apply an RMS norm to the queries and keys of each head.
         dropout: Dropout rates.
@@ -120,7 +121,7 @@ class StackSpec:
     activation: Activation = "gelu"
     gated: bool = False
     final_norm: bool | None = None
-    parallel: bool = False
+    parallel: Parallel = False
     bias: bool | Biases = True
     qk_norm: bool = False
     dropout: Dropout = field(default_factory=Dropout)

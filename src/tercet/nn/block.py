@@ -16,7 +16,7 @@ from tercet.nn.document_mask import BlockMask
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.positions import Rotation
 from tercet.nn.residual import Residual
-from tercet.nn.specs import Placement
+from tercet.nn.specs import Parallel, Placement
 
 
 class Block(nn.Module):
@@ -28,7 +28,8 @@ class Block(nn.Module):
         dropout: Dropout rate of the output of self- and cross-attention, before it is added to the residual stream.
         feedforward_dropout: The same for the output of the feed-forward network (default: `dropout`).
         cross: If True, the layer has cross-attention.
-        parallel: If True, the sublayers read the same input and their outputs are added together (GPT-J, PaLM).
+        parallel: If True, the sublayers read the same input and their outputs are added together (GPT-J, PaLM). With
+            `separate_norms`, each of them has its own norm before it, if the placement has one (GPT-NeoX).
     """
 
     def __init__(
@@ -41,19 +42,19 @@ class Block(nn.Module):
         dropout: float = 0.0,
         feedforward_dropout: float | None = None,
         cross: bool = False,
-        parallel: bool = False,
+        parallel: Parallel = False,
     ) -> None:
         super().__init__()
         residual = partial(Residual, norm, placement=placement)
-        ends = not parallel  # sequential sublayers do not share norms
+        first, ends = parallel is not True, not parallel  # sequential sublayers do not share norms
         self.parallel = parallel
         self.self_attention = attention()
         self.self_residual = residual(dropout=dropout, last=ends)
         self.cross_attention = attention() if cross else None
-        self.cross_residual = residual(dropout=dropout, first=ends, last=ends) if cross else None
+        self.cross_residual = residual(dropout=dropout, first=first, last=ends) if cross else None
         self.feedforward = feedforward()
         self.feedforward_residual = residual(
-            dropout=dropout if feedforward_dropout is None else feedforward_dropout, first=ends
+            dropout=dropout if feedforward_dropout is None else feedforward_dropout, first=first
         )
 
     def forward(
@@ -92,8 +93,12 @@ class Block(nn.Module):
                 raise ValueError("cross-attention requires `memory`, or a cache that already contains it")
             return self.cross_attention(h, memory, mask=memory_mask, cache=cross_kv)
 
-        read = self.self_residual.before(x) if self.parallel else None
-        x = self.self_residual(x, self_attend, read=read)
+        stream, shared = x, self.self_residual.before(x) if self.parallel is True else None
+
+        def read(residual: Residual) -> Tensor | None:
+            return residual.before(stream) if self.parallel == "separate_norms" else shared
+
+        x = self.self_residual(x, self_attend, read=read(self.self_residual))
         if self.cross_residual is not None:
-            x = self.cross_residual(x, cross_attend, read=read)
-        return self.feedforward_residual(x, self.feedforward, read=read)
+            x = self.cross_residual(x, cross_attend, read=read(self.cross_residual))
+        return self.feedforward_residual(x, self.feedforward, read=read(self.feedforward_residual))

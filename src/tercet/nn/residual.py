@@ -12,6 +12,8 @@ Except for `post`, the residual stream is not normalized, so a stack ends with o
 Parallel sublayers of a block read the same normalized input, and their outputs are added together:
 
     y = after(x + sum of dropout(branch(sublayer(before(x)))))    Wang and Komatsuzaki (2021, GPT-J), PaLM (2022)
+
+Optionally, each of them has its own norm `before` (Black et al., "GPT-NeoX-20B", 2022).
 """
 
 from collections.abc import Callable
@@ -37,8 +39,8 @@ class Residual(nn.Module):
         norm: Factory of norms with the width of the residual stream.
         placement: Placement of the norms: `pre`, `post`, `sandwich` or `branch`.
         dropout: Dropout rate of the sublayer's output, before it is added to the residual stream.
-        first: If True, the norm before the sublayer is included, if the placement has one. Parallel sublayers share the
-            norm of the first one.
+        first: If True, the norm before the sublayer is included, if the placement has one. Parallel sublayers may share
+            the norm of the first one.
         last: If True, the norm after the sum is included, if the placement has one. Parallel sublayers share the norm
             of the last one.
     """
@@ -71,8 +73,8 @@ class Residual(nn.Module):
         Args:
             x: Residual stream.
             sublayer: Function from the normalized input to the output of the sublayer.
-            read: Input of the sublayer (default: before(x)). Parallel sublayers read the normalized input of the first
-                one.
+            read: Input of the sublayer (default: before(x)). Parallel sublayers read the normalized input of the block
+                instead.
         """
         h = self.before(x) if read is None else read
         return self.after(x + self.dropout(self.branch(sublayer(h))))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 Norm = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
+Parallel = bool | Literal["separate_norms"]
 Pooling = Literal["mean", "first", "max"]
 PoolerActivation = Literal["tanh", "relu"]
 

@@ -315,10 +315,10 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
 }
 
 /**
- * The sublayer whose norm is shown: its own, or the first one if the sublayers of a block are parallel.
+ * The sublayer whose norm is shown: its own, or the first one if the sublayers of a block are parallel and share it.
  * @param {StackInfo} stack @param {string} name @param {string} residual
  */
-const reader = (stack, name, residual) => (stack.parallel ? `${name}.self_residual` : residual);
+const reader = (stack, name, residual) => (stack.parallel === true ? `${name}.self_residual` : residual);
 
 /**
  * @param {boolean | undefined} normed @param {Tensor} stream @param {{texts: string[], row: number}} byRow

@@ -33,10 +33,15 @@ SEES_SOURCE = "attends to all source tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A branch of a sublayer, from its input to the residual stream. `body.dropout` acts after the norm."""
+    """A branch of a sublayer, from its input to the residual stream.
+
+    `before` is the norm of the input of this branch only, `norm` that of the output; both may be None. `body.dropout`
+    acts after `norm`.
+    """
 
     body: Box
     norm: Box | None
+    before: Box | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +267,13 @@ def _describe_sublayers(stack: Stack, name: str, shape: Shape) -> tuple[Sublayer
     ]
     if not block.parallel:
         return tuple(sublayers)
-    branches = tuple(branch for sublayer in sublayers for branch in sublayer.branches)
-    return (Sublayer(before=sublayers[0].before, branches=branches, after=sublayers[-1].after),)
+    shared = None if block.parallel == "separate_norms" else sublayers[0].before
+    branches = tuple(
+        replace(branch, before=sublayer.before if shared is None else None)
+        for sublayer in sublayers
+        for branch in sublayer.branches
+    )
+    return (Sublayer(before=shared, branches=branches, after=sublayers[-1].after),)
 
 
 def _describe_heads(model: AnyModel, spec: AnySpec, b: Size, t: Size, tokens: Size) -> tuple[tuple[Box, ...], ...]:

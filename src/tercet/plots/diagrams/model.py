@@ -109,6 +109,8 @@ def _draw_sublayer(
     branches = sorted(sublayer.branches, key=lambda branch: not branch.body.name.endswith("cross_attention"))
     for branch, place in zip(branches, places, strict=True):
         low = _draw_arrow(canvas, place, y, stream)
+        if branch.before is not None:
+            low = _draw_arrow(canvas, place, canvas.draw_box(branch.before, place, low, width), stream)
         top = canvas.draw_box(branch.body, place, low, width)
         if branch.body.name.endswith("cross_attention"):
             crossings.append((place - width / 2, (low + top) / 2))

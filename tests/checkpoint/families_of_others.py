@@ -109,6 +109,34 @@ def gpt2(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def opt(*, pre: bool) -> Settings:
+    def draw(rng: random.Random) -> dict[str, Any]:
+        heads = rng.choice([1, 2, 3])
+        return {
+            "vocab_size": VOCABULARY, "max_position_embeddings": 31, "hidden_size": heads * 10, "ffn_dim": 29,
+            "num_attention_heads": heads, "num_hidden_layers": rng.choice([1, 2, 3]), "do_layer_norm_before": pre,
+            "activation_function": rng.choice(["relu", "gelu"]), "enable_bias": rng.random() < 0.7,
+            "tie_word_embeddings": rng.random() < 0.7, "pad_token_id": PAD, "bos_token_id": None, "eos_token_id": None,
+        }  # fmt: skip
+
+    return draw
+
+
+def neox(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([1, 2, 3])
+    return {
+        "vocab_size": VOCABULARY, "max_position_embeddings": 31, "hidden_size": heads * 16, "intermediate_size": 29,
+        "num_attention_heads": heads, "num_hidden_layers": rng.choice([1, 2, 3]),
+        "hidden_act": rng.choice(["gelu", "gelu_new", "relu"]), "use_parallel_residual": rng.random() < 0.7,
+        "attention_bias": rng.random() < 0.7, "layer_norm_eps": rng.choice([1e-6, 1e-5, 1e-3]),
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": rng.choice([10_000.0, 37.0]),
+            "partial_rotary_factor": rng.choice([0.25, 0.5, 1.0]),
+        },
+        "tie_word_embeddings": rng.random() < 0.3, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+
+
 def distilbert(rng: random.Random) -> dict[str, Any]:
     heads = rng.choice([1, 2, 3])
     return {
@@ -153,6 +181,22 @@ def t5gemma(rng: random.Random) -> dict[str, Any]:
     return {
         "encoder": module(), "decoder": module(), "vocab_size": VOCABULARY,
         "tie_word_embeddings": rng.random() < 0.5,
+    }  # fmt: skip
+
+
+def bart(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([1, 2, 3])
+    sides = {
+        f"{side}_{key}": value
+        for side in ("encoder", "decoder")
+        for key, value in {
+            "layers": rng.choice([1, 2, 3]), "attention_heads": rng.choice([heads, 2 * heads]), "ffn_dim": 29,
+        }.items()
+    }  # fmt: skip
+    return {
+        **sides, "vocab_size": VOCABULARY, "max_position_embeddings": 41, "d_model": heads * 12,
+        "activation_function": rng.choice(["gelu", "relu"]), "scale_embedding": rng.random() < 0.5,
+        "pad_token_id": PAD, "decoder_start_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": None,
     }  # fmt: skip
 
 
@@ -203,6 +247,9 @@ FAMILIES = {
             }
         ),
     ),
+    "OPT": Family(name="OPT", settings=opt(pre=True), written_as="GPT2"),
+    "OPT, norms after": Family(name="OPT", settings=opt(pre=False), written_as="OPT"),
+    "GPT-NeoX": Family(name="GPTNeoX", settings=neox, written_as="GPTNeoX"),
     "BERT": Family(
         name="Bert", written_as="Bert", heads=HEADS,
         settings=bert_like(lambda rng: {"hidden_act": rng.choice(["gelu", "relu", "gelu_new"])}),
@@ -225,6 +272,8 @@ FAMILIES = {
         settings=t5("relu", "gated-gelu", "gated-silu", "gelu", tied=(True, False)),
     ),
     "mT5": Family(name="MT5", settings=t5("gated-gelu"), written_as="T5", heads=TRANSLATES, untied=True),
+    "BART": Family(name="Bart", settings=bart, written_as="Bart", heads=TRANSLATES),
+    "mBART": Family(name="MBart", settings=bart, written_as="MBart", heads=TRANSLATES),
     "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES),
     "T5Gemma": Family(name="T5Gemma", settings=t5gemma, written_as="T5Gemma", heads=TRANSLATES),
 }  # fmt: skip
@@ -243,7 +292,8 @@ def distance(family: Family, seed: int, folder: Path, *, dtype: torch.dtype = to
         theirs = type(theirs).from_pretrained(folder / "theirs", dtype=torch.float32).eval()
     out = convert(folder / "theirs", folder / "again", "hf")
     (kind,) = json.loads((out / "config.json").read_text())["architectures"]
-    assert kind == type(theirs).__name__.replace(family.name, family.written_as)
+    head = type(theirs).__name__.removeprefix(family.name)
+    assert kind == family.written_as + ("LMHeadModel" if (family.written_as, head) == ("GPT2", "ForCausalLM") else head)
     exported = load_in_transformers(out, getattr(transformers, kind))
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(PAD + 1, VOCABULARY, (B, T), generator=draw)

@@ -127,6 +127,11 @@ def test_setting_that_changes_outputs_is_rejected(
         check_folder(add_generation_config(tmp_path, generation), {"model_type": "gemma", **config})
 
 
+def test_forced_first_token_of_a_translator_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_folder(add_generation_config(tmp_path, {"forced_bos_token_id": 5}), {"model_type": "mbart"})
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("config", "generation", "expected_name"),
     [

@@ -113,7 +113,7 @@ def test_vocabulary_padding_rows_are_left_out(tmp_path: Path) -> None:
     ("stack", "spec", "message"),
     [
         ({"position": ALiBi()}, {}, r"stack\.position is alibi, which GPT-2 .*stack\.position: learned or sinus"),
-        ({"placement": "post"}, {}, r"stack\.placement is post, which GPT-2 .* a model with stack\.placement: pre"),
+        ({"placement": "branch"}, {}, r"stack\.placement is branch, which GPT-2 .* a model with stack\.placement: pre"),
         ({"placement": "sandwich"}, {}, r"stack\.placement is sandwich"),
         ({"norm": "rms", "norm_bias": False}, {}, r"stack\.norm is rms, .* a model with stack\.norm: layer can be"),
         ({"gated": True}, {}, r"stack\.gated is true, which GPT-2 .* a model with stack\.gated: false can be"),

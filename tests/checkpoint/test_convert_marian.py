@@ -157,7 +157,6 @@ def test_separate_source_vocabulary_is_exported(tmp_path: Path) -> None:
         ({"d_head": 8}, {}, r"encoder\.d_head is 8"),
         ({}, {"decoder": replace(STACK, placement="pre")}, r"decoder\.placement is pre"),
         ({}, {"decoder": replace(STACK, activation="gelu")}, r"decoder\.activation is gelu, .*activation: relu"),
-        ({}, {"embedding_norm": True}, r"embedding_norm is true"),
         ({}, {"logit_softcap": 15.0}, r"logit_softcap is 15\.0"),
     ],
 )

@@ -449,9 +449,21 @@ def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -
     assert furthest(model, folder) < 1e-4
 
 
+@pytest.mark.parametrize("parallel", [True, "separate_norms"])
+@pytest.mark.parametrize("position", [Learned(), Rotary(share=0.5)])
+def test_parallel_sublayers_of_a_language_model(position: Any, parallel: Any, tmp_path: Path) -> None:
+    model = generator(4, replace(GPT2, parallel=parallel, position=position))
+    assert furthest(model, export_model(tmp_path, model)) < 1e-4
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({"parallel": True}, "parallel"), ({"final_norm": False}, "final_norm"), ({"norm": "layer_std"}, "norm")],
+    [
+        ({"parallel": True, "norm": "rms", "norm_bias": False}, "parallel"),
+        ({"parallel": "separate_norms", "placement": "sandwich"}, "parallel"),
+        ({"final_norm": False}, "final_norm"),
+        ({"norm": "layer_std"}, "norm"),
+    ],
 )
 def test_unsupported_blocks_are_rejected(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"stack.{key} is "):

@@ -156,6 +156,26 @@ def test_roberta_with_two_files_is_read(tmp_path: Path) -> None:
     assert [ours.bos_id, *ours.encode_masked("The <mask> sat").tolist(), ours.eos_id] == masked
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("opt", {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>", "add_bos_token": True}),
+        ("opt", {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>"}),
+        ("bart", {"tokenizer_class": "BartTokenizer"}),
+    ],
+)
+def test_two_files_with_a_beginning_match_auto_tokenizer(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = two_files(tmp_path, "roberta", **settings)
+    config = {"model_type": kind} | ({"forced_bos_token_id": 0} if kind == "bart" else {})
+    (folder / "config.json").write_text(json.dumps(config))
+    ours, _ = load_tokenizers(folder, config)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    for line in LINES:
+        end = [ours.eos_id] if kind == "bart" else []
+        assert [*ours.opening, *ours.encode(line), *end] == theirs(line, split_special_tokens=True)["input_ids"], line
+    assert len(ours.opening) == (kind == "bart" or "add_bos_token" in settings)
+
+
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "Qwen2Tokenizer"}])
 def test_two_files_with_another_split_are_rejected(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no tokenizer\.json, which is required for qwen2; save its"):

@@ -82,6 +82,17 @@ def t5gemma() -> Any:
     )
 
 
+def bart(name: str) -> Any:
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(WORDS), d_model=18, encoder_layers=1, decoder_layers=1, encoder_attention_heads=3,
+        decoder_attention_heads=3, encoder_ffn_dim=29, decoder_ffn_dim=29, max_position_embeddings=8, pad_token_id=1,
+        eos_token_id=2, decoder_start_token_id=2,
+    )  # fmt: skip
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    model.generation_config.forced_bos_token_id = 0
+    return model
+
+
 def given_to(theirs: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the inputs of a model; a translator gets the same tokens on both sides."""
     return {"input_ids": tokens} | ({"decoder_input_ids": tokens} if theirs.config.is_encoder_decoder else {})
@@ -103,6 +114,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (eurobert, tiny_masked_recipe, "EuroBertForMaskedLM"),
         (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
         (t5gemma, tiny_pairs_recipe, "T5GemmaForConditionalGeneration"),
+        (lambda: bart("Bart"), tiny_pairs_recipe, "BartForConditionalGeneration"),
     ],
 )
 def test_fine_tuning_keeps_the_third_party_model(build: Any, tiny: Any, class_name: str, tmp_path: Path) -> None:
@@ -157,6 +169,20 @@ def gpt2() -> Any:
     )  # fmt: skip
 
 
+def opt(**settings: Any) -> Any:
+    return transformers.OPTForCausalLM(
+        transformers.OPTConfig(**SIZES, hidden_size=18, ffn_dim=29, max_position_embeddings=8, bos_token_id=0,
+                               eos_token_id=2, pad_token_id=1, **settings)
+    )  # fmt: skip
+
+
+def neox() -> Any:
+    return transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(**SIZES, hidden_size=24, intermediate_size=29, max_position_embeddings=8,
+                                   bos_token_id=0, eos_token_id=2)
+    )  # fmt: skip
+
+
 def bert() -> Any:
     return transformers.BertForMaskedLM(
         transformers.BertConfig(
@@ -172,15 +198,20 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "qwen2": (lambda: llama_like("Qwen2"), tiny_recipe),
     "qwen3": (qwen3, tiny_recipe),
     "gemma": (lambda: llama_like("Gemma"), tiny_recipe),
+    "gpt-neox": (neox, tiny_recipe),
+    "opt": (opt, tiny_recipe),
+    "opt-post": (lambda: opt(do_layer_norm_before=False), tiny_recipe),
     "bert": (bert, tiny_masked_recipe),
     "roberta": (roberta, tiny_masked_recipe),
     "distilbert": (distilbert, tiny_labels_recipe),
     "eurobert": (eurobert, tiny_masked_recipe),
     "t5": (t5, tiny_pairs_recipe),
     "t5gemma": (t5gemma, tiny_pairs_recipe),
+    "bart": (lambda: bart("Bart"), tiny_pairs_recipe),
+    "mbart": (lambda: bart("MBart"), tiny_pairs_recipe),
     "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
-FAST_FAMILIES = ("gpt2", "qwen3", "roberta", "distilbert", "eurobert", "t5", "t5gemma")
+FAST_FAMILIES = ("gpt2", "qwen3", "gpt-neox", "opt-post", "mbart", "roberta", "distilbert", "eurobert", "t5", "t5gemma")
 
 
 @pytest.mark.slow

@@ -330,7 +330,7 @@ def _apply_saved_ids(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """Return the tokenizer with the special ids of generation_config.json; a token's name can be ambiguous."""
     path = folder / "generation_config.json"
     settings = read_json_file(path) if path.is_file() else {}
-    ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    ids = {f"{role}_id": settings.get(f"{role}_token_id") for role in ("bos", "eos", "pad", "forced_bos")}
     other_end_ids = list[Any]()
     if isinstance(ids["eos_id"], list) and ids["eos_id"]:
         ids["eos_id"], *other_end_ids = cast("list[Any]", ids["eos_id"])

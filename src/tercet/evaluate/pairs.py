@@ -69,20 +69,22 @@ def score_pairs(
             of the model are not finite.
     """
     source_encoder = tokenizer if source_tokenizer is None else source_tokenizer
-    bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    if bos is None or eos is None or source_encoder.eos_id is None:
+    opening, eos = tokenizer.target_opening, tokenizer.eos_id
+    if tokenizer.bos_id is None or eos is None or source_encoder.eos_id is None:
         raise UserError("the tokenizer has no beginning or end token; train a tokenizer for translation")
     max_len = model.max_len
     sources, cut = encode_sources(source_encoder, [source for source, _ in pairs], max_len=max_len)
     targets = [[*ids.tolist(), eos] for ids in tokenizer.encode_batch([target.strip() for _, target in pairs])]
-    cut = [was_cut or len(target) > max_len for was_cut, target in zip(cut, targets, strict=True)]
-    targets = [target[:max_len] for target in targets]
+    longest = max_len + 1 - len(opening)
+    cut = [was_cut or len(target) > longest for was_cut, target in zip(cut, targets, strict=True)]
+    targets = [target[:longest] for target in targets]
+    ignored = [IGNORE_INDEX] * (len(opening) - 1)
 
     def logprobs(numbers: list[int]) -> tuple[Tensor, ...]:
         """Return ln p of the tokens of each target, in asynchronous copies to the host."""
         source, source_mask = pad_rows([sources[number] for number in numbers], HOST)
-        inputs, _ = pad_rows([[bos, *targets[number][:-1]] for number in numbers], HOST)
-        wanted, real = pad_rows([targets[number] for number in numbers], HOST)
+        inputs, _ = pad_rows([[*opening, *targets[number][:-1]] for number in numbers], HOST)
+        wanted, real = pad_rows([[*ignored, *targets[number]] for number in numbers], HOST)
         with inference_mode(model.modules()):
             batch = PairBatch(source, source_mask, inputs, wanted.masked_fill(~real, IGNORE_INDEX))
             token_logprobs = to_host(seq2seq_logprobs(model, batch))  # (N,)

@@ -28,9 +28,8 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
         raise UserError(f"size={width}: the number of hypotheses must be 1 to {MAX_WIDTH}")
     if any(ablation.positions is not None for ablation in forward_pass.query.edits):
         raise UserError("cannot edit single positions in a beam search, which adds token by token; edit all positions")
-    bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    assert bos is not None  # otherwise the pass could not have been encoded
-    assert eos is not None
+    eos = tokenizer.eos_id
+    assert eos is not None  # otherwise the pass could not have been encoded
     source = list(forward_pass.recording.sides["encoder"].ids)
     search = Beam(size=width, n_best=width)
     with ExitStack() as edits:
@@ -38,7 +37,7 @@ def beam_tree(forward_pass: Pass, width: int) -> Plain:
             edits.enter_context(record(model, edits=forward_pass.edits, patterns=()))
         hypotheses = beam_search(
             model,
-            [[bos]],
+            [tokenizer.target_opening],
             search,
             eos_id=eos,
             forbidden=frozenset(

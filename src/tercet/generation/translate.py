@@ -180,18 +180,18 @@ class _LineTranslator:
             raise ValueError("json_schema and regex are not supported for translations; remove them")
         self.model, self.tokenizer, self.search = model, tokenizer, search
         self.source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
-        self.bos_id = _require_id(tokenizer.bos_id, "target", "beginning")
+        bos_id = _require_id(tokenizer.bos_id, "target", "beginning")
         self.eos_id = _require_id(tokenizer.eos_id, "target", "end")
         _require_id(self.source_tokenizer.eos_id, "source", "end")
         special_ids = {tokenizer.pad_id, *tokenizer.special_ids, *([] if allow_unknown else [tokenizer.unk_id])}
-        self.forbidden = frozenset(token for token in special_ids | {self.bos_id} if token is not None) - {self.eos_id}
+        self.forbidden = frozenset(token for token in special_ids | {bos_id} if token is not None) - {self.eos_id}
         self.batch_tokens = batch_tokens
 
     def translate(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[list[Translation]]:
         texts = [text.strip() for text in texts]
         prefixes = [""] * len(texts) if prefixes is None else prefixes
         sources, cut = encode_sources(self.source_tokenizer, texts, max_len=self.model.max_len)
-        rows = [[self.bos_id, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
+        rows = [[*self.tokenizer.target_opening, *ids.tolist()] for ids in self.tokenizer.encode_batch(prefixes)]
         if (longest := max(map(len, rows), default=0)) > self.model.max_len:
             raise ValueError(
                 f"a prefix has {longest} tokens with its beginning token; the maximum is max_len={self.model.max_len}"

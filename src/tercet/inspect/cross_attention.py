@@ -103,8 +103,9 @@ def read_cross_attention(
     target = [*tokenizer.encode(prefix), *translation.ids]
     device = device_of(models[0])
     source = torch.tensor([source_ids], device=device)
-    decoder_inputs = torch.tensor([[tokenizer.bos_id, *target[:-1]]], device=device)
-    weights = [cross_attention(model, source, decoder_inputs)[layer, 0] for model in models]
+    opening = tokenizer.target_opening
+    decoder_inputs = torch.tensor([[*opening, *target[:-1]]], device=device)
+    weights = [cross_attention(model, source, decoder_inputs)[layer, 0, len(opening) - 1 :] for model in models]
     has_end = translation.finish == "eos"
     target_texts = tokenizer.tokens(target[:-1] if has_end else target)
     return CrossAttentionMap(

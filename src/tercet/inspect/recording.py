@@ -184,17 +184,18 @@ def _encode_target(
 ) -> tuple[list[int], bool]:
     """Return the ids that the decoder reads (bos and the target, without eos), and whether they were truncated."""
     tokenizer, max_len = trained_model.tokenizer, trained_model.model.max_len
-    bos, eos = _require(tokenizer.bos_id, "bos"), _require(tokenizer.eos_id, "eos")
+    _require(tokenizer.bos_id, "bos")
+    opening, eos = tokenizer.target_opening, _require(tokenizer.eos_id, "eos")
     if target_ids is not None:
         return _check_ids(tokenizer, target_ids)[:max_len], len(target_ids) > max_len
     if target is not None:
-        whole = [bos, *tokenizer.encode(target)]
+        whole = [*opening, *tokenizer.encode(target)]
         return whole[:max_len], len(whole) > max_len
     source = trained_model.source_tokenizer.decode(source_ids)
     best = translate(
         trained_model.model, tokenizer, [source], Beam(size=1), source_tokenizer=trained_model.source_tokenizer
     )[0][0]  # fmt: skip
-    target_row = [bos, *(token for token in best.ids if token != eos)]
+    target_row = [*opening, *(token for token in best.ids if token != eos)]
     return target_row[:max_len], len(target_row) > max_len
 
 

@@ -6,6 +6,7 @@ is its `decoder_start_token_id`, which for Marian is the padding token. A genera
 settings (`eos_token_id` may be a list), or with the token that ends a document.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,12 +18,14 @@ from tercet.limits import MAX_VOCABULARY_BYTES
 from tercet.reading.bounded_json import read_json_file
 from tercet.tokens.forms import FORMS
 from tercet.tokens.gpt2 import from_files
+from tercet.tokens.opening import read_frame
 from tercet.tokens.sentencepiece import build_unigram, read_pieces
 from tercet.tokens.structure import library_errors
 from tercet.tokens.tokenizer import Tokenizer
 from tercet.tokens.tokenizer_settings import apply_settings
 
 ROLES = ("bos", "eos", "pad")
+DEFAULT_STARTS = {"bart": 2}  # decoder_start_token_id in transformers by model_type, if config.json has none
 OTHER_SPLITTERS = ("qwen", "llama", "mistral", "gemma")  # may have GPT-2's two files but split text differently
 ROBERTA = (*(AddedToken(name, special=True) for name in ("<s>", "<pad>", "</s>", "<unk>")),
            AddedToken("<mask>", special=True, lstrip=True))  # fmt: skip
@@ -47,8 +50,12 @@ def load_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Tokenizer,
         source = Tokenizer.load(source_path) if source_path.is_file() else tokenizer
     else:
         tokenizer = source = _load_gpt2(folder, config)
-    numbers = {**config, **_read_settings(folder / "generation_config.json")}
+    generation, kind = _read_settings(folder / "generation_config.json"), str(config.get("model_type", ""))
+    numbers = {"decoder_start_token_id": DEFAULT_STARTS.get(kind), **config, **generation}
+    numbers["forced_bos_token_id"] = (generation or config).get("forced_bos_token_id")  # as in transformers
     target_tokenizer = _configure_ids(tokenizer, folder, numbers)
+    if kind in ("bart", "mbart"):
+        target_tokenizer = _read_frame(target_tokenizer, folder)
     if source is tokenizer:
         return target_tokenizer, target_tokenizer
     return target_tokenizer, _configure_ids(source, folder, {})  # ids in the settings are those of the target
@@ -64,6 +71,7 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
     start_id = _id_by_number(tokenizer, numbers.get("decoder_start_token_id"), None)
     if start_id is not None:
         ids["bos_id"] = start_id
+        ids["forced_bos_id"] = _id_by_number(tokenizer, numbers.get("forced_bos_token_id"), None)
     ends = _end_ids(tokenizer, numbers.get("eos_token_id"))
     if start_id is not None and len(ends) > 1:
         raise UserError(
@@ -73,10 +81,28 @@ def _configure_ids(tokenizer: Tokenizer, folder: Path, numbers: Mapping[str, Any
     return result if start_id is not None else result.with_other_end_ids(ends)
 
 
+def _read_frame(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """Return the tokenizer of a BART or mBART with the ids before a source as its opening.
+
+    Raises:
+        UserError: If there are other ids than eos after a source, or the first token of a translation is not known.
+    """
+    opening, end = read_frame(json.loads(tokenizer.to_json()))
+    if end not in ((), (tokenizer.eos_id,)):
+        names = ", ".join(tokenizer.tokens(end))
+        raise UserError(f"{folder}: the tokenizer ends a source with {names}; Tercet only supports its end token there")
+    if tokenizer.bos_id == tokenizer.eos_id and tokenizer.forced_bos_id is None:
+        raise UserError(
+            f"{folder}: decoder_start_token_id is the end token, and the first token of a translation is not known; "
+            "set forced_bos_token_id in generation_config.json, to the target language's token or else to bos_token_id"
+        )
+    return tokenizer.with_opening(opening) if end else tokenizer
+
+
 def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Load GPT-2's two files.
 
-    They do not define how text is split; GPT-2 and RoBERTa split it in the same way.
+    They do not define how text is split; GPT-2, OPT, RoBERTa and BART split it in the same way.
     """
     settings = _read_settings(folder / "tokenizer_config.json")
     kind = _token_text(settings.get("tokenizer_class"), str(config.get("model_type", ""))).lower()
@@ -85,10 +111,13 @@ def _load_gpt2(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
             f"{folder} has no tokenizer.json, which is required for {kind.removesuffix('tokenizer')}; "
             "save its tokenizer with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
-    special = ROBERTA if kind.startswith("roberta") else ()
+    special = ROBERTA if kind.startswith(("roberta", "bart")) else ()
     adds_space = settings.get("add_prefix_space") is True
     library = from_files(folder / "vocab.json", folder / "merges.txt", prefix_space=adds_space, special=special)
-    return Tokenizer(library)
+    tokenizer = Tokenizer(library)
+    bos_id = _id_by_name(tokenizer, settings.get("bos_token", "<s>"))
+    adds_bos = settings.get("add_bos_token") is True or kind.startswith("bart")  # OPT has the setting
+    return tokenizer.with_opening([bos_id]) if adds_bos and bos_id is not None else tokenizer
 
 
 def _load_sentencepiece(folder: Path) -> tuple[Tokenizer, Tokenizer]:

@@ -22,6 +22,24 @@ def read_opening(structure: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(number for name in start_names for number in template["special_tokens"][name]["ids"])
 
 
+def read_frame(structure: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids before and after the source of a translator from a parsed tokenizer.json."""
+    processor: dict[str, Any] = structure.get("post_processor") or {}
+    for step in processor.get("processors", [processor]):
+        if step.get("type") in ("RobertaProcessing", "BertProcessing"):
+            return (step["cls"][1],), (step["sep"][1],)
+        if step.get("type") == "TemplateProcessing":
+            names = [part.get("SpecialToken", {}).get("id") for part in step["single"]]
+            if None in names:
+                at = names.index(None)
+                start, end = (
+                    tuple(number for name in side for number in step["special_tokens"][name]["ids"])
+                    for side in (names[:at], names[at + 1 :])
+                )
+                return start, end
+    return (), ()
+
+
 def replace_opening(structure: Mapping[str, Any], tokens: Sequence[tuple[str, int]]) -> dict[str, Any]:
     """Return a parsed tokenizer.json whose post-processor is replaced by one that only adds this opening.
 

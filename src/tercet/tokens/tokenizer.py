@@ -52,7 +52,7 @@ from tercet.tokens.specs import (
     Words,
 )
 from tercet.tokens.structure import check_structure, library_errors
-from tercet.tokens.word_starts import WHITE, find_word_starts
+from tercet.tokens.word_starts import find_word_starts, split_before_mask
 from tercet.tokens.wordpiece import train_wordpiece
 
 SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # kinds whose words include the space before them
@@ -66,6 +66,8 @@ class Tokenizer:
             tokenizer that was not trained by Tercet.
         vocab_size: Number of ids, including special ones.
         pad_id, bos_id, eos_id, mask_id, unk_id: Ids of the usual special tokens; None if the vocabulary has none.
+        forced_bos_id: Id after `bos_id` at the beginning of every translation, such as BART's <s> or the language token
+            of an mBART-50; None if there is none.
         mask_token: Text of the mask for `encode_masked`; None if the vocabulary has none.
         opening: Ids before a text to continue, such as a Llama's bos, or before a translator's source.
         id_limit: Ids in data are below this: `vocab_size`, or for "ids" the number of ids before the special tokens.
@@ -102,6 +104,7 @@ class Tokenizer:
         self.hash = hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
         self.prefix_space = has_prefix_space(structure)
         self.adds_prefix = remove_prefix(structure) != structure
+        self.forced_bos_id: int | None = None
         self.other_end_ids, self.changed_roles = frozenset[int](), dict[str, int]()
         self._names, self._ids = names, ids_by_name
         self._table = byte_table(structure, names)
@@ -174,8 +177,9 @@ class Tokenizer:
             return cls(tokenizers.Tokenizer.from_str(text))
 
     def with_ids(
-        self, *, bos_id: int | None = None, eos_id: int | None = None, pad_id: int | None = None
-    ) -> "Tokenizer":
+        self, *, bos_id: int | None = None, eos_id: int | None = None, pad_id: int | None = None,
+        forced_bos_id: int | None = None,
+    ) -> "Tokenizer":  # fmt: skip
         """Return a copy with other tokens for the beginning, the end or padding, which become special.
 
         None leaves an id unchanged. `to_json` contains that they are special, but not their roles.
@@ -183,7 +187,7 @@ class Tokenizer:
         Raises:
             ValueError: If an id is not in the vocabulary.
         """
-        ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id}
+        ids = {"bos_id": bos_id, "eos_id": eos_id, "pad_id": pad_id, "forced_bos_id": forced_bos_id}
         changes = {name: n for name, n in ids.items() if n is not None and n != getattr(self, name)}
         self._check_ids(changes.values())
         if not changes:
@@ -199,6 +203,11 @@ class Tokenizer:
             setattr(tokenizer, name, number)
         tokenizer.changed_roles = self.changed_roles | changes
         return tokenizer
+
+    @property
+    def target_opening(self) -> list[int]:
+        """The ids before every translation: `bos_id` and `forced_bos_id`, if they exist."""
+        return [number for number in (self.bos_id, self.forced_bos_id) if number is not None]
 
     @property
     def end_ids(self) -> list[int]:
@@ -289,8 +298,9 @@ class Tokenizer:
         parts = [parts[0], *(part.lstrip() if self.special_tokens[self.mask_id].rstrip else part for part in parts[1:])]
         parts[0] = f" {parts[0]}" if self.prefix_space else parts[0]
         segments: list[str | None] = []  # None is a mask
+        absorbs_space, includes_space = self.special_tokens[self.mask_id].lstrip, self.kind in SPACE_PREFIXED_KINDS
         for part in parts[:-1]:
-            segments += [*self._split_before_mask(part), None]
+            segments += [*split_before_mask(part, absorbs_space, includes_space), None]
         texts = [*(part for part in segments if part is not None), parts[-1]]
         library = self._unprefixed_library if self.prefix_space else self._library
         id_arrays = iter(encode_texts(library, texts) if self.uses_library else self.encode_batch(texts))
@@ -376,25 +386,14 @@ class Tokenizer:
 
     @cached_property
     def _unprefixed_library(self) -> tokenizers.Tokenizer:
-        if not self.adds_prefix:
-            return self._library
         library = tokenizers.Tokenizer.from_str(json.dumps(remove_prefix(json.loads(self.to_json()))))
         library.encode_special_tokens = True
         return library
 
     def _copy_roles(self, source: "Tokenizer") -> None:
-        self.pad_id, self.bos_id, self.eos_id = source.pad_id, source.bos_id, source.eos_id
-        self.changed_roles, self.other_end_ids = source.changed_roles, source.other_end_ids
+        for name in ("pad_id", "bos_id", "eos_id", "forced_bos_id", "changed_roles", "other_end_ids"):
+            setattr(self, name, getattr(source, name))
 
     def _check_ids(self, ids: Iterable[int]) -> None:
         if invalid := [number for number in ids if not 0 <= number < self.vocab_size]:
             raise ValueError(f"the vocabulary has no id {invalid[0]}; ids are 0 to {self.vocab_size - 1}")
-
-    def _split_before_mask(self, part: str) -> list[str]:
-        """Split the text before a mask as if a word followed it."""
-        # RoBERTa's mask absorbs all white space.
-        if self.mask_id is not None and self.special_tokens[self.mask_id].lstrip:
-            return [part.rstrip()]
-        if self.kind not in SPACE_PREFIXED_KINDS or part[-1:] not in WHITE:
-            return [part]
-        return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]

@@ -34,12 +34,10 @@ STRIPS = ("lstrip", "rstrip", "single_word")
 USED = (
     *DEFAULTS, "add_prefix_space", "tokenizer_class", "chat_template", "bos_token", "eos_token", "pad_token",
     "unk_token", "mask_token", "cls_token", "sep_token", "added_tokens_decoder", "additional_special_tokens",
-    "extra_special_tokens", "separate_vocabs", "model_max_length", "max_len",
+    "extra_special_tokens", "separate_vocabs", "model_max_length", "max_len", "add_bos_token",
 )  # fmt: skip
 IRRELEVANT = {
-    **dict.fromkeys(
-        ("add_bos_token", "add_eos_token"), "ignored with a tokenizer.json, whose post-processor adds them"
-    ),
+    "add_eos_token": "ignored with a tokenizer.json, whose post-processor adds it",
     **dict.fromkeys(
         ("padding_side", "truncation_side", "model_input_names", "pad_token_type_id", "pad_to_multiple_of",
          "max_length", "stride", "truncation_strategy", "truncation", "padding", "verbose", "return_tensors"),

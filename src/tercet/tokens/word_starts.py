@@ -20,6 +20,21 @@ WHOLE_WORD_KINDS = ("fields", "kmers", "ids")  # kinds whose tokens are words
 SEPARATE_BYTE = b"\xff"  # never part of UTF-8
 
 
+def split_before_mask(part: str, absorbs_space: bool, includes_space: bool) -> list[str]:
+    """Split the text before a mask as if a word followed it.
+
+    Args:
+        part: Text before the mask.
+        absorbs_space: If True, the mask absorbs all white space before it, as RoBERTa's does.
+        includes_space: If True, words include the space before them.
+    """
+    if absorbs_space:
+        return [part.rstrip()]
+    if not includes_space or part[-1:] not in WHITE:
+        return [part]
+    return [part[:-1]] if part.endswith(" ") else [part[:-1], part[-1]]
+
+
 class NameWordStarts:
     """Word starts from the names of the tokens: `##ing` continues a word, `▁the` begins one."""
 

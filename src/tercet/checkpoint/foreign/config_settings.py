@@ -60,6 +60,11 @@ T5GEMMA = (
     "partial_rotary_factor", "attention_bias", "sliding_window", "layer_types", "attn_logit_softcapping",
     "final_logit_softcapping",
 )  # fmt: skip
+BART = (
+    "vocab_size", "max_position_embeddings", "d_model", "activation_function", "dropout", "attention_dropout",
+    "activation_dropout", "scale_embedding", "is_decoder",
+    *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
+)  # fmt: skip
 USED = {
     "llama": (*LLAMA, "attention_bias", "mlp_bias"),
     "arcee": (*LLAMA, "attention_bias", "mlp_bias"),
@@ -81,14 +86,24 @@ USED = {
         *LLAMA, "attention_bias", "mlp_bias", "classifier_pooling", "id2label", "num_labels", "problem_type",
     ),
     "marian": (
-        "vocab_size", "decoder_vocab_size", "max_position_embeddings", "d_model", "activation_function", "dropout",
-        "attention_dropout", "activation_dropout", "scale_embedding", "share_encoder_decoder_embeddings",
-        "normalize_before", "normalize_embedding", "add_final_layer_norm", "static_position_embeddings", "is_decoder",
-        *(f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")),
+        *BART, "decoder_vocab_size", "share_encoder_decoder_embeddings", "normalize_before", "normalize_embedding",
+        "add_final_layer_norm", "static_position_embeddings",
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "t5gemma": T5GEMMA,
+    **dict.fromkeys(("bart", "mbart"), BART),
+    "opt": (
+        "vocab_size", "hidden_size", "word_embed_proj_dim", "num_hidden_layers", "num_attention_heads", "ffn_dim",
+        "max_position_embeddings", "activation_function", "do_layer_norm_before", "_remove_final_layer_norm",
+        "enable_bias", "layer_norm_elementwise_affine", "attention_dropout", "dropout",
+    ),
+    "gpt_neox": (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act",
+        "max_position_embeddings", "layer_norm_eps", "rotary_pct", "rotary_emb_base", "rope_scaling", "rope_parameters",
+        "use_parallel_residual", "attention_bias", "attention_dropout", "hidden_dropout", "head_dim",
+    ),
 }  # fmt: skip
+TRANSLATORS = ("marian", "t5", "mt5", "umt5", "t5gemma", "bart", "mbart")
 COMMON_KEYS = (
     "model_type", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
 )  # fmt: skip
@@ -98,9 +113,10 @@ ALIASES = {  # by model_type: {other name: usual name}; as in `transformers`, th
         "num_hidden_layers": "n_layer",
     },
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    "marian": {
-        "hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
+    **{
+        kind: {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",
+               "num_hidden_layers": "encoder_layers"}
+        for kind in ("marian", "bart", "mbart")
     },
     **{
         kind: {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
@@ -123,7 +139,8 @@ IRRELEVANT = {
         "execution settings",
     ),
     **dict.fromkeys(
-        ("initializer_range", "initializer_factor", "init_std", "encoder_layerdrop", "decoder_layerdrop", "qa_dropout",
+        ("initializer_range", "initializer_factor", "init_std", "encoder_layerdrop", "decoder_layerdrop", "layerdrop",
+         "qa_dropout",
          "classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
         "training only, or initialization",
     ),
@@ -177,7 +194,7 @@ GENERATION_IRRELEVANT = {
     **dict.fromkeys(("transformers_version", "_commit_hash", "_from_model_config"), "program version"),
 }  # fmt: skip
 GENERATION_REJECTED = {
-    "forced_bos_token_id": OFF,  # the first token of every translation
+    "forced_bos_token_id": OFF,  # used for TRANSLATORS
     "guidance_scale": (*OFF, 1, 1.0),
     "token_healing": OFF,
 }
@@ -215,14 +232,18 @@ def check_folder(folder: Path, config: Mapping[str, Any], *, silent_ids: Contain
     for side in ("encoder", "decoder"):
         if isinstance(module := config.get(side), dict):
             _check(cast("Plain", module), f"{folder / 'config.json'} ({side})", known_keys, rejected)
+    rejected_generation = dict(GENERATION_REJECTED)
+    if kind in TRANSLATORS:
+        del rejected_generation["forced_bos_token_id"]
     path = folder / "generation_config.json"
     for settings, source in ((generation_settings, folder / "config.json"), (_read(path), path)):
         silent_keys = {
             key for key in SUPPRESSION_KEYS if all(number in silent_ids for number in _flatten(settings.get(key)))
         }
         neutral_keys = {key for key, values in NEUTRAL.items() if is_any_of(settings.get(key), values)}
-        known_generation_keys = {*GENERATION_USED, *GENERATION_IRRELEVANT, *silent_keys, *neutral_keys}
-        _check(settings, source, known_generation_keys, GENERATION_REJECTED)
+        used_keys = {*GENERATION_USED, "forced_bos_token_id"}
+        known_generation_keys = {*used_keys, *GENERATION_IRRELEVANT, *silent_keys, *neutral_keys}
+        _check(settings, source, known_generation_keys, rejected_generation)
 
 
 def generation_keys() -> set[str]:

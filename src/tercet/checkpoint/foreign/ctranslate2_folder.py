@@ -40,7 +40,11 @@ def ctranslate2_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
             is not installed.
     """
     model = trained_model.model
-    ctranslate2_support(model.spec, has_end=trained_model.tokenizer.eos_id is not None).check()
+    tokenizer = trained_model.tokenizer
+    support = ctranslate2_support(
+        model.spec, has_end=tokenizer.eos_id is not None, forced_bos_id=tokenizer.forced_bos_id
+    )
+    support.check()
     check_translates(trained_model)
     specs = import_library("ctranslate2.specs", "ctranslate2")
     with torch.no_grad():

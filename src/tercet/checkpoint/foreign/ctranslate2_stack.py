@@ -29,6 +29,8 @@ def decoder_of(specs: Any, stack: Stack, *, cross: bool) -> Any:
     return specs.TransformerDecoderSpec(
         **_switches(specs, stack),
         with_encoder_attention=cross,
+        parallel_residual=stack.spec.parallel is not False,
+        shared_layer_norm=stack.spec.parallel is True,
         external_pre_post_encoder_layers=cross and stack.spec.placement == "sandwich",
         alibi=stack.spec.position.kind == "alibi",
         alibi_use_positive_positions=False,
@@ -76,14 +78,17 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
         _relative_bias(target, stack.position)
     for block, layer in zip(cast("Iterable[Block]", stack.blocks), target.layer, strict=True):
         _attention(layer.self_attention, block.self_attention, fused_parts=("query", "key", "value"))
-        _norms(layer, "self_attention", ("input_layer_norm", "post_attention_layer_norm"), block.self_residual)
+        if block.parallel:
+            _parallel_norms(layer, block)
+        else:
+            _norms(layer, "self_attention", ("input_layer_norm", "post_attention_layer_norm"), block.self_residual)
+            names = ("pre_feedforward_layer_norm", "post_feedforward_layer_norm")
+            _norms(layer, "ffn", names, block.feedforward_residual)
         if block.cross_attention is not None and block.cross_residual is not None:
             _attention(layer.attention, block.cross_attention, fused_parts=("key", "value"))
             names = ("external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm")
             _norms(layer, "attention", names, block.cross_residual)
         _feedforward(layer.ffn, block.feedforward)
-        names = ("pre_feedforward_layer_norm", "post_feedforward_layer_norm")
-        _norms(layer, "ffn", names, block.feedforward_residual)
 
 
 def _relative_bias(target: Any, position: RelativeBiasPositions) -> None:
@@ -100,6 +105,15 @@ def _norms(layer: Any, part: str, names: tuple[str, str], residual: Residual) ->
     target = [getattr(layer, part).layer_norm] if len(norms) == 1 else [getattr(layer, name) for name in names]
     for norm, place in zip(norms, target, strict=True):
         _norm(place, norm)
+
+
+def _parallel_norms(layer: Any, block: Block) -> None:
+    """Copy the norms of a decoder's parallel sublayers: a shared one, or one of each sublayer."""
+    if block.parallel is True:
+        _norm(layer.shared_layer_norm, block.self_residual.before)
+    else:
+        _norm(layer.input_layer_norm, block.self_residual.before)
+        _norm(layer.post_attention_layer_norm, block.feedforward_residual.before)
 
 
 def _attention(target: Any, source: Attention, *, fused_parts: tuple[str, ...]) -> None:

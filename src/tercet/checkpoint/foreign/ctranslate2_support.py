@@ -4,20 +4,24 @@ from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS
 from tercet.checkpoint.foreign.features import FIXED_POSITIONS, Feature, Support, features_of_block
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
 from tercet.nn.attention import QK_EPS
+from tercet.nn.specs import Parallel
 
 KIND = "CTranslate2"
+PARALLEL: tuple[Parallel, ...] = (False, True, "separate_norms")
 
 
-def ctranslate2_support(spec: AnySpec, *, has_end: bool = True) -> Support:
+def ctranslate2_support(spec: AnySpec, *, has_end: bool = True, forced_bos_id: int | None = None) -> Support:
     """Return the features of a model with the values that CTranslate2 supports.
 
     Args:
         spec: Spec of the model.
         has_end: If True, the vocabulary has an end token.
+        forced_bos_id: Id after bos at the beginning of every translation; None if there is none.
     """
     if isinstance(spec, EncoderOnlySpec) and spec.classifier is not None:
         return Support(KIND, [("classifier", "set", [None])], remedy="use --to onnx")
-    return Support(KIND, _features(spec, has_end=has_end))
+    forced: list[Feature] = [("forced_bos_token_id", forced_bos_id, [None])]
+    return Support(KIND, [*_features(spec, has_end=has_end), *forced])
 
 
 def _stacks(spec: AnySpec) -> dict[str, StackSpec]:
@@ -34,11 +38,12 @@ def _features(spec: AnySpec, *, has_end: bool) -> list[Feature]:
             positions.append("alibi")
         if not isinstance(spec, DecoderOnlySpec):  # Generator 4.8.5 gives other tokens step by step than in one pass
             positions.append("relative_bias")
+        runs_parallel = isinstance(spec, DecoderOnlySpec) and (stack.placement, stack.norm) == ("pre", "layer")
         features += [
             (f"{key}.position", stack.position.kind, positions),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
-            *features_of_block(key, stack),
+            *features_of_block(key, stack, parallel=PARALLEL if runs_parallel else (False,)),
             (f"{key}.activation", stack.activation, [*ACTIVATIONS]),
             # In cross-attention CTranslate2 would normalize the queries of all heads together.
             (f"{key}.qk_norm", stack.qk_norm, [False] if key == "decoder" else [False, True]),

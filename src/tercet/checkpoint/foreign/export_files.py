@@ -72,7 +72,8 @@ def special_ids(tokenizer: Tokenizer) -> Plain:
 
 def _existing_ids(tokenizer: Tokenizer) -> Plain:
     """Return the special ids that the tokenizer has."""
-    return {name: number for name, number in special_ids(tokenizer).items() if number is not None}
+    ids = {**special_ids(tokenizer), "forced_bos_token_id": tokenizer.forced_bos_id}
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 def generation_config(trained_model: TrainedModel) -> Plain | None:
@@ -89,11 +90,15 @@ def generation_config(trained_model: TrainedModel) -> Plain | None:
     if tokenizer.bos_id is None or tokenizer.eos_id is None:
         missing = "beginning" if tokenizer.bos_id is None else "end"
         raise UserError(f"{trained_model.folder}: the tokenizer has no token for the {missing} of a translation")
-    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids} - {tokenizer.eos_id, None}
+    forced = tokenizer.forced_bos_id
+    special = {tokenizer.bos_id, tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids}
+    special -= {tokenizer.eos_id, forced, None}
     return {
         **ids,
         "decoder_start_token_id": tokenizer.bos_id,
         "suppress_tokens": sorted(number for number in special if number is not None),
+        # These are forbidden before the first token is forced, and suppressed tokens after that.
+        **({} if forced is None else {"bad_words_ids": [[forced]]}),
         "do_sample": False,
         "max_length": spec.max_len,
     }

@@ -1,7 +1,8 @@
 """Checks of whether a format supports a model, and conversions of models for export.
 
 Some variants equal another variant with special weights, and are exported as that one: a missing bias becomes a bias of
-zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. A norm of
+zeros, fixed positions become a learned table, and the scale of the embedding is multiplied into its matrix. A norm that
+parallel sublayers share is copied for each of them. A norm of
 the embeddings becomes a table of normalized embeddings, since without added positions it only depends on the token; the
 logits then need a separate matrix, and the two sides of a translator a table each. ReLU(x)^2 without a gate becomes
 ReLU(x) with the gate x. Rows without an id are dropped. Other unsupported features are rejected; the message contains
@@ -31,7 +32,8 @@ from tercet.models import (
     build,
 )
 from tercet.models.vocabulary import TokenEmbedding
-from tercet.nn.specs import Placement
+from tercet.nn.positions import PositionScheme
+from tercet.nn.specs import Parallel, Placement
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec, EncoderDecoderSpec)
@@ -98,6 +100,7 @@ def features_of_stack(
     norm: str = "layer",
     gated: bool,
     qk_norm: bool = False,
+    parallel: Sequence[Parallel] = (False,),
 ) -> list[Feature]:
     """Return features of a stack, each with the values that a format supports.
 
@@ -105,26 +108,26 @@ def features_of_stack(
         key: Key of the stack in a recipe, such as "stack" or "encoder".
         stack: Spec of the stack.
         placement, norm, gated, qk_norm: Value of each setting that the format supports.
-        positions: Position schemes that the format supports.
+        positions, parallel: Position schemes and values of `parallel` that the format supports.
     """
     return [
         (f"{key}.position", stack.position.kind, positions),
         (f"{key}.placement", stack.placement, [placement]),
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
-        *features_of_block(key, stack),
+        *features_of_block(key, stack, parallel=parallel),
         (f"{key}.qk_norm", stack.qk_norm, [qk_norm]),
     ]
 
 
-def features_of_block(key: str, stack: StackSpec) -> list[Feature]:
-    """Return the features `parallel` and `final_norm` of a stack, each with its only supported value.
+def features_of_block(key: str, stack: StackSpec, *, parallel: Sequence[Parallel] = (False,)) -> list[Feature]:
+    """Return the features `parallel` and `final_norm` of a stack, each with the values that a format supports.
 
-    Attention and feed-forward network must be applied one after the other, not in parallel. There must be a final norm
-    unless the placement of norms is "post"; then there must be none.
+    By default, attention and feed-forward network must be applied one after the other, not in parallel. There must be a
+    final norm unless the placement of norms is "post"; then there must be none.
     """
     return [
-        (f"{key}.parallel", stack.parallel, [False]),
+        (f"{key}.parallel", stack.parallel, parallel),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
 
@@ -182,8 +185,11 @@ def rewrite_model(model: Model, spec: AnySpec) -> Model:
             tensor.mul_(_scale(model, name) / _scale(equivalent, name))
         elif ".feedforward.gate." in name and (up := name.replace(".gate.", ".up.")) in tensors:
             tensor.copy_(tensors[up])
-        elif name == "stack.position.table.weight" and not isinstance(model, EncoderDecoder):
-            position_table = model.stack.position.embed(torch.arange(len(tensor))[None])
+        elif (shared := name.replace(".feedforward_residual.", ".self_residual.")) != name and shared in tensors:
+            tensor.copy_(tensors[shared])
+        elif name.endswith("position.table.weight"):
+            positions = cast("PositionScheme", model.get_submodule(name.removesuffix(".table.weight")))
+            position_table = positions.embed(torch.arange(len(tensor))[None])
             tensor.copy_(torch.zeros_like(tensor) if position_table is None else position_table[0])
         else:
             tensor.zero_()

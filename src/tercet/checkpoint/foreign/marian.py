@@ -16,14 +16,22 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
-    ACTIVATION_NAMES,
     check_settings,
     raise_config_errors,
-    read_activation,
     read_bool,
     read_model_type,
     read_value,
     with_ids,
+)
+from tercet.checkpoint.foreign.fairseq import (
+    BIAS,
+    EMBEDDINGS,
+    SHARED_EMBEDDING,
+    SIDES,
+    block_names,
+    config_of_stacks,
+    read_stacks,
+    translator_names,
 )
 from tercet.checkpoint.foreign.features import (
     Feature,
@@ -38,42 +46,20 @@ from tercet.checkpoint.foreign.state_dict import (
     build_model,
     export_state,
     foreign_name,
-    merge_tied,
-    strip_names,
 )
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
-from tercet.models import Dropout, EncoderDecoder, EncoderDecoderSpec, StackSpec
+from tercet.models import EncoderDecoder, EncoderDecoderSpec
 from tercet.nn import Sinusoidal
 
 KIND = "Marian"
-SIDES = ("encoder", "decoder")
 NAMES = {
     "source_embedding": "encoder.embed_tokens",
     "embedding": "decoder.embed_tokens",
     "unembedding": "lm_head",
-    **{
-        f"{side}.blocks.N.{native}": f"{side}.layers.N.{foreign}"
-        for side in SIDES
-        for native, foreign in {
-            "self_attention.query": "self_attn.q_proj",
-            "self_attention.key": "self_attn.k_proj",
-            "self_attention.value": "self_attn.v_proj",
-            "self_attention.out": "self_attn.out_proj",
-            "self_residual.after": "self_attn_layer_norm",
-            "cross_attention.query": "encoder_attn.q_proj",
-            "cross_attention.key": "encoder_attn.k_proj",
-            "cross_attention.value": "encoder_attn.v_proj",
-            "cross_attention.out": "encoder_attn.out_proj",
-            "cross_residual.after": "encoder_attn_layer_norm",
-            "feedforward.up": "fc1",
-            "feedforward.down": "fc2",
-            "feedforward_residual.after": "final_layer_norm",
-        }.items()
-    },
+    **block_names("encoder.blocks.N", "encoder.layers.N"),
+    **block_names("decoder.blocks.N", "decoder.layers.N"),
 }
-BIAS = "final_logits_bias"  # (1, V)
-SHARED_EMBEDDING, EMBEDDINGS = "shared.weight", tuple(f"{side}.embed_tokens.weight" for side in SIDES)
 REQUIRED_SETTINGS = {
     "normalize_before": False,
     "normalize_embedding": False,
@@ -98,10 +84,8 @@ def from_marian(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids
     Raises:
         UserError: If the config and the tensors do not match, or a feature is not supported.
     """
-    tensors, shared = _foreign_names(config, state)
+    tensors, shared = translator_names(config, state, KIND)
     tables = {side: tensors.pop(f"{side}.embed_positions.weight", None) for side in SIDES}
-    if BIAS in tensors and tensors[BIAS].ndim == 2 and len(tensors[BIAS]) == 1:
-        tensors[BIAS] = tensors[BIAS][0]
     spec = marian_spec(config, state, n_ids=n_ids)
     tied = ("lm_head.weight", SHARED_EMBEDDING if shared else EMBEDDINGS[1])
     model = build_model(EncoderDecoder, spec, tensors, partial(marian_source, shared=shared), kind=KIND, tied=tied)
@@ -120,7 +104,7 @@ def marian_spec(
     Raises:
         UserError: If the config is invalid, or a feature is not supported.
     """
-    tensors, shared = _foreign_names(config, state)
+    tensors, shared = translator_names(config, state, KIND)
     with raise_config_errors(KIND):
         return with_ids(_spec(config, shared=shared, logit_bias=BIAS in tensors), n_ids)
 
@@ -166,31 +150,15 @@ def _features(spec: EncoderDecoderSpec) -> list[Feature]:
 
 
 def _config(spec: EncoderDecoderSpec) -> Plain:
-    dropout = spec.decoder.dropout
-    config: Plain = {
+    return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
-        "is_encoder_decoder": True,
         "vocab_size": spec.vocab_size if spec.source_vocab_size is None else spec.source_vocab_size,
         "decoder_vocab_size": spec.vocab_size,
-        "max_position_embeddings": spec.max_len,
-        "d_model": spec.decoder.d_model,
-        "activation_function": ACTIVATION_NAMES[spec.decoder.activation],
-        "dropout": dropout.branches.feedforward,
-        "attention_dropout": dropout.attention,
-        "activation_dropout": dropout.activation,
-        "scale_embedding": spec.scale_embedding,
         "share_encoder_decoder_embeddings": spec.share_embeddings,
-        "tie_word_embeddings": spec.tie_embeddings,
+        **config_of_stacks(spec),
         **REQUIRED_SETTINGS,
     }
-    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        config |= {
-            f"{side}_layers": stack.n_layers,
-            f"{side}_attention_heads": stack.n_heads,
-            f"{side}_ffn_dim": stack.inner_width,
-        }
-    return config
 
 
 def interleave_columns(width: int) -> Int[Tensor, " D"]:
@@ -210,22 +178,7 @@ def _spec(config: Mapping[str, Any], *, shared: bool, logit_bias: bool) -> Encod
     source_size = read_value(config, "vocab_size", int)
     is_joint = read_bool(config, "share_encoder_decoder_embeddings", True)
     target_size = source_size if is_joint else read_value(config, "decoder_vocab_size", int, source_size)
-    rate = read_value(config, "dropout", float)
-    attention = read_value(config, "attention_dropout", float, 0.0)
-    activation_rate = read_value(config, "activation_dropout", float, 0.0)
-    encoder, decoder = (
-        StackSpec(
-            d_model=read_value(config, "d_model", int),
-            n_layers=read_value(config, f"{side}_layers", int),
-            n_heads=read_value(config, f"{side}_attention_heads", int),
-            d_ff=read_value(config, f"{side}_ffn_dim", int),
-            position=Sinusoidal(),
-            placement="post",
-            activation=read_activation(config, "activation_function"),
-            dropout=Dropout(embedding=rate, attention=attention, activation=activation_rate, residual=rate),
-        )
-        for side in SIDES
-    )
+    encoder, decoder = read_stacks(config, position=Sinusoidal(), placement="post")
     return EncoderDecoderSpec(
         vocab_size=target_size,
         source_vocab_size=None if source_size == target_size else source_size,
@@ -237,34 +190,6 @@ def _spec(config: Mapping[str, Any], *, shared: bool, logit_bias: bool) -> Encod
         encoder=encoder,
         decoder=decoder,
     )
-
-
-def _foreign_names(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """Return the tensors without the prefix "model.", and the result of `_share`."""
-    tensors = strip_names(state, prefix="model.", no_weight=lambda name: False)
-    return tensors, _share(config, tensors)
-
-
-def _share(config: Mapping[str, Any], tensors: dict[str, Tensor]) -> bool:
-    """Return whether both sides share one embedding.
-
-    If they do, `tensors` is changed: it then contains the embedding only as `SHARED_EMBEDDING`.
-    """
-    if not read_bool(config, "share_encoder_decoder_embeddings", True):
-        return False
-    if not read_bool(
-        config, "tie_word_embeddings", True
-    ):  # in this case, some versions of `transformers` share nothing and do not read `SHARED_EMBEDDING`
-        shared_table = tensors.pop(SHARED_EMBEDDING, None)
-        tables = [
-            tensors.setdefault(name, shared_table) if shared_table is not None else tensors.get(name)
-            for name in EMBEDDINGS
-        ]
-        if tables[0] is None or tables[1] is None or not torch.equal(tables[0], tables[1]):
-            return False
-    for name in EMBEDDINGS:
-        merge_tied(tensors, name, SHARED_EMBEDDING, KIND)
-    return True
 
 
 def marian_source(native_name: str, shared: bool) -> Source:

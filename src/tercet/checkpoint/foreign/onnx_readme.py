@@ -53,11 +53,11 @@ source = numpy.array([source_tokenizer.encode("A sentence.").ids])
 mask = numpy.ones_like(source)
 memory = encoder.run(None, {{"input_ids": source, "attention_mask": mask}})[0]
 past = {{x.name: numpy.zeros({shape}, "float32") for x in decoder.get_inputs()[3:]}}
-ids = [{bos}]
+ids, n_read = {opening}, 0
 while len(ids) < {max_len} and ids[-1] != {eos}:  # append the most likely token
-    inputs = {{"input_ids": numpy.array([ids[-1:]]), "encoder_hidden_states": memory, "encoder_attention_mask": mask}}
-    logits, *present = decoder.run(None, {{**inputs, **past}})
-    past = dict(zip(past, present))
+    inputs = {{"input_ids": numpy.array([ids[n_read:]]), "encoder_hidden_states": memory}}
+    logits, *present = decoder.run(None, {{**inputs, "encoder_attention_mask": mask, **past}})
+    past, n_read = dict(zip(past, present)), len(ids)
     ids.append(int(logits[0, -1].argmax()))
 print(tokenizer.decode(ids))
 """
@@ -119,7 +119,7 @@ def card(trained_model: TrainedModel, outputs: tuple[str, ...]) -> str:
         source = "source_tokenizer.json" if has_source_tokenizer else "tokenizer.json"
         shape = _empty_past(model.spec.decoder)
         code = TRANSLATOR.format(
-            max_len=max_len, source=source, bos=tokenizer.bos_id, eos=tokenizer.eos_id, shape=shape
+            max_len=max_len, source=source, opening=tokenizer.target_opening, eos=tokenizer.eos_id, shape=shape
         )
         words = WORDS["translating"].format(shape=shape, optimum="ORTModelForSeq2SeqLM", model_type="t5")
         if has_source_tokenizer:

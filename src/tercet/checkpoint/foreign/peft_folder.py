@@ -1,11 +1,12 @@
 """Import and export of adapters of `transformers` models, as written by `peft`.
 
-GPT-2's queries, keys and values have one matrix in `transformers`, but three in Tercet, each with its own low-rank
-update. On export, the update of the single matrix is
+The queries, keys and values of a GPT-2 or GPT-NeoX have one matrix in `transformers`, but three in Tercet, each with
+its own low-rank update. On export, the update of the single matrix is
 
     [B1 A1; B2 A2; B3 A3] = diag(B1, B2, B3) [A1; A2; A3]
 
-which has three times the rank. On import, each of the three matrices gets its rows of B and the whole A.
+which has three times the rank. On import, each of the three matrices gets its rows of B and the whole A. The rows of a
+GPT-NeoX are ordered by head.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoint.adapter import Adapter, LowRank, write_adapter
+from tercet.checkpoint.foreign.bart import FAMILIES as BART_FAMILIES
+from tercet.checkpoint.foreign.bart import bart_source, is_bart
 from tercet.checkpoint.foreign.bert import bert_source
 from tercet.checkpoint.foreign.distilbert import distilbert_source
 from tercet.checkpoint.foreign.eurobert import DENSE, eurobert_source
@@ -26,6 +29,8 @@ from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gpt2 import gpt2_source
 from tercet.checkpoint.foreign.llama import FAMILIES, llama_source
 from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
+from tercet.checkpoint.foreign.neox import neox_source
+from tercet.checkpoint.foreign.opt import opt_source
 from tercet.checkpoint.foreign.state_dict import Source
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import is_t5, t5_source
@@ -136,12 +141,12 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
         state: Tensors of the exported model, by their names in `transformers`.
     """
     names = _names(model, _sources(model, {})[model_type])
-    parts_by_layer, n_parts = dict[str, dict[int, LowRank]](), dict[str, int]()
+    parts_by_layer, sources = dict[str, dict[int, LowRank]](), dict[str, Source]()
     for layer, low_rank in adapter.layers.items():
         source = names[f"{layer}.weight"]
         key = _layer(_find(source.name, state) or source.name)
         parts_by_layer.setdefault(key, {})[source.part] = _write(low_rank, f"{layer}.weight", source, model_type)
-        n_parts[key] = source.parts
+        sources[key] = source
     saved_modules = {key.rpartition(".")[0] for name in adapter.full_weights if (key := _find(names[name].name, state))}
     if "classifier" in saved_modules:  # that of a EuroBERT consists of two layers
         saved_modules |= {DENSE} & {key.rpartition(".")[0] for key in state}
@@ -150,7 +155,7 @@ def _export_adapter(adapter: Adapter, model: AnyModel, model_type: str, state: M
     full_weights = {
         key: tensor for key, tensor in state.items() if key.rpartition(".")[0].endswith(tuple(saved_modules))
     }
-    layers = {key: _join(parts, n_parts[key]) for key, parts in parts_by_layer.items()}
+    layers = {key: _join(parts, sources[key]) for key, parts in parts_by_layer.items()}
     transposed = any(names[f"{layer}.weight"].transposed for layer in adapter.layers)
     return Adapter(base=adapter.base, layers=layers, full_weights=full_weights, transposed=transposed)
 
@@ -171,11 +176,15 @@ def _sources(model: AnyModel, config: Mapping[str, Any]) -> dict[str, SourceOf]:
             return dict.fromkeys(T5_FAMILIES, source)
         if is_t5gemma(model.spec):
             return {"t5gemma": partial(t5gemma_source, query_scales=query_scales(config, model.spec))}
+        if is_bart(model.spec):
+            return dict.fromkeys(BART_FAMILIES, partial(bart_source, shared=True))
         return {"marian": partial(marian_source, shared=True)}
     stack = model.spec.stack
     families = {name: family for name, family in FAMILIES.items() if family.qk_norm == stack.qk_norm}
     return {
         "gpt2": gpt2_source,
+        "opt": opt_source,
+        "gpt_neox": partial(neox_source, n_heads=stack.n_heads),
         **{name: partial(llama_source, family=family, norm_eps=stack.norm_eps) for name, family in families.items()},
     }
 
@@ -199,7 +208,7 @@ def _layer(name: str) -> str:
 
 
 def _read(low_rank: LowRank, name: str, source: Source, model_type: str) -> LowRank:
-    a, b = low_rank.A, low_rank.B.chunk(source.parts)[source.part]
+    a, b = low_rank.A, source.select(low_rank.B)
     a, b = reorder_low_rank(name, a, b) if model_type == "marian" else (a, b)
     return LowRank(A=a, B=b, scaling=low_rank.scaling * source.scale)
 
@@ -214,24 +223,23 @@ def _write(low_rank: LowRank, name: str, source: Source, model_type: str) -> Low
     return LowRank(A=a, B=b, scaling=low_rank.scaling / source.scale)
 
 
-def _join(parts: Mapping[int, LowRank], n_parts: int) -> LowRank:
+def _join(parts: Mapping[int, LowRank], source: Source) -> LowRank:
     """Combine the low-rank updates of the parts of a matrix into one update of the whole matrix.
 
     Args:
         parts: Updates by the number of the part. The update of a missing part is zero.
-        n_parts: Number of equal parts of the matrix's rows.
+        source: Tensor in `transformers` of one of these parts.
     """
     low_ranks = [parts[part] for part in sorted(parts)]
-    if n_parts == 1:
+    if source.parts == 1:
         return low_ranks[0]
     n_rows, scaling = len(low_ranks[0].B), low_ranks[0].scaling
-    b = low_ranks[0].B.new_zeros(n_parts * n_rows, sum(len(low_rank.A) for low_rank in low_ranks))
+    b = low_ranks[0].B.new_zeros(source.parts, n_rows, sum(len(low_rank.A) for low_rank in low_ranks))
     column = 0
     for part, low_rank in zip(sorted(parts), low_ranks, strict=True):
-        rows, columns = slice(part * n_rows, (part + 1) * n_rows), slice(column, column + len(low_rank.A))
-        b[rows, columns] = low_rank.B * (low_rank.scaling / scaling)
+        b[part, :, column : column + len(low_rank.A)] = low_rank.B * (low_rank.scaling / scaling)
         column += len(low_rank.A)
-    return LowRank(A=torch.cat([low_rank.A for low_rank in low_ranks]), B=b, scaling=scaling)
+    return LowRank(A=torch.cat([low_rank.A for low_rank in low_ranks]), B=source.join(tuple(b)), scaling=scaling)
 
 
 def _read_full_weights(adapter: Adapter, names: Mapping[str, Source], folder: Path) -> dict[str, Tensor]:

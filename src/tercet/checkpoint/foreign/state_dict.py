@@ -6,7 +6,7 @@ tables are used for exports: `export_state` is the inverse of `build_model`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -33,37 +33,48 @@ class Source:
     Attributes:
         name: Name of the third-party tensor.
         transposed: If True, it is stored as (in, out) instead of (out, in).
-        part, parts: Index and number of the equal parts into which its last dimension is divided.
+        part, parts: Index and number of the equal parts into which its outputs are divided.
+        groups: Number of equal groups of its outputs, each of which is divided into these parts; a group may be a head.
         scale, offset: Tercet's tensor is the third-party one * scale + offset, computed in float32.
-        skipped_rows: Number of leading rows that are dropped.
+        skipped_rows: Number of leading rows that are dropped on import, and zero in exports.
     """
 
     name: str
     transposed: bool = False
     part: int = 0
     parts: int = 1
+    groups: int = 1
     scale: float = 1.0
     offset: float = 0.0
     skipped_rows: int = 0
 
     def shape(self, native: Tensor) -> torch.Size:
         """Return the required shape of the third-party tensor for a tensor of Tercet."""
-        first, *rest = reversed(native.shape) if self.transposed else native.shape
-        *rest, last = (first + self.skipped_rows, *rest)
-        return torch.Size([*rest, last * self.parts])
+        rows, *rest = native.shape
+        shape = [rows * self.parts + self.skipped_rows, *rest]
+        return torch.Size(reversed(shape) if self.transposed and len(shape) == 2 else shape)
 
     def read(self, foreign: Tensor) -> Tensor:
         """Return the tensor of Tercet for a third-party tensor."""
-        tensor = self._turn(foreign.chunk(self.parts, dim=-1)[self.part][self.skipped_rows :])
+        tensor = self.select(self._turn(foreign)[self.skipped_rows :])
         return tensor if self._is_plain else tensor.float() * self.scale + self.offset
 
-    def write(self, native: Tensor) -> Tensor:
-        """Return a tensor of Tercet in the third-party layout, the inverse of `read`.
+    def write(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the third-party tensor for the tensors of Tercet that are its parts, in order; the inverse of `read`.
 
-        If the third-party tensor consists of several parts, this is only the part of this tensor. A source with skipped
-        rows cannot be written.
+        The sources of these tensors differ only in `part`.
         """
-        return self._turn(native if self._is_plain else (native.float() - self.offset) / self.scale)
+        rows = self.join(parts)
+        rows = rows if self._is_plain else (rows.float() - self.offset) / self.scale
+        return self._turn(torch.cat((rows.new_zeros(self.skipped_rows, *rows.shape[1:]), rows)))
+
+    def select(self, rows: Tensor) -> Tensor:
+        """Return the rows (N / parts, ...) of this part, from those of all parts (N, ...)."""
+        return rows.unflatten(0, (self.groups, self.parts, -1))[:, self.part].flatten(0, 1)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the rows of all parts, from those of each part in order; the inverse of `select`."""
+        return torch.stack([part.unflatten(0, (self.groups, -1)) for part in parts], dim=1).flatten(0, 2)
 
     @property
     def _is_plain(self) -> bool:
@@ -200,11 +211,13 @@ def export_state(
         unprefixed: Beginnings of the names that get no prefix.
     """
     parts: dict[str, dict[int, Tensor]] = {}
+    sources: dict[str, Source] = {}
     for name, tensor in tensors.items():
         foreign = source(name)
         full = foreign.name if foreign.name.startswith(unprefixed) else f"{prefix}{foreign.name}"
-        parts.setdefault(full, {})[foreign.part] = foreign.write(tensor)
-    return {name: torch.cat([columns[n] for n in sorted(columns)], dim=-1) for name, columns in parts.items()}
+        sources[full] = foreign
+        parts.setdefault(full, {})[foreign.part] = tensor
+    return {name: sources[name].write([parts[name][n] for n in sorted(parts[name])]) for name in parts}
 
 
 def read_state_dict(folder: Path) -> Mapping[str, Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tercet.checkpoint.chat_template import write_chat_template
 from tercet.checkpoint.foreign.auto_tokenizer import special_names, tokenizer_config, tokenizer_json
+from tercet.checkpoint.foreign.bart import bart_support, is_bart, to_bart
 from tercet.checkpoint.foreign.bert import bert_support, to_bert
 from tercet.checkpoint.foreign.distilbert import distilbert_support, is_distilbert, to_distilbert
 from tercet.checkpoint.foreign.eurobert import eurobert_support, to_eurobert
@@ -16,6 +17,8 @@ from tercet.checkpoint.foreign.features import Support
 from tercet.checkpoint.foreign.gpt2 import gpt2_support, to_gpt2
 from tercet.checkpoint.foreign.llama import llama_support, to_llama
 from tercet.checkpoint.foreign.marian import marian_support, to_marian
+from tercet.checkpoint.foreign.neox import is_neox, neox_support, to_neox
+from tercet.checkpoint.foreign.opt import is_opt, opt_support, to_opt
 from tercet.checkpoint.foreign.t5 import is_t5, t5_support, to_t5
 from tercet.checkpoint.foreign.t5gemma import is_t5gemma, t5gemma_support, to_t5gemma
 from tercet.checkpoint.trained_model import TrainedModel
@@ -96,8 +99,13 @@ def _exporter(spec: AnySpec) -> _Exporter:
     if isinstance(spec, EncoderDecoderSpec):
         if is_t5(spec):
             return _Exporter(t5_support, to_t5)
-        is_gemma = is_t5gemma(spec)
-        return _Exporter(t5gemma_support, to_t5gemma) if is_gemma else _Exporter(marian_support, to_marian)
+        if is_t5gemma(spec):
+            return _Exporter(t5gemma_support, to_t5gemma)
+        return _Exporter(bart_support, to_bart) if is_bart(spec) else _Exporter(marian_support, to_marian)
+    if is_neox(spec):
+        return _Exporter(neox_support, to_neox)
+    if is_opt(spec):
+        return _Exporter(opt_support, to_opt)
     is_llama = isinstance(spec.stack.position, Rotary)
     return _Exporter(llama_support, to_llama) if is_llama else _Exporter(gpt2_support, to_gpt2)
 

@@ -2,18 +2,15 @@
 
 EXPERTS = "a mixture of experts"
 WINDOWS = "sliding-window attention with another rotation in most layers"
-TWO_TOKENS = "two start tokens before a target"
 
 UNSUPPORTED_TYPES = {
     "albert": "weights of one block shared by all blocks",
-    "bart": TWO_TOKENS,
     "deberta": "attention to relative positions",
     "deberta-v2": "attention to relative positions",
     "gemma2": "a cap on attention scores",
     "gemma3": WINDOWS,
     "gemma3_text": WINDOWS,
     "longformer": "sliding-window attention",
-    "mbart": TWO_TOKENS,
     "mixtral": EXPERTS,
     "modernbert": WINDOWS,
     "mpnet": "relative position buckets in a BERT encoder",

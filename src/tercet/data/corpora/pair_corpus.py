@@ -160,7 +160,8 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
 
     def _key(self) -> list[Any]:
         source, target = self._tokenizers
-        return [self.content_hash, source.hash, target.hash, sys.byteorder, *source.opening]
+        forced_bos = [] if target.forced_bos_id is None else ["forced_bos", target.forced_bos_id]
+        return [self.content_hash, source.hash, target.hash, sys.byteorder, *source.opening, *forced_bos]
 
     def _files(self) -> list[ArrayFile]:
         source, target = self._tokenizers
@@ -170,11 +171,12 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
         ]
 
     def _encode(self, examples: Sequence[Pair], side: Side, first: int) -> list[list[np.ndarray]]:
-        """Encode both sides of each pair, with eos after each sentence and opening ids before each source."""
+        """Encode both sides of each pair, with opening ids before each sentence, except bos of a target, and eos."""
         if side == "validation":
             self._validation_texts += examples
         sides = [pair.source for pair in examples], [pair.target for pair in examples]
-        openings = self._tokenizers[0].opening, ()
+        source, target = self._tokenizers
+        openings = source.opening, target.target_opening[1:]
         arrays = list[list[np.ndarray]]()
         for tokenizer, texts, opening in zip(self._tokenizers, sides, openings, strict=True):
             begin, end = (np.array(ids, dtype=np.uint32) for ids in (opening, [tokenizer.eos_id]))

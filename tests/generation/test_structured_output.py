@@ -22,6 +22,13 @@ from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.nn import Rotary
 from tercet.tokens import BPE, Characters, Tokenizer, Unigram, WordPiece, Words
 
+# Each definition refers to the next one, so that a value has to match the patterns of all.
+CHAIN = {
+    "items": {"$ref": "#/$defs/0"},
+    "$defs": {str(n): {"pattern": f"a.{{{n}}}b", "anyOf": [{"$ref": f"#/$defs/{(n + 1) % 20}"}]} for n in range(20)},
+}
+CHAIN_OF_1100 = {str(n): {"$ref": f"#/d/{n + 1}"} for n in range(1100)}
+REFERENCES = json.dumps({"$ref": "#/d/0", "d": CHAIN_OF_1100}, separators=(",", ":"))
 OBJECT = {
     "type": "object",
     "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -224,7 +231,7 @@ def test_rows_without_a_grammar_keep_their_logits() -> None:
 
 
 def test_batch_with_grammars_uses_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "can_capture", lambda *_args: True)
+    monkeypatch.setattr(decoding_module, "can_capture", lambda model, device: True)
     batch = Batch(
         rows=[[1]], sources=None, source_pad=0, sampling=Sampling(), forbidden=frozenset(), seeds=[0],
         grammars=[started("bpe", regex="a")],
@@ -256,7 +263,10 @@ def test_chat_answers_with_the_grammar() -> None:
         ("bpe", {"json_schema": {"$ref": "https://example.org/x"}}, "Default retriever does not fetch"),
         ("bpe", {"json_schema": {"minLength": 5, "maxLength": 2, "type": "string"}}, "greater than maxLength"),
         ("bpe", {"json_schema": '{"a":' * 70 + "1" + "}" * 70}, "nested more than 64 levels deep"),
-        ("bpe", {"json_schema": {"description": "x" * 70_000}}, "characters exceed the maximum of 65,536"),
+        ("bpe", {"json_schema": {"description": "x" * 70_000}}, "characters exceed the maximum of 32,768"),
+        ("bpe", {"json_schema": {"allOf": [{"pattern": f"a.{{{n}}}b"} for n in range(20)]}}, "more than 3 patterns"),
+        ("bpe", {"json_schema": CHAIN}, "more than 3 patterns"),
+        ("bpe", {"json_schema": REFERENCES}, "too long a chain of references"),
         ("bpe", {"regex": "("}, "regex: unclosed group"),
         ("bpe", {"regex": "(?=a)b"}, "regex: look-around"),
         ("characters", {"json_schema": {"const": "né"}}, "it has no 'é' (U+00E9) as a token"),

@@ -132,7 +132,7 @@ def test_json_object_text_and_regex(test_client: TestClient) -> None:
         ({"structured_outputs": {}}, "structured_outputs", "must have one of the fields json and regex"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs", "regex: unclosed group"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs", "json_schema: not valid JSON"),
-        ({"structured_outputs": {"regex": "a" * 70_000}}, "structured_outputs", "exceed the maximum of 65,536"),
+        ({"structured_outputs": {"regex": "a" * 70_000}}, "structured_outputs", "exceed the maximum of 32,768"),
         (
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
             "structured_outputs",

@@ -43,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import load_model
     from tercet.cli.conversation import Chat
     from tercet.generation import ChatModel
+    from tercet.generation.grammar import start_grammar
     from tercet.tokens.chat_template import ChatTemplate
 
     trained_model = load_model(args.run).require("generate")
     template = ChatTemplate(trained_model.require_chat_template(), trained_model.tokenizer)
+    start_grammar(trained_model.tokenizer, Sampling(**options))  # raises if the schema or regex cannot be used
     place_model(trained_model.model, device, args.quantize)
     chat = Chat(
         ChatModel(trained_model.model, trained_model.tokenizer, template), args.system, options, as_json=args.json

@@ -117,8 +117,9 @@ def run(args: argparse.Namespace) -> int:
                 f"tercet: {subject} has {n} tokens, more than the context of {model.max_len}; the last {used} are used"
             )
     if len(prompts) == 1 and args.num_samples == 1 and not args.json:
+        pieces = stream_text(model, tokenizer, prompts[0], sampling, speculation=speculation)
         print(prompts[0], end="", flush=True)
-        for piece in stream_text(model, tokenizer, prompts[0], sampling, speculation=speculation):
+        for piece in pieces:
             print(piece, end="", flush=True)
         print()
         return 0

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from tercet.config import UserError
 from tercet.generation.specs import Sampling
-from tercet.limits import SCHEMA_CHARACTERS
+from tercet.limits import SCHEMA_CHARACTERS, SCHEMA_PATTERNS
 from tercet.messages import shorten
 from tercet.reading.bounded_json import parse_json
 from tercet.tokens import Tokenizer
@@ -246,6 +247,12 @@ def _json_grammar(vocabulary: GrammarVocabulary, text: str) -> str:
         raise UserError(f"json_schema: not valid JSON ({shorten(error)}); correct it") from None
     if not isinstance(schema, dict) and schema is not True:
         raise UserError('json_schema: must be a JSON object, such as {"type": "object"}')
+    try:
+        n_patterns = _most_patterns(schema)
+    except RecursionError:
+        raise UserError("json_schema: too long a chain of references; shorten it") from None
+    if n_patterns > SCHEMA_PATTERNS:
+        raise UserError(f"json_schema: a value has more than {SCHEMA_PATTERNS} patterns; join them to one")
     if vocabulary.alphabet is not None:
         if missing := vocabulary.lacks([*JSON_CHARACTERS, *json.dumps(list(_constants(schema)), ensure_ascii=False)]):
             raise _vocabulary_error("json_schema", missing)
@@ -262,6 +269,41 @@ def _regex_grammar(text: str, within: str | None) -> str:
     source = json.loads(LLMatcher.grammar_from_regex(text))["grammars"][0]["lark_grammar"]
     pattern = source.removeprefix("start: ")  # quoted as /.../
     return f"start: TEXT\nTEXT: {pattern}" + ("" if within is None else f" & /{within}/")
+
+
+def _most_patterns(schema: Any) -> int:
+    """Return an upper bound of the number of patterns and formats that a single value must match."""
+    counts = dict[int, int]()  # by the identity of a part of the schema; 0 while it is being counted
+
+    def count(part: Any) -> int:
+        """Return the number for this part: its own patterns, and those of parts that apply to the same value."""
+        if not isinstance(part, Mapping):
+            return 0
+        keywords = cast("Mapping[str, Any]", part)
+        if id(part) not in counts:
+            counts[id(part)] = 0
+            total = sum(name in keywords for name in ("pattern", "format"))
+            for name in ("allOf", "anyOf", "oneOf"):
+                branches = [count(branch) for _, branch in _items(keywords.get(name))]
+                total += (sum if name == "allOf" else max)(branches or [0])
+            counts[id(part)] = total + count(_referenced(schema, keywords.get("$ref")))
+        return counts[id(part)]
+
+    def most(part: Any) -> int:
+        return max([count(part), *(most(item) for _, item in _items(part))])
+
+    return most(schema)
+
+
+def _referenced(schema: Any, reference: Any) -> Any:
+    """Return the part of a schema at a reference such as "#/$defs/a"; None if there is none."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    part = schema
+    for name in reference[1:].split("/")[1:]:
+        key = unquote(name).replace("~1", "/").replace("~0", "~")
+        part = dict(_items(part)).get(key) if isinstance(part, Mapping) else None
+    return part
 
 
 def _constants(schema: Any) -> Iterator[Any]:

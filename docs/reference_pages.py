@@ -32,6 +32,7 @@ FORMATS = {
     "Run folder: `metrics.csv`": ("tercet.checkpoint.metrics",),
     "Model folder": ("tercet.checkpoint.folder",),
     "Model folder: `card.json` and `README.md`": ("tercet.checkpoint.card", "Card"),
+    "Model folder: vectors of texts": ("tercet.checkpoint.sentence_settings", "SentenceSettings"),
     "Model folder: adapter": ("tercet.checkpoint.adapter", "Adapter"),
     "`manifest.json`": ("tercet.storage.manifest", "FileHash"),
     "JSON with a checksum": ("tercet.storage.sealed_json",),

@@ -345,6 +345,7 @@ def test_a_package_that_is_missing_is_named(tokens: Path, monkeypatch: pytest.Mo
 
 
 def test_offline_mode_makes_no_request(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TERCET_OFFLINE", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match="is not on this machine, and HF_HUB_OFFLINE is set"):
         open_folder("hf://datasets/user/tokens")

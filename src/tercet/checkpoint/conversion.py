@@ -17,7 +17,8 @@ from tercet.checkpoint.foreign.onnx_folder import onnx_writer
 from tercet.checkpoint.foreign.peft_folder import peft_writer
 from tercet.checkpoint.foreign.sentence_export import sentence_transformers_writer
 from tercet.checkpoint.foreign.transformers_folder import transformers_writer
-from tercet.checkpoint.hub import check_upload, is_on_hub, parse_address, upload_model
+from tercet.checkpoint.hub import is_on_hub, parse_address
+from tercet.checkpoint.hub_upload import check_upload, upload_model
 from tercet.checkpoint.model_files import replace_model_folder
 from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.sentence_settings import SentenceSettings

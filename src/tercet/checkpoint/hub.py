@@ -1,8 +1,7 @@
 """Models on the Hugging Face Hub: `hf://user/name`, or `hf://user/name@revision`, in place of a folder.
 
 A download goes into the cache of `huggingface_hub`, which other programs share, and contains only the files that Tercet
-reads: weights in safetensors, settings and tokenizers. Pickles and code are never downloaded. An upload replaces the
-files of a model in one commit.
+reads: weights in safetensors, settings and tokenizers. Pickles and code are never downloaded.
 """
 
 import os
@@ -13,14 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tercet.config import UserError
 from tercet.messages import print_note, shorten, show
 from tercet.offline import offline_variable
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 PREFIX = re.compile(r"hf:/{1,2}")  # a Path has a single slash
 PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
@@ -90,14 +86,14 @@ def download_model(model: HubModel) -> Path:
     Raises:
         UserError: If the model does not exist or cannot be downloaded, or its weights are not in safetensors.
     """
-    with _report_errors(model):
+    with report_errors(model):
         from huggingface_hub import snapshot_download
 
         if offline_variable() is None:
             print_note(f"tercet: looking up {model}")
         folder = Path(
             snapshot_download(
-                model.repo, revision=model.revision, allow_patterns=[*NEEDED_FILES], endpoint=_endpoint(),
+                model.repo, revision=model.revision, allow_patterns=[*NEEDED_FILES], endpoint=hub_endpoint(),
                 local_files_only=offline_variable() is not None,
             )
         )  # fmt: skip
@@ -115,74 +111,9 @@ def name_of_folder(folder: Path) -> str:
     return repository.rpartition("--")[2] if is_cached else folder.name
 
 
-def check_upload(model: HubModel, *, force: bool) -> str | None:
-    """Check that a model can be uploaded, and return the commit that it will follow; None for a new repository.
-
-    Args:
-        model: Where to upload to.
-        force: If True, the repository may already contain a model.
-
-    Raises:
-        UserError: If downloads are disabled, there is no token, or the repository contains a model.
-    """
-    if (variable := offline_variable()) is not None:
-        raise UserError(f"{model}: {variable} is set, so nothing is uploaded; unset it, or choose a folder")
-    if model.revision is not None:
-        raise UserError(f"{model}: a model is uploaded to the main branch; leave out @{model.revision}")
-    with _report_errors(model):
-        from huggingface_hub import get_token
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-        if get_token() is None:
-            raise UserError(f"{model}: an upload needs a token; run `hf auth login`, or set HF_TOKEN")
-        try:
-            info = _api().model_info(model.repo)
-        except GatedRepoError:
-            raise
-        except RepositoryNotFoundError:
-            return None
-    files = sorted(file.rfilename for file in info.siblings or () if file.rfilename in _model_files())
-    if files and not force:
-        raise UserError(f"{model} already contains a model ({files[0]}); pass --force to replace it, or another name")
-    return info.sha
-
-
-def upload_model(folder: Path, model: HubModel, *, after: str | None) -> None:
-    """Upload a model folder in one commit, which also removes the files of the previous model.
-
-    Args:
-        folder: Folder of the model in any format.
-        model: Where to upload to. A new repository has the visibility that the account has set, usually public.
-        after: Result of `check_upload`. If the repository has changed since then, nothing is uploaded.
-
-    Raises:
-        UserError: If the hub rejects the upload, or it fails.
-    """
-    with _report_errors(model):
-        api = _api()
-        if after is None:
-            after = api.model_info(api.create_repo(model.repo).repo_id).sha
-        api.upload_folder(
-            repo_id=model.repo, folder_path=folder, commit_message="Upload a model with Tercet", parent_commit=after,
-            delete_patterns=[*_model_files(), "[0-9]_Pooling/*", "[0-9]_Dense/*", "[0-9]_Normalize/*"],
-        )  # fmt: skip
-
-
-def _model_files() -> set[str]:
-    """Return the files that belong to a model. A README.md of its own does not make a repository a model."""
-    from tercet.checkpoint.model_files import MODEL_FILES
-
-    return MODEL_FILES - {"README.md"}
-
-
-def _endpoint() -> str | None:
+def hub_endpoint() -> str | None:
+    """Return the address of the hub; None for the default."""
     return os.environ.get("HF_ENDPOINT") or None
-
-
-def _api() -> "HfApi":
-    from huggingface_hub import HfApi
-
-    return HfApi(endpoint=_endpoint(), library_name="tercet")
 
 
 def _redact(text: str) -> str:
@@ -191,7 +122,7 @@ def _redact(text: str) -> str:
 
 
 @contextmanager
-def _report_errors(model: HubModel) -> Generator[None]:
+def report_errors(model: HubModel) -> Generator[None]:
     """Turn every error of the library into one line with a remedy, without the token or a traceback of the library."""
     try:
         from huggingface_hub.utils import disable_progress_bars
@@ -218,7 +149,7 @@ def _describe(model: HubModel, error: Exception) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError) and variable is not None:
         return f"{model} is not in the cache, and {variable} is set; unset it, or fetch the model once with a network"
     if isinstance(cause, errors.GatedRepoError):
-        page = f"{(_endpoint() or 'https://huggingface.co').rstrip('/')}/{model.repo}"
+        page = f"{(hub_endpoint() or 'https://huggingface.co').rstrip('/')}/{model.repo}"
         return f"{model} is gated; accept its terms at {page}, then run `hf auth login`, or set HF_TOKEN"
     if isinstance(cause, errors.RevisionNotFoundError):
         return f"{model}: there is no revision {model.revision}; pass an existing branch, tag or commit"

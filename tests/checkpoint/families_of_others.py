@@ -31,6 +31,7 @@ class Family:
         name: Prefix of its class names.
         settings: Function that draws the settings of a config.
         heads: Suffixes of its class names, which seeds use in turn.
+        config: Prefix of its config class, if it is not `name`.
         untied: If True, odd seeds get a separate output matrix, which the config does not mention.
         written_as: Prefix of the class names in our exports.
     """
@@ -39,6 +40,7 @@ class Family:
     settings: Settings
     written_as: str
     heads: tuple[str, ...] = ("ForCausalLM",)
+    config: str | None = None
     untied: bool = False
 
     def draw(self, seed: int) -> Any:
@@ -47,7 +49,7 @@ class Family:
         settings = self.settings(rng)
         kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
         torch.manual_seed(seed)
-        model = kind(getattr(transformers, f"{self.name}Config")(**settings))
+        model = kind(getattr(transformers, f"{self.config or self.name}Config")(**settings))
         if self.untied and seed % 2:
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
         return shaken(model, seed)
@@ -213,14 +215,14 @@ FAMILIES = {
         ),
     ),
     "Mistral": Family(
-        name="Mistral", written_as="Llama",
-        settings=llama_like(lambda rng: {"sliding_window": rng.choice([None, 31, 47, 13])}),
+        name="Mistral", written_as="Mistral",
+        settings=llama_like(lambda rng: {"sliding_window": rng.choice([2, 3, 8, 13])}),
     ),
     "Qwen2": Family(
         name="Qwen2", written_as="Qwen2",
         settings=llama_like(
             lambda rng: {
-                "use_sliding_window": rng.random() < 0.5, "sliding_window": 13, "head_dim": 10,
+                "use_sliding_window": rng.random() < 0.5, "sliding_window": rng.choice([2, 5, 13]), "head_dim": 10,
                 "max_window_layers": rng.choice([0, 1, 28]),
             }
         ),
@@ -235,6 +237,33 @@ FAMILIES = {
             lambda rng: {
                 "attention_bias": rng.random() < 0.3, "tie_word_embeddings": True,
                 "hidden_act": rng.choice(["gelu_pytorch_tanh", "silu"]),
+            }
+        ),
+    ),
+    "Gemma 3": Family(
+        name="Gemma3", config="Gemma3Text", written_as="Gemma3",
+        settings=llama_like(
+            lambda rng: {
+                "attention_bias": rng.random() < 0.3, "tie_word_embeddings": True, "sliding_window": rng.choice([2, 5]),
+                "sliding_window_pattern": rng.choice([2, 3, 6]), "query_pre_attn_scalar": rng.choice([7, 16]),
+                "final_logit_softcapping": rng.choice([None, 5.0]),
+                "rope_parameters": {
+                    "full_attention": rng.choice([
+                        {"rope_type": "default", "rope_theta": 1e6},
+                        {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
+                    ]),
+                    "sliding_attention": {"rope_type": "default", "rope_theta": rng.choice([37.0, 1e4])},
+                },
+            }
+        ),
+    ),
+    "SmolLM3": Family(
+        name="SmolLM3", written_as="SmolLM3",
+        settings=llama_like(
+            lambda rng: {
+                "attention_bias": rng.random() < 0.3, "mlp_bias": rng.random() < 0.3, "num_hidden_layers": 4,
+                "no_rope_layer_interval": rng.choice([2, 3, 4]), "use_sliding_window": rng.random() < 0.5,
+                "sliding_window": rng.choice([2, 5]),
             }
         ),
     ),

@@ -31,6 +31,9 @@ from tercet.config import UserError
 METHODS = {"get_text_config", "to_dict", "sub_configs", "standardize_rope_params", "default_theta"}  # not keys
 
 
+IMAGES = {"image_token_id", "mm_tokens_per_image", "text_config", "vision_config"}  # of another class in the file
+
+
 def decided_keys(kind: str) -> set[str]:
     keys = {*USED[kind], *COMMON_KEYS, *IRRELEVANT, *REJECTED, *ALIASES.get(kind, {})}
     return keys | generation_keys()
@@ -64,7 +67,8 @@ def test_every_key_that_transformers_reads_is_decided(kind: str) -> None:
     modeling = file.with_name(file.name.replace("configuration_", "modeling_")).read_text(encoding="utf-8")
     read = set(re.findall(r"\bconfig\.([a-z_]\w*)", modeling))
     read |= set(re.findall(r'getattr\((?:self\.)?config, "(\w+)"', modeling))
-    assert {*fields, *popped_keys, *read} - METHODS - decided_keys(kind) == set()
+    others = METHODS | IMAGES if kind == "gemma3_text" else METHODS
+    assert {*fields, *popped_keys, *read} - others - decided_keys(kind) == set()
 
 
 @pytest.mark.slow

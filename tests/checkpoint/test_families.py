@@ -5,6 +5,7 @@ python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s     
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -30,8 +31,17 @@ from tercet.checkpoint.foreign.unsupported import UNSUPPORTED_TYPES
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.kernel import warm_up
-from tercet.models import BranchDropout, Dropout, EncoderDecoder, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
+from tercet.models import (
+    BranchDropout,
+    DecoderOnlySpec,
+    Dropout,
+    EncoderDecoder,
+    EncoderDecoderSpec,
+    EncoderOnlySpec,
+    StackSpec,
+)
 from tercet.nn import RelativeBias
+from tercet.nn.specs import Window
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 # These have other fast tests, or are RoBERTa under another name.
@@ -113,25 +123,37 @@ def test_gelu_means_gelu_tanh_in_early_gemmas() -> None:
     assert old.spec == from_llama(config, theirs.state_dict()).spec
 
 
+QWEN = {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 0, "layer_types": None}
+KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
 @pytest.mark.parametrize(
-    ("name", "change", "context"),
+    ("name", "change", "window", "written_as"),
     [
-        ("Mistral", {"sliding_window": 13}, 13),
-        ("Mistral", {"sliding_window": 31}, 31),
-        ("Mistral", {"sliding_window": None}, 31),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 0, "layer_types": None}, 13),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 9, "layer_types": None}, 31),
-        ("Qwen3", {"use_sliding_window": True, "sliding_window": 13, "layer_types": ["sliding_attention"] * 3}, 13),
-        ("Qwen3", {"use_sliding_window": False, "sliding_window": 13}, 31),
+        ("Mistral", {"sliding_window": 13}, Window(size=13), "Mistral"),
+        ("Mistral", {"sliding_window": 31}, None, "Llama"),
+        ("Mistral", {"sliding_window": None}, None, "Llama"),
+        ("Qwen2", QWEN, Window(size=13), "Qwen2"),
+        ("Qwen2", QWEN | {"max_window_layers": 1}, Window(size=13, global_layers=(0,)), "Qwen2"),
+        ("Qwen2", QWEN | {"max_window_layers": 9}, None, "Qwen2"),
+        ("Qwen3", QWEN | {"layer_types": KINDS}, Window(size=13, global_layers=(1,)), "Qwen3"),
+        ("Qwen3", QWEN | {"use_sliding_window": False}, None, "Qwen3"),
     ],
 )
-def test_context_ends_with_the_window_with_a_notice(
-    name: str, change: dict[str, Any], context: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_windows_are_read_and_written(
+    name: str, change: dict[str, Any], window: Window | None, written_as: str, tmp_path: Path
 ) -> None:
-    folder = edit_config(write_folder(tmp_path / "theirs", FAMILIES[name].draw(5)), change)
-    assert load_model(folder).model.spec.max_len == read_spec(folder).max_len == context
-    notice = f"tercet: max_len is {context}, the sliding_window of this {name}, instead of 31"
-    assert capsys.readouterr().err.count(notice) == (context == 13)
+    def three_layers(rng: random.Random) -> dict[str, Any]:
+        return FAMILIES[name].settings(rng) | {"num_hidden_layers": 3}
+
+    family = replace(FAMILIES[name], settings=three_layers)
+    folder = edit_config(write_folder(tmp_path / "theirs", family.draw(5)), change)
+    spec = read_spec(folder)
+    assert isinstance(spec, DecoderOnlySpec)
+    assert (spec.stack.window, spec.max_len) == (window, 31)
+    out = convert(folder, tmp_path / "again", "hf")
+    assert json.loads((out / "config.json").read_text())["architectures"] == [f"{written_as}ForCausalLM"]
+    assert read_spec(out) == spec
 
 
 ATTENTION = "model.layers.0.self_attn"
@@ -140,11 +162,16 @@ ATTENTION = "model.layers.0.self_attn"
 @pytest.mark.parametrize(
     ("name", "seed", "config", "weights", "message"),
     [
+        ("Qwen3", 0, QWEN | {"layer_types": ["local"]}, {}, "layer_types must contain 'sliding_attention' or"),
+        ("SmolLM3", 0, {"no_rope_layers": [1, 0]}, {}, "no_rope_layers must contain 0 or 1 for each of the 4 layers"),
+        ("SmolLM3", 0, {"no_rope_layers": None, "no_rope_layer_interval": 0}, {}, "interval is 0; it must be at least"),
+        ("Gemma 3", 0, {"attn_logit_softcapping": 50.0}, {}, "attn_logit_softcapping is set, which Tercet does not"),
+        ("Gemma 3", 0, {"query_pre_attn_scalar": 0}, {}, "query_pre_attn_scalar is 0.0; it must be above 0"),
         ("Qwen2", 0, {}, {f"{ATTENTION}.q_proj.bias": None}, r"Qwen2: layers\.0\.self_attn\.q_proj\.bias missing"),
         ("Qwen3", 0, {}, {f"{ATTENTION}.q_norm.weight": None}, r"Qwen3: layers\.0\.self_attn\.q_norm\.weight missing"),
         ("Qwen3", 0, {"head_dim": 6}, {}, r"q_proj\.weight has shape .*, but the config requires"),
         ("Qwen3", 0, {"head_dim": None}, {}, r"q_proj\.weight has shape .*, but the config requires"),
-        ("Qwen3", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "Qwen3 is scaled by 'yarn', which"),
+        ("Qwen3", 0, {"rope_parameters": {"rope_type": "longrope"}}, {}, "Qwen3 is scaled by 'longrope', which"),
         ("Qwen3", 0, {"rms_norm_eps": 0.0}, {}, r"rms_norm_eps is 0\.0; for Qwen3 it must be at least 1e-12"),
         ("Mistral", 0, {}, {f"{ATTENTION}.q_proj.bias": torch.ones(4)}, r"q_proj\.bias unknown"),
         ("Mistral", 0, {"sliding_window": "far"}, {}, "has 'far' as sliding_window; put back the int"),
@@ -174,7 +201,7 @@ ATTENTION = "model.layers.0.self_attn"
         ("DistilBERT", 1, {}, {"pre_classifier.bias": None}, r"DistilBERT: pre_classifier\.bias missing"),
         ("DistilBERT", 1, {"activation": "sin"}, {}, "activation is 'sin', which Tercet does not support"),
         ("EuroBERT", 0, {"hidden_act": "sin"}, {}, "hidden_act is 'sin', which Tercet does not support"),
-        ("EuroBERT", 0, {"rope_parameters": {"rope_type": "yarn"}}, {}, "EuroBERT is scaled by 'yarn', which"),
+        ("EuroBERT", 0, {"rope_parameters": {"rope_type": "su"}}, {}, "EuroBERT is scaled by 'su', which"),
         ("EuroBERT", 1, {}, {"classifier.bias": None}, r"EuroBERT: classifier\.bias missing"),
         ("EuroBERT", 1, {}, {"dense.bias": torch.ones(3)}, r"EuroBERT: dense\.bias unknown"),
         ("T5", 0, {"feed_forward_proj": "gated-sin"}, {}, "feed_forward_proj is 'sin', which Tercet does not support"),
@@ -226,6 +253,7 @@ def whole(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return full_config(theirs), theirs.state_dict()
 
 
+CAUSAL = ("Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma 3", "SmolLM3")
 ANY_VALUE = st.sampled_from(
     [None, True, False, 0, 1, 2, -1, -5, 3, 10**12, -0.5, 1e-9, float("inf"), "", "gelu", "no", [], {}, [1], {"0": "a"},
      ["sliding_attention"], {"0": ["a"], "1": "b", "2": None}, {"rope_type": []}, {"rope_theta": {}}]
@@ -237,7 +265,7 @@ ANY_VALUE = st.sampled_from(
 @settings(max_examples=40, deadline=None)
 def test_any_config_gives_a_model_or_a_user_error(data: st.DataObject) -> None:
     name, seed = (
-        data.draw(st.sampled_from(["Qwen2", "Qwen3", "Mistral", "Gemma", "RoBERTa", "DistilBERT", "EuroBERT", "T5"])),
+        data.draw(st.sampled_from([*CAUSAL, "RoBERTa", "DistilBERT", "EuroBERT", "T5"])),
         1,
     )
     config, state = whole(name, seed)

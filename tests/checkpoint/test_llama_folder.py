@@ -162,11 +162,11 @@ def test_wrong_weights_are_reported_by_name(change: dict[str, Tensor | None], me
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None},
-            "is scaled by 'linear', which",
-        ),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}, "is scaled by 'llama3'"),
+        ({"rope_scaling": {"type": "su", "factor": 2.0}, "rope_parameters": None}, "is scaled by 'su', which"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "has no factor; put back the float"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 0.5}}, r"factor=0\.5 must be at least 1"),
+        ({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 0}}, "is 0; it must be at"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "has no low_freq_factor; put back the float"),
         ({"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is not 1"),
         ({"rope_parameters": [1]}, r"has \[1\] as rope_parameters"),
         ({"rope_parameters": {"rope_theta": "high"}}, "has 'high' as rope_theta; put back the float"),

@@ -41,6 +41,19 @@ def qwen3() -> Any:
     )  # fmt: skip
 
 
+def llama_like(name: str, **settings: Any) -> Any:
+    config = getattr(transformers, settings.pop("config", f"{name}Config"))(
+        **SIZES | {"num_hidden_layers": settings.pop("layers", 1)},
+        hidden_size=18, intermediate_size=29, num_key_value_heads=1, head_dim=6, max_position_embeddings=8,
+        bos_token_id=0, eos_token_id=2, pad_token_id=1, **settings,
+    )  # fmt: skip
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def gemma3() -> Any:
+    return llama_like("Gemma3", config="Gemma3TextConfig", layers=2, sliding_window=3, sliding_window_pattern=2)
+
+
 def roberta(kind: Any = transformers.RobertaForMaskedLM) -> Any:
     return kind(
         transformers.RobertaConfig(**SIZES, hidden_size=18, intermediate_size=29, max_position_embeddings=12,
@@ -109,6 +122,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     ("build", "tiny", "class_name"),
     [
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
+        (gemma3, tiny_recipe, "Gemma3ForCausalLM"),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
         (eurobert, tiny_masked_recipe, "EuroBertForMaskedLM"),
@@ -154,14 +168,6 @@ def test_a_classifier_takes_a_roberta_and_gets_a_new_head(tmp_path: Path, capsys
     assert torch.equal(before["stack.position.table.weight"], after["stack.position.table.weight"])
 
 
-def llama_like(name: str, **settings: Any) -> Any:
-    config = getattr(transformers, f"{name}Config")(
-        **SIZES, hidden_size=18, intermediate_size=29, num_key_value_heads=1, head_dim=6, max_position_embeddings=8,
-        bos_token_id=0, eos_token_id=2, pad_token_id=1, **settings,
-    )  # fmt: skip
-    return getattr(transformers, f"{name}ForCausalLM")(config)
-
-
 def gpt2() -> Any:
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=len(WORDS), n_positions=8, n_embd=18, n_layer=1, n_head=3, bos_token_id=0,
@@ -194,13 +200,15 @@ def bert() -> Any:
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "gpt2": (gpt2, tiny_recipe),
     "llama": (lambda: llama_like("Llama"), tiny_recipe),
-    "mistral": (lambda: llama_like("Mistral", sliding_window=None), tiny_recipe),
+    "mistral": (lambda: llama_like("Mistral", sliding_window=3), tiny_recipe),
     "qwen2": (lambda: llama_like("Qwen2"), tiny_recipe),
     "qwen3": (qwen3, tiny_recipe),
     "gemma": (lambda: llama_like("Gemma"), tiny_recipe),
     "gpt-neox": (neox, tiny_recipe),
     "opt": (opt, tiny_recipe),
     "opt-post": (lambda: opt(do_layer_norm_before=False), tiny_recipe),
+    "gemma3": (gemma3, tiny_recipe),
+    "smollm3": (lambda: llama_like("SmolLM3", layers=2, no_rope_layer_interval=2), tiny_recipe),
     "bert": (bert, tiny_masked_recipe),
     "roberta": (roberta, tiny_masked_recipe),
     "distilbert": (distilbert, tiny_labels_recipe),

@@ -65,6 +65,7 @@ class FusibleStack(nn.Module):
     spec: StackSpec
     blocks: nn.ModuleList
     position: PositionScheme
+    window: int | None
     final_norm: nn.Module
 
 
@@ -82,6 +83,8 @@ def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLay
         _cache.pop(stack, None)  # else the program would keep the memory of weights that moved to another device
         return None
     if stack.training or not supports_program(x):
+        return None
+    if stack.window is not None and cache.capacity > stack.window:  # no step hides keys before a window
         return None
     layers = _cache.get(stack)
     if layers is not None and layers.has_hooks():
@@ -222,6 +225,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
         all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
         and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
+        and not stack.position.rotations_differ  # all steps that rotate read the same table
         # Parallel sublayers read the same stream. Only placement "pre" keeps it in buffers that no sublayer changes.
         and (not stack.spec.parallel or stack.spec.placement == "pre")
         and stack.spec.head_width % LANES == 0

@@ -8,7 +8,19 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.nn.specs import Activation, Init, Learned, Norm, Normal, Parallel, Placement, PoolerActivation, Position
+from tercet.nn.specs import (
+    Activation,
+    Init,
+    Learned,
+    Norm,
+    Normal,
+    Parallel,
+    Placement,
+    PoolerActivation,
+    Position,
+    Rotary,
+    Window,
+)
 from tercet.spec import (
     Context,
     Epsilon,
@@ -92,6 +104,7 @@ class StackSpec:
             multiple of 8 that is at least 8/3 d_model, so that three matrices have about as many weights as two with
             4 d_model; Shazeer 2020).
         position: Position scheme.
+        window: Sliding window of self-attention; None if all layers attend to all tokens.
         norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon) or `rms`.
         norm_eps: Epsilon of the norms. Norms of queries and keys have 1e-6 instead.
         norm_bias: If True, norms have a bias; must be False with norm `rms`.
@@ -114,6 +127,7 @@ class StackSpec:
     d_head: Width | None = None
     d_ff: Width | None = None
     position: Position = field(default_factory=Learned)
+    window: Window | None = None
     norm: Norm = "layer"
     norm_eps: Epsilon = 1e-5
     norm_bias: bool = True
@@ -125,6 +139,23 @@ class StackSpec:
     bias: bool | Biases = True
     qk_norm: bool = False
     dropout: Dropout = field(default_factory=Dropout)
+
+    def __post_init__(self) -> None:
+        skipped = self.position.skip_layers if isinstance(self.position, Rotary) else ()
+        for key, layers in (
+            ("window.global_layers", () if self.window is None else self.window.global_layers),
+            ("position.skip_layers", skipped),
+        ):
+            if layers and max(layers) >= self.n_layers:
+                raise ValueError(f"{key} has {max(layers)}, but the last layer is {self.n_layers - 1}")
+        if isinstance(self.position, Rotary) and self.position.local_base is not None and self.window is None:
+            raise ValueError("position.local_base is the base in layers with a window; set window too")
+
+    @property
+    def is_local(self) -> list[bool]:
+        """Whether each layer has a window."""
+        window = self.window
+        return [window is not None and layer not in window.global_layers for layer in range(self.n_layers)]
 
     @property
     def head_width(self) -> int:

@@ -32,6 +32,7 @@ class Stack(FusibleStack):
         embedding_norm: If True, apply a norm to the sum of token and position embedding before the first block.
 
     Attributes:
+        window: Length of the sliding window; None if no layer has one, or if no text is longer.
         activation_checkpointing: If True, training keeps only the input of each block and recomputes its activations in
             the backward pass (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
@@ -85,6 +86,8 @@ class Stack(FusibleStack):
             max_len=max_len,
             causal=causal,
         )
+        self.is_local = spec.is_local
+        self.window = _effective_window(spec, max_len, causal=causal)
         self.embedding_norm = norm() if embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(spec.dropout.embedding)
         self.final_norm = norm() if spec.has_final_norm else nn.Identity()
@@ -121,26 +124,28 @@ class Stack(FusibleStack):
         position_embedding = self.position.embed(positions)
         x = self.embedding_norm(x if position_embedding is None else x + position_embedding.to(x.dtype))
         x = self.dropout(x)
-        rotation = self.position.rotation(positions)
         if cache is None:
             keys, mask = positions, self._mask(x, token_mask, documents)
         else:
             layers = fused_layers(self, x, cache)
             if layers is not None:
-                return layers(x, rotation, cache, memory_token_mask)
+                return layers(x, self.position.rotation(positions), cache, memory_token_mask)
             keys, mask = cache.key_positions(), cache.mask(positions)
+        local_mask = mask if self.window is None else self._local_mask(mask, positions, keys)
+        rotations = self.position.rotations(positions, self.is_local)
         biases = self.position.biases(positions, keys, len(self.blocks))
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
         use_checkpointing = (
             self.activation_checkpointing and self.training and torch.is_grad_enabled() and cache is None
         )
-        for i, (block, bias) in enumerate(zip(self.blocks, biases, strict=True)):
+        for i, (block, bias, rotation) in enumerate(zip(self.blocks, biases, rotations, strict=True)):
+            layer_mask = local_mask if self.is_local[i] else mask
             run = partial(checkpoint, block, use_reentrant=False) if use_checkpointing else block
             x = run(
                 x,
-                mask=mask,
+                mask=layer_mask,
                 bias=bias,
-                causal=self.causal and mask is None,
+                causal=self.causal and layer_mask is None,
                 rotation=rotation,
                 memory=memory,
                 memory_mask=memory_mask,
@@ -183,14 +188,34 @@ class Stack(FusibleStack):
             mask = mask & (documents[:, None, :, None] == documents[:, None, None, :])
         return mask
 
+    def _local_mask(
+        self, mask: Mask | BlockMask | None, positions: Int[Tensor, "#B T"], keys: Int[Tensor, "#B S"]
+    ) -> Mask:
+        """Return the mask of layers with a window. Distances are those of positions, so padding does not count."""
+        assert self.window is not None
+        assert not isinstance(mask, BlockMask)
+        distance = (positions[:, :, None] - keys[:, None, :])[:, None]  # (B, 1, T, S)
+        is_near = distance < self.window if self.causal else distance.abs() <= self.window // 2
+        if mask is not None:
+            return mask & is_near
+        return is_near & (distance >= 0) if self.causal else is_near
+
     def _masks_blocks(self, x: Tensor) -> bool:
-        return supports_block_mask(
+        return self.window is None and supports_block_mask(
             x.device.type,
             multiplied_dtype(x),
             d_head=self.spec.head_width,
             dropout=self.spec.dropout.attention if self.training else 0.0,
             has_bias=self.position.has_bias,
         )
+
+
+def _effective_window(spec: StackSpec, max_len: int, *, causal: bool) -> int | None:
+    """Return the length of the window; None if all tokens of a text of `max_len` tokens are always within it."""
+    if spec.window is None or not any(spec.is_local):
+        return None
+    distance = spec.window.size - 1 if causal else spec.window.size // 2
+    return spec.window.size if distance < max_len - 1 else None
 
 
 def _positions(x: Tensor, token_mask: Tensor | None, documents: Tensor | None) -> Int[Tensor, "#B T"]:

@@ -11,12 +11,15 @@ because a token's position differs from its column if there is padding or if row
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from tercet.nn.rotary_scaling import attention_factor, dynamic_base, scale_frequencies
+from tercet.nn.scaling_specs import DynamicScaling, Scaling, YaRNScaling
 
 Positions = Int[Tensor, "#B T"]
 Rotation = tuple[Float[Tensor, "#B T R"], Float[Tensor, "#B T R"]]  # cosines and sines of the angles of R pairs
@@ -29,9 +32,11 @@ class PositionScheme(nn.Module):
 
     Attributes:
         has_bias: True if the scheme adds numbers to the attention scores.
+        rotations_differ: True if some layers rotate queries and keys in another way, or not at all.
     """
 
     has_bias = False
+    rotations_differ = False
 
     def embed(self, positions: Positions) -> Float[Tensor, "#B T D"] | None:
         """Return the vectors to add to the token embeddings; None if the scheme has none."""
@@ -40,6 +45,10 @@ class PositionScheme(nn.Module):
     def rotation(self, positions: Positions) -> Rotation | None:
         """Return the cosines and sines that rotate queries and keys; None if the scheme has none."""
         return None
+
+    def rotations(self, positions: Positions, is_local: Sequence[bool]) -> Iterable[Rotation | None]:
+        """Return one rotation for each layer. `is_local` is True for layers with a window."""
+        return repeat(self.rotation(positions), len(is_local))
 
     def bias(self, queries: Positions, keys: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"] | None:
         """Return the numbers to add to the scores of queries and keys at these positions; None if there are none."""
@@ -77,7 +86,7 @@ class SinusoidalPositions(PositionScheme):
         self.width, self.base = d_model, base
 
     def embed(self, positions: Positions) -> Float[Tensor, "#B T D"]:
-        angles = _angles(positions, self.width, self.base)  # (B, T, D/2)
+        angles = positions[..., None] * _frequencies(positions, self.width, self.base)  # (B, T, D/2)
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (B, T, D)
 
 
@@ -85,19 +94,52 @@ class RotaryPositions(PositionScheme):
     """Angles that rotate a share of each head; see `specs.Rotary`.
 
     Raises:
-        ValueError: If the number of rotated elements, d_head * share rounded down, is odd.
+        ValueError: If the number of rotated elements, d_head * share rounded down, is odd, or if this number or the
+            base is too small for `scaling`.
     """
 
-    def __init__(self, d_head: int, base: float, share: float) -> None:
+    def __init__(
+        self,
+        d_head: int,
+        base: float,
+        share: float,
+        scaling: Scaling | None = None,
+        *,
+        local_base: float | None = None,
+        skip_layers: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         width = int(d_head * share)
         if width % 2:
             raise ValueError(f"d_head={d_head} x share={share} must be even for rotary positions, which rotate pairs")
-        self.width, self.base = width, base
+        if isinstance(scaling, DynamicScaling) and width < 4:
+            raise ValueError(f"d_head={d_head} x share={share} must be at least 4 for dynamic scaling")
+        if isinstance(scaling, YaRNScaling) and base <= 1:
+            raise ValueError(f"base={base} must be above 1 for YaRN")
+        self.width, self.base, self.scaling = width, base, scaling
+        self.skip_layers = skip_layers
+        self.local = None if local_base is None else RotaryPositions(d_head, local_base, share)
+        self.rotations_differ = self.local is not None or len(skip_layers) > 0
 
     def rotation(self, positions: Positions) -> Rotation:
-        angles = _angles(positions, self.width, self.base)  # (B, T, R)
-        return angles.cos(), angles.sin()
+        angles = positions[..., None] * self.frequencies(positions)  # (B, T, R)
+        gain = attention_factor(self.scaling)
+        return (angles.cos(), angles.sin()) if gain == 1 else (angles.cos() * gain, angles.sin() * gain)
+
+    def rotations(self, positions: Positions, is_local: Sequence[bool]) -> Iterable[Rotation | None]:
+        rotation = self.rotation(positions)
+        local = rotation if self.local is None else self.local.rotation(positions)
+        return [
+            None if layer in self.skip_layers else local if has_window else rotation
+            for layer, has_window in enumerate(is_local)
+        ]
+
+    def frequencies(self, positions: Positions) -> Float[Tensor, "*B R"]:
+        """Return the frequencies after scaling, in radians per token, of tokens at these positions."""
+        scaling, base = self.scaling, self.base
+        if isinstance(scaling, DynamicScaling):
+            base = dynamic_base(scaling, base, self.width, positions)  # (B, 1, 1)
+        return scale_frequencies(scaling, _frequencies(positions, self.width, base), base=self.base)
 
 
 def rotate(x: Float[Tensor, "B H T K"], rotation: Rotation) -> Float[Tensor, "B H T K"]:
@@ -187,11 +229,11 @@ class RelativeBiasPositions(PositionScheme):
         return torch.where(d < near, d, far) + later_offset
 
 
-def _angles(positions: Positions, width: int, base: float) -> Float[Tensor, "#B T R"]:
-    """Return the angles of these positions, one for each of R = width / 2 frequencies.
+def _frequencies(positions: Positions, width: int, base: float | Tensor) -> Float[Tensor, "*B R"]:
+    """Return R = width / 2 frequencies, the angles at position 1, on the device of the positions.
 
     They are computed in each forward pass, because a table in a buffer would be converted to bfloat16 with the model,
     and bfloat16 represents only the integers up to 256 exactly.
     """
     exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width
-    return positions[..., None] * base**exponents
+    return base**exponents

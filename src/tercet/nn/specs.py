@@ -12,7 +12,12 @@ activation, norm, placement, pooling                 names of the choices in `fe
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tercet.spec import Context, Deviation, Interval, ShareAboveZero, ShareBelowOne, spec
+from tercet.nn.scaling_specs import DynamicScaling as DynamicScaling
+from tercet.nn.scaling_specs import LinearScaling as LinearScaling
+from tercet.nn.scaling_specs import Llama3Scaling as Llama3Scaling
+from tercet.nn.scaling_specs import Scaling as Scaling
+from tercet.nn.scaling_specs import YaRNScaling as YaRNScaling
+from tercet.spec import Context, Deviation, Index, Interval, ShareAboveZero, ShareBelowOne, spec
 
 if TYPE_CHECKING:
     from tercet.nn.positions import PositionScheme
@@ -89,16 +94,25 @@ class Rotary:
     Args:
         base: Base of the frequencies, which are base^(-2i/n).
         share: Share of the elements of each head that are rotated; the first ones are.
+        scaling: Change of the frequencies for a context longer than that of the first training; None for no change.
+        local_base: Base in layers with a window, whose frequencies are not scaled; None for no difference (Gemma 3).
+        skip_layers: Numbers, from 0, of the layers without positions (SmolLM3; Yang et al., "Rope to Nope and Back
+            Again", 2025).
     """
 
     kind: Literal["rotary"] = "rotary"
     base: Base = 10_000.0
     share: ShareAboveZero = 1.0
+    scaling: Scaling | None = None
+    local_base: Base | None = None
+    skip_layers: tuple[Index, ...] = ()
 
     def build(self, *, d_head: int, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import RotaryPositions
 
-        return RotaryPositions(d_head, self.base, self.share)
+        return RotaryPositions(
+            d_head, self.base, self.share, self.scaling, local_base=self.local_base, skip_layers=self.skip_layers
+        )
 
 
 @spec
@@ -138,6 +152,22 @@ class RelativeBias:
 
 
 Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
+
+
+@spec
+class Window:
+    """Sliding-window attention: in some layers, a token attends only to nearby tokens.
+
+    Beltagy et al., "Longformer" (2020); Jiang et al., "Mistral 7B" (2023).
+
+    Args:
+        size: Length W of the window in tokens. In a causal stack a token attends to itself and the W - 1 tokens before
+            it, in other stacks to the tokens at a distance of at most W / 2, rounded down.
+        global_layers: Numbers, from 0, of the layers that attend to all tokens.
+    """
+
+    size: Context
+    global_layers: tuple[Index, ...] = ()
 
 
 @spec

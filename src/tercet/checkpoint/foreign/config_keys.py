@@ -75,30 +75,6 @@ def read_model_type(config: Mapping[str, Any], *kinds: str) -> str:
     return str(kind)
 
 
-def read_rotation_base(config: Mapping[str, Any], kind: str) -> float:
-    """Return the base of the rotation, which one of three keys contains (default: 10000).
-
-    Args:
-        config: Content of config.json.
-        kind: Name of the third-party model, for error messages.
-
-    Raises:
-        UserError: If the rotation is scaled, or applies to a part of each head only.
-    """
-    rope: dict[str, Any] = {key: config.get(key) for key in ("rope_theta", "partial_rotary_factor")}
-    for key in ("rope_scaling", "rope_parameters"):
-        settings = config.get(key)
-        if settings is not None and not isinstance(settings, dict):
-            raise UserError(f"config.json has {settings!r} as {key}; put back the keys of the trained model")
-        rope |= {name: value for name, value in (settings or {}).items() if value is not None}
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type != "default":
-        raise UserError(f"the rotation of this {kind} is scaled by {rope_type!r}, which Tercet does not support")
-    if read_value(rope, "partial_rotary_factor", float, 1.0) != 1.0:
-        raise UserError(f"partial_rotary_factor is not 1, which {kind} of transformers ignores; remove it")
-    return read_value(rope, "rope_theta", float, 10_000.0)
-
-
 def check_settings(config: Mapping[str, Any], required: Mapping[str, bool], kind: str) -> None:
     """Reject a config with unsupported values: each key must have the `required` value or be missing.
 

@@ -72,6 +72,15 @@ USED = {
     "qwen2": (*LLAMA, *WINDOW_KEYS),
     "qwen3": (*LLAMA, *WINDOW_KEYS, "attention_bias"),
     "gemma": (*LLAMA, "attention_bias", "use_bidirectional_attention"),
+    "gemma3_text": (
+        *LLAMA, "attention_bias", "use_bidirectional_attention", "sliding_window", "sliding_window_pattern",
+        "_sliding_window_pattern", "layer_types", "rope_local_base_freq", "query_pre_attn_scalar",
+        "final_logit_softcapping", "attn_logit_softcapping",
+    ),
+    "smollm3": (
+        *LLAMA, "attention_bias", "mlp_bias", "use_sliding_window", "sliding_window", "layer_types", "no_rope_layers",
+        "no_rope_layer_interval", "max_window_layers",
+    ),
     "gpt2": (
         "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
         "layer_norm_epsilon", "embd_pdrop", "attn_pdrop", "resid_pdrop", "scale_attn_weights",
@@ -168,7 +177,7 @@ REJECTED = {
     "per_layer_config": OFF,  # settings that differ between layers
     "pruned_heads": OFF,
     "quantization_config": OFF,
-    "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of hidden_act in Gemma
+    "hidden_activation": (*OFF, "gelu_pytorch_tanh"),  # an older name of hidden_act in Gemma, the only one in Gemma 3
     "force_bos_token_to_be_generated": OFF,
 }
 # Settings of `generate` in generation_config.json, or in config.json of older folders.

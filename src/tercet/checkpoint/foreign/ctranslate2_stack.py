@@ -11,6 +11,7 @@ from tercet.checkpoint.foreign.features import FIXED_POSITIONS
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block, FeedForward, Residual
 from tercet.nn.positions import RelativeBiasPositions, RotaryPositions
+from tercet.nn.specs import LinearScaling
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
@@ -56,6 +57,9 @@ def _switches(specs: Any, stack: Stack) -> dict[str, Any]:
     }
     if isinstance(position, RotaryPositions):
         switches |= {"rotary_dim": position.width, "rotary_interleave": False, "rotary_base": position.base}
+        if isinstance(position.scaling, LinearScaling):
+            linear = specs.attention_spec.RotaryScalingType.Linear
+            switches |= {"rotary_scaling_type": linear, "rotary_scaling_factor": position.scaling.factor}
     return switches
 
 

@@ -1,7 +1,14 @@
 """Features of models that CTranslate2 supports."""
 
 from tercet.checkpoint.foreign.ctranslate2_stack import ACTIVATIONS
-from tercet.checkpoint.foreign.features import FIXED_POSITIONS, Feature, Support, features_of_block
+from tercet.checkpoint.foreign.features import (
+    FIXED_POSITIONS,
+    Feature,
+    Support,
+    features_of_block,
+    features_of_layers,
+    features_of_scaling,
+)
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
 from tercet.nn.attention import QK_EPS
 from tercet.nn.specs import Parallel
@@ -41,6 +48,8 @@ def _features(spec: AnySpec, *, has_end: bool) -> list[Feature]:
         runs_parallel = isinstance(spec, DecoderOnlySpec) and (stack.placement, stack.norm) == ("pre", "layer")
         features += [
             (f"{key}.position", stack.position.kind, positions),
+            *features_of_scaling(key, stack, ["linear"]),  # that of Llama 3.1 has other frequencies in CTranslate2
+            *features_of_layers(key, stack),
             (f"{key}.placement", stack.placement, ["pre", "post", "sandwich"]),
             (f"{key}.norm", stack.norm, ["layer", "rms"]),
             *features_of_block(key, stack, parallel=PARALLEL if runs_parallel else (False,)),

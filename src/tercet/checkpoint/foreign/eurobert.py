@@ -29,7 +29,9 @@ from tercet.checkpoint.foreign.features import (
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
 from tercet.checkpoint.foreign.llama import NAMES as LLAMA_NAMES
-from tercet.checkpoint.foreign.llama import Family, features_of_family, read_stack, write_biases, write_stack
+from tercet.checkpoint.foreign.llama import features_of_family, read_stack, write_biases, write_stack
+from tercet.checkpoint.foreign.llama_families import Family
+from tercet.checkpoint.foreign.rotary_config import read_context
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
@@ -186,7 +188,7 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     classifier = _read_classifier(config, state) if LABELS in state else None
     return EncoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
-        max_len=read_value(config, "max_position_embeddings", int),
+        max_len=read_context(config, stack.position),
         tie_embeddings=tied,
         masked_head=MaskedHead(bias=stack.biases.feedforward) if masked and classifier is None else None,
         classifier=classifier,

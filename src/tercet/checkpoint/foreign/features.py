@@ -33,7 +33,7 @@ from tercet.models import (
 )
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.positions import PositionScheme
-from tercet.nn.specs import Parallel, Placement
+from tercet.nn.specs import Parallel, Placement, Rotary
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec, EncoderDecoderSpec)
@@ -101,6 +101,7 @@ def features_of_stack(
     gated: bool,
     qk_norm: bool = False,
     parallel: Sequence[Parallel] = (False,),
+    layers_differ: bool = False,
 ) -> list[Feature]:
     """Return features of a stack, each with the values that a format supports.
 
@@ -109,6 +110,7 @@ def features_of_stack(
         stack: Spec of the stack.
         placement, norm, gated, qk_norm: Value of each setting that the format supports.
         positions, parallel: Position schemes and values of `parallel` that the format supports.
+        layers_differ: If True, the caller checks the features that differ between layers, and scaled rotations.
     """
     return [
         (f"{key}.position", stack.position.kind, positions),
@@ -116,6 +118,7 @@ def features_of_stack(
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
         *features_of_block(key, stack, parallel=parallel),
+        *([] if layers_differ else [*features_of_layers(key, stack), *features_of_scaling(key, stack, [])]),
         (f"{key}.qk_norm", stack.qk_norm, [qk_norm]),
     ]
 
@@ -130,6 +133,33 @@ def features_of_block(key: str, stack: StackSpec, *, parallel: Sequence[Parallel
         (f"{key}.parallel", stack.parallel, parallel),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
+
+
+def features_of_layers(
+    key: str, stack: StackSpec, *, window: bool = False, local_base: bool = False, skip_layers: bool = False
+) -> list[Feature]:
+    """Return the features that differ between layers. An argument is True if the format supports the feature.
+
+    Args:
+        key: Key of the stack in a recipe.
+        stack: Spec of the stack.
+        window: Sliding windows.
+        local_base: Another base of the rotation in layers with a window.
+        skip_layers: Layers without a rotation.
+    """
+    position = stack.position if isinstance(stack.position, Rotary) else Rotary()
+    size = None if stack.window is None else stack.window.size
+    return [
+        (f"{key}.window.size", size, [size if window else None]),
+        (f"{key}.position.local_base", position.local_base, [position.local_base if local_base else None]),
+        (f"{key}.position.skip_layers", position.skip_layers, [position.skip_layers if skip_layers else ()]),
+    ]
+
+
+def features_of_scaling(key: str, stack: StackSpec, kinds: Sequence[str]) -> list[Feature]:
+    """Return the requirement that rotary positions are not scaled, or in one of these ways."""
+    scaling = stack.position.scaling if isinstance(stack.position, Rotary) else None
+    return [] if scaling is None else [(f"{key}.position.scaling.kind", scaling.kind, [*kinds, None])]
 
 
 def features_of_heads(key: str, stack: StackSpec) -> list[Feature]:
@@ -147,7 +177,7 @@ def feature_of_width(key: str, stack: StackSpec) -> Feature:
     return (f"{key}.n_heads", stack.n_heads, [min(divisors, key=lambda n: abs(n - stack.n_heads))])
 
 
-def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -> list[Feature]:
+def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool, softcap: bool = False) -> list[Feature]:
     """Return features of embedding and logits, each with the values that a format supports.
 
     Args:
@@ -155,10 +185,11 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool) -
         embedding_norm: Value of this setting that the format supports.
         tied: If True, a scale of the embedding is not supported, since it cannot be merged into a matrix that also
             computes the logits.
+        softcap: If True, a bound of the logits is supported.
     """
     return [
         ("embedding_norm", spec.embedding_norm, [embedding_norm]),
-        ("logit_softcap", spec.logit_softcap, [None]),
+        ("logit_softcap", spec.logit_softcap, [spec.logit_softcap if softcap else None]),
         *([("logit_bias", spec.logit_bias, [False])] if isinstance(spec, DecoderOnlySpec) else []),
         ("scale_embedding", spec.scale_embedding, [False] if tied else [False, True]),
     ]

@@ -18,8 +18,16 @@ from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import ACTIVATION_NAMES
 from tercet.checkpoint.foreign.gguf_file import GgufFile
+from tercet.checkpoint.foreign.gguf_rotation import FREQUENCIES, TYPE, read_scaling, write_scaling
 from tercet.checkpoint.foreign.gguf_settings import check_settings
-from tercet.checkpoint.foreign.gguf_support import ACTIVATION, TITLES, Architecture, gguf_support, nearest_architecture
+from tercet.checkpoint.foreign.gguf_support import (
+    ACTIVATION,
+    INTERLEAVED,
+    TITLES,
+    Architecture,
+    gguf_support,
+    nearest_architecture,
+)
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec, to_gpt2
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec, to_llama
 from tercet.checkpoint.foreign.state_dict import foreign_name
@@ -64,8 +72,6 @@ NAMES: dict[Architecture, dict[str, str]] = {
 }
 TRANSPOSED_WEIGHTS = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of a GPT-2
 BIAS_LAYERS = {"attention": ("attn_q", "attn_k", "attn_v", "attn_output"), "mlp": ("ffn_gate", "ffn_up", "ffn_down")}
-INTERLEAVED = ("llama", "arcee")  # architectures whose queries and keys rotate in pairs (2i, 2i + 1)
-FREQUENCIES = "rope_freqs.weight"
 BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
 
@@ -121,7 +127,8 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
             else tensor
             for name, tensor in tensors.items()
         }
-        settings = _settings_of_llama(config)
+        scaling, divisors = write_scaling(model.spec.stack)
+        settings, tensors = _settings_of_llama(config) | scaling, tensors | divisors
     return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
 
 
@@ -145,6 +152,14 @@ class _Description:
         with np.errstate(over="ignore"):
             single = np.float32(value)
         return float(str(single)) if single == value else value  # shortest decimal of the float32: 1e-05
+
+    def rotation(self) -> Any:
+        """Return the kind of scaling of the rotation."""
+        return self.file.settings.get(f"{self.kind}.{TYPE}", "none")
+
+    def divisors(self) -> Tensor | None:
+        """Return the numbers that frequencies of the rotation are divided by; None if the file has none."""
+        return self.file.tensor(FREQUENCIES) if FREQUENCIES in self.file.locations else None
 
     def n_rows(self, name: str) -> int:
         return self.file.locations[name].shape[0]
@@ -214,7 +229,8 @@ def _describe(file: GgufFile) -> _Description:
 
 
 def _config_of_llama(description: _Description) -> Plain:
-    _check_rotation(description)
+    if description.file.settings.get(f"{description.kind}.expert_count", 0):
+        raise UserError("it is a mixture of experts, which Tercet does not support")
     n_blocks = description.n_blocks()
     heads = description.read_int("attention.head_count")
     kv_heads = description.read_int("attention.head_count_kv", heads)
@@ -235,10 +251,11 @@ def _config_of_llama(description: _Description) -> Plain:
         part: any(f"blk.0.{name}.bias" in description.file.locations for name in names)
         for part, names in BIAS_LAYERS.items()
     }
+    base, context = description.read_float("rope.freq_base", 10_000.0), description.read_int("context_length")
     return {
         "model_type": description.kind,
         "vocab_size": n_rows,
-        "max_position_embeddings": description.read_int("context_length"),
+        "max_position_embeddings": context,
         "hidden_size": width,
         "intermediate_size": inner,
         "num_hidden_layers": n_blocks,
@@ -247,7 +264,10 @@ def _config_of_llama(description: _Description) -> Plain:
         "head_dim": head_dim,
         "hidden_act": ACTIVATION_NAMES[ACTIVATION[description.kind]],
         "rms_norm_eps": description.read_float("attention.layer_norm_rms_epsilon"),
-        "rope_theta": description.read_float("rope.freq_base", 10_000.0),
+        "rope_theta": base,
+        "rope_scaling": read_scaling(
+            description.rotation(), description, description.divisors(), base=base, head_dim=head_dim, context=context
+        ),
         "tie_word_embeddings": "output.weight" not in description.file.locations,
         **{f"{part}_bias": value for part, value in has_bias.items()},
     }
@@ -271,17 +291,6 @@ def _state_of_llama(description: _Description, config: Plain) -> dict[str, Tenso
                 bias_name = foreign_name(f"blk.{number}.{name}.bias", transformers_names)
                 state.setdefault(bias_name, torch.zeros(len(state[bias_name.removesuffix("bias") + "weight"])))
     return state
-
-
-def _check_rotation(description: _Description) -> None:
-    kind = description.kind
-    scaling_type = description.file.settings.get(f"{kind}.rope.scaling.type", "none")
-    if scaling_type != "none" or f"{kind}.rope.scale_linear" in description.file.settings:
-        raise UserError(f"its rotation is scaled ({scaling_type}), which Tercet does not support")
-    if FREQUENCIES in description.file.locations and not bool((description.file.tensor(FREQUENCIES) == 1).all()):
-        raise UserError("its rotation is scaled (rope_freqs), which Tercet does not support")
-    if description.file.settings.get(f"{kind}.expert_count", 0):
-        raise UserError("it is a mixture of experts, which Tercet does not support")
 
 
 def _config_of_gpt2(description: _Description) -> Plain:

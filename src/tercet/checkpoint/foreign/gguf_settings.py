@@ -16,7 +16,7 @@ SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_leng
 LLAMA = (
     *SIZES, "attention.head_count_kv", "attention.key_length", "attention.value_length",
     "attention.layer_norm_rms_epsilon", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
-    "rope.scale_linear", "expert_count",
+    "rope.scaling.factor", "rope.scaling.original_context_length", "expert_count",
 )  # fmt: skip
 USED = {
     **dict.fromkeys(("llama", "qwen3", "arcee"), LLAMA),
@@ -26,13 +26,15 @@ IRRELEVANT = {
     "vocab_size": "follows from the tokens",
     "tensor_data_layout": "program that wrote the file",
     "expert_used_count": "read only with expert_count, which is rejected",
-    **dict.fromkeys(
-        ("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-         "rope.scaling.attn_factor"),
-        "read only with rope.scaling.type, which is rejected",
-    ),
+    "rope.scaling.finetuned": "how the model was trained",
 }  # fmt: skip
-NEUTRAL: dict[str, tuple[Any, ...]] = {"attention.causal": (True,)}  # values without effect
+NEUTRAL: dict[str, tuple[Any, ...]] = {  # values without effect, or that Tercet assumes
+    "attention.causal": (True,),
+    **dict.fromkeys(("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"), (1.0,)),
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
+    "rope.scaling.yarn_beta_fast": (32.0,),
+    "rope.scaling.yarn_beta_slow": (1.0,),
+}
 FILE_KEYS = (  # keys that do not depend on the architecture: those of the file and its tokenizer
     "general.architecture", "general.alignment", "general.quantization_version", "general.file_type", "general.type",
     *(f"tokenizer.ggml.{key}" for key in (

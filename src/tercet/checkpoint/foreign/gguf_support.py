@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from tercet.checkpoint.foreign.features import Support
+from tercet.checkpoint.foreign.features import Support, features_of_layers
+from tercet.checkpoint.foreign.gguf_rotation import features_of_rotation
 from tercet.checkpoint.foreign.gpt2 import gpt2_support
 from tercet.checkpoint.foreign.llama import llama_support
 from tercet.models import AnySpec, DecoderOnlySpec
@@ -18,6 +19,7 @@ ACTIVATION: dict[Architecture, Activation] = {
     "gpt2": "gelu_tanh",
 }
 TITLES = {"llama": "Llama", "qwen3": "Qwen3", "arcee": "Arcee", "gpt2": "GPT-2"}
+INTERLEAVED = ("llama", "arcee")  # architectures whose queries and keys rotate in pairs (2i, 2i + 1)
 WITHOUT_BIASES = ("qwen3", "arcee")  # llama.cpp reads no biases of their linear layers
 
 
@@ -35,6 +37,8 @@ def gguf_support(spec: AnySpec) -> Support:
             ("stack.activation", stack.activation, [ACTIVATION[kind]]),
             ("stack.gated", stack.gated, [kind in ("llama", "qwen3")]),
             *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in biases),
+            *features_of_layers("stack", stack),
+            *features_of_rotation(stack, has_divisors=kind in INTERLEAVED),
         ],
     )
 

@@ -27,7 +27,8 @@ from tercet.checkpoint.foreign.distilbert import distilbert_source
 from tercet.checkpoint.foreign.eurobert import DENSE, eurobert_source
 from tercet.checkpoint.foreign.export_files import extend_card
 from tercet.checkpoint.foreign.gpt2 import gpt2_source
-from tercet.checkpoint.foreign.llama import FAMILIES, llama_source
+from tercet.checkpoint.foreign.llama import llama_source
+from tercet.checkpoint.foreign.llama_families import FAMILIES
 from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
 from tercet.checkpoint.foreign.neox import neox_source
 from tercet.checkpoint.foreign.opt import opt_source

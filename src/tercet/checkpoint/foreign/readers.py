@@ -9,8 +9,8 @@ from tercet.checkpoint.foreign.bert import bert_spec, from_bert
 from tercet.checkpoint.foreign.distilbert import distilbert_spec, from_distilbert
 from tercet.checkpoint.foreign.eurobert import eurobert_spec, from_eurobert
 from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
-from tercet.checkpoint.foreign.llama import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
+from tercet.checkpoint.foreign.llama_families import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
 from tercet.checkpoint.foreign.neox import from_neox, neox_spec
 from tercet.checkpoint.foreign.opt import from_opt, opt_spec

@@ -24,7 +24,6 @@ from tercet.checkpoint.foreign.config_keys import (
     read_activation,
     read_bool,
     read_model_type,
-    read_rotation_base,
     read_value,
     with_ids,
 )
@@ -37,6 +36,7 @@ from tercet.checkpoint.foreign.features import (
     gate_squared_relu,
     rewrite_model,
 )
+from tercet.checkpoint.foreign.rotary_config import read_rotary
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import Plain, UserError
@@ -278,7 +278,7 @@ def _stack(module: Mapping[str, Any]) -> StackSpec:
         n_kv_heads=read_value(module, "num_key_value_heads", int, KV_HEADS),
         d_head=read_value(module, "head_dim", int, HEAD_WIDTH),
         d_ff=read_value(module, "intermediate_size", int),
-        position=Rotary(base=read_rotation_base(module, KIND)),
+        position=_read_rotary(module),
         norm="rms",
         norm_eps=read_value(module, "rms_norm_eps", float, EPS),
         norm_bias=False,
@@ -299,6 +299,15 @@ def _module(config: Mapping[str, Any], side: str) -> Plain:
 
 def _context(module: Mapping[str, Any]) -> int:
     return read_value(module, "max_position_embeddings", int, CONTEXT)
+
+
+def _read_rotary(module: Mapping[str, Any]) -> Rotary:
+    position = read_rotary(module, kind=KIND)
+    if position.scaling is not None:
+        raise UserError(
+            f"the rotation of this {KIND} is scaled by {position.scaling.kind!r}, which Tercet does not support"
+        )
+    return position
 
 
 def _window(module: Mapping[str, Any]) -> int:

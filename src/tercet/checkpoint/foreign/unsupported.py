@@ -8,8 +8,7 @@ UNSUPPORTED_TYPES = {
     "deberta": "attention to relative positions",
     "deberta-v2": "attention to relative positions",
     "gemma2": "a cap on attention scores",
-    "gemma3": WINDOWS,
-    "gemma3_text": WINDOWS,
+    "gemma3": "images",
     "longformer": "sliding-window attention",
     "mixtral": EXPERTS,
     "modernbert": WINDOWS,
@@ -17,5 +16,4 @@ UNSUPPORTED_TYPES = {
     "olmo2": "norms over the queries of all heads together",
     "qwen2_moe": EXPERTS,
     "qwen3_moe": EXPERTS,
-    "smollm3": "layers with and without a rotation",
 }

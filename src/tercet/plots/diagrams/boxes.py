@@ -124,9 +124,10 @@ def read_position(stack: Stack, name: str, shape: Shape) -> Box | None:
 def format_position(position: Position) -> str:
     """Describe the effect of a position scheme in attention; return "" for schemes without such an effect."""
     match position:
-        case Rotary(base=base, share=share):
+        case Rotary(base=base, share=share, scaling=scaling):
             part = "" if share == 1 else f", {share:.0%} of each head"
-            return f"rotary positions, base {base:g}{part}"
+            scaled = "" if scaling is None else f", {scaling.kind} scaling"
+            return f"rotary positions, base {base:g}{part}{scaled}"
         case ALiBi():
             return "ALiBi: scores fall with distance"
         case RelativeBias(n_buckets=n, per_layer=per_layer):

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from tercet.training.recipe.files import recipe_names, recipe_text
 from tercet.training.recipe.keys import union_members
 from tercet.training.recipe.recipe import RECIPES, Recipe
 
+SCHEMAS = Path(__file__).parent / "reference" / "schemas"
 FORMATS = {
     "Run folder: `run.json`": ("tercet.checkpoint.run_record", "RunRecord", "Change"),
     "Run folder: checkpoints": ("tercet.training.run_folder.saved_state",),
@@ -239,7 +241,53 @@ def formats_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"cli.md": cli_page, "settings.md": settings_page, "recipes.md": recipes_page, "file-formats.md": formats_page}
+JSON_INTRODUCTION = """# JSON results
+
+With `--json`, a verb prints its result to stdout as JSON: one object, or for verbs that read lines
+one object per line. Each verb has a [JSON Schema](https://json-schema.org) (draft 2020-12) in
+`docs/reference/schemas`, which a test compares with real output of the verb. A number that is not
+finite is `null`. `watch`, `explore` and `serve` have no result.
+"""
+
+
+def json_page() -> str:
+    """Return the page of the results with `--json`: the fields of each result of each verb, from its schema."""
+    lines = [JSON_INTRODUCTION]
+    for verb in VERBS:
+        path = SCHEMAS / f"{verb}.schema.json"
+        if path.is_file():
+            document = json.loads(path.read_text(encoding="utf-8"))
+            lines += [f"## {verb}", "", f"`docs/reference/schemas/{path.name}`", ""]
+            for part in document.get("anyOf", [document]):
+                lines += [part.get("description", "").split("\n\n")[0], "", "| field | type |", "|---|---|"]
+                for name, field in part["properties"].items():
+                    optional = "" if name in part.get("required", []) else ", optional"
+                    lines.append(f"| `{name}` | {cell(json_type(field))}{optional} |")
+                lines.append("")
+    return "\n".join(lines)
+
+
+def json_type(field: dict[str, Any]) -> str:
+    """Return the type of a field of a JSON Schema in words."""
+    if "anyOf" in field:
+        return " or ".join(map(json_type, field["anyOf"]))
+    if "$ref" in field:
+        return f"`{field['$ref'].rpartition('/')[2]}`"
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    kind = field.get("type", "any")
+    if kind == "array" and "items" in field:
+        return f"array of {json_type(field['items'])}"
+    return kind if isinstance(kind, str) else " or ".join(kind)
+
+
+PAGES = {
+    "json.md": json_page,
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "recipes.md": recipes_page,
+    "file-formats.md": formats_page,
+}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`tercet convert`: convert a model to another format."""
 
 import argparse
+import json
 from pathlib import Path
 
 from tercet.cli.parser import Verbs
@@ -34,6 +35,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
     parser.add_argument("--force", action="store_true", help="write to DST even if it contains a model or other files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: output, the path of the result")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,5 +49,6 @@ def run(args: argparse.Namespace) -> int:
     from tercet.checkpoint import convert
 
     path = convert(args.src, args.dst, args.to, merge=args.merge, force=args.force)
-    print(args.dst if is_on_hub(args.dst) else path)
+    output = str(args.dst if is_on_hub(args.dst) else path)
+    print(json.dumps({"output": output}, ensure_ascii=False) if args.json else output)
     return 0

@@ -1,12 +1,14 @@
 """`tercet data`: list the named datasets, summarize a data source, or tokenize it."""
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tercet.cli.look import add_labels, add_look, add_sources, print_summary, run_look
+from tercet.cli.next_steps import quote_path
 from tercet.cli.parser import Verbs
 from tercet.cli.prepare import add_prepare, describe_folder, run_prepare
 from tercet.cli.texts import READING_FLAGS, add_reading
@@ -35,6 +37,7 @@ def register(verbs: Verbs, summary: str) -> None:
     add_sources(parser.add_argument, required=False)
     add_reading(parser.add_argument)
     add_labels(parser.add_argument)
+    parser.add_argument("--json", action="store_true", help="without SOURCE, print the named datasets as a JSON object")
     add_look(parser)
     add_prepare(parser)
 
@@ -45,17 +48,23 @@ def run(args: argparse.Namespace) -> int:
     if args.form == "prepare":
         return run_prepare(args)
     if args.source is None:
-        return _list_datasets()
+        return _list_datasets(as_json=args.json)
+    if args.json and args.form is None:
+        raise UserError(f"--json requires the full report: tercet data look {quote_path(args.source)} --json")
     try:
         return run_look(args) if args.form == "look" else _count(args, args.source, args.target)
     except ValueError as error:
         raise UserError(f"--encoding: {error}" if "encoding" in str(error) else str(error)) from None
 
 
-def _list_datasets() -> int:
+def _list_datasets(*, as_json: bool) -> int:
     from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS
 
     known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
+    if as_json:
+        facts = {name: {"description": data.description, "origin": data.origin} for name, data in sorted(known.items())}
+        print(json.dumps({"datasets": facts}, indent=2, ensure_ascii=False))
+        return 0
     width = max(map(len, known))
     for name, dataset in sorted(known.items()):
         print(f"{name:<{width}}  {dataset.description} ({dataset.origin})")

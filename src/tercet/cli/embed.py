@@ -93,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
                 write_atomically(args.output, lambda file: _write_jsonl(file, pools()))
     report_truncated(cut, trained_model.text_len)
     print_note(f"tercet: {counted(count, 'vector', 'vectors')} of {width} numbers in {args.output}")
+    if args.json:
+        facts = {"output": str(args.output), "vectors": count, "width": width, "truncated": cut}
+        print(json.dumps(facts, ensure_ascii=False))
     return 0
 
 
@@ -105,7 +108,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
     if args.query is None:
-        if flags := passed_flags(args, ("vectors", "top", "json")):
+        if flags := passed_flags(args, ("vectors", "top")):
             raise UserError(f"{flags[0]} requires --query TEXT; add it")
         if args.output is None:
             raise UserError("nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search")

@@ -31,7 +31,11 @@ def add_query(add: Callable[..., Any]) -> None:
     )  # fmt: skip
     add("--vectors", metavar="FILE", type=Path, help=".npz file with the vectors to search, written with --output")
     add("--top", metavar="N", type=parse_number(Candidates), help="results per query (default: 5)")
-    add("--json", action="store_true", help="print one JSON object per query: query, neighbors")
+    add(
+        "--json",
+        action="store_true",
+        help="print one JSON object per query: query, neighbors; or one about the written file",
+    )
 
 
 def search(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from tercet.cli.parser import passed_flags
 if TYPE_CHECKING:
     from tercet.training.request import RunRequest
 
-FLAGS = ("gpus", "mfu", "measured", "here", "price", "json")
+FLAGS = ("gpus", "mfu", "measured", "here", "price")
 TRAINING = ("out", "more", "until", "restart", "from_weights", "exact", "page", "report", "print_config", "try_out")
 
 
@@ -38,7 +38,11 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="price of one GPU per hour, to print the cost; requires --mfu, --measured or --here",
     )
-    plan.add_argument("--json", action="store_true", help="with --plan, print one JSON object")
+    plan.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object: the result of the training, or with --plan the plan",
+    )
 
 
 def check_plan(args: argparse.Namespace) -> None:

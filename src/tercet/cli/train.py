@@ -1,6 +1,7 @@
 """`tercet train`: train a model from a recipe or on data, resume a run, or plan a run."""
 
 import argparse
+import json
 import shlex
 import signal
 import sys
@@ -119,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.training.request import RunRequest, resolve
 
     check_plan(args)
+    if args.json and (args.try_out or args.print_config):
+        raise UserError("--json prints one object, and --try and --print-config print more; leave one of them out")
     changes = recipe_changes(args)
     machines = {name: value for name in ("devices", "nodes") if (value := getattr(args, name)) is not None}
     if machines:
@@ -151,10 +154,23 @@ def run(args: argparse.Namespace) -> int:
     if is_first(resolved.recipe):
         if not args.quiet:
             show_losses(folder)
-        print(summary(folder, report=_report(folder) if args.report else None))
+        report = _report(folder) if args.report else None
+        print(json.dumps(_result(folder, report), indent=2) if args.json else summary(folder, report=report))
         if args.try_out:
             return _try_out(folder)
     return 0
+
+
+def _result(folder: Path, report: Path | None) -> dict[str, Any]:
+    """Return the result of a training for JSON: its folder, steps, best metrics and report."""
+    from tercet.checkpoint import read_card
+    from tercet.evaluate.score_summary import finite
+
+    card = read_card(folder)
+    last = read_card(folder / "last").step if (folder / "last").is_dir() else card.step
+    metrics = {name: finite(value) for name, value in card.metrics.items()}
+    facts = {"folder": str(folder), "step": card.step, "last_step": last, "metrics": metrics}
+    return {**facts, "report": None if report is None else str(report)}
 
 
 def _try_out(folder: Path) -> int:

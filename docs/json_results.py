@@ -189,6 +189,7 @@ class ComparedVariants(TypedDict):
 
 class WithViews(TypedDict):
     vocab_size_at_most: dict[str, int] | None
+    export_problems: dict[str, list[str]]
     prompt: NotRequired[Object]
     ablated: NotRequired[Object]
     attribution: NotRequired[Object]

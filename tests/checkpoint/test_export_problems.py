@@ -60,7 +60,7 @@ SPECS: tuple[tuple[Callable[[], AnySpec], set[str]], ...] = (  # with the format
     (lambda: translator(replace(POST, position=NoPosition()), embedding_norm=True), {"gguf"}),
     (lambda: decoder(LLAMA, logit_softcap=15.0), {"hf", "gguf"}),
     (lambda: encoder(replace(POST, position=NoPosition())), {"gguf"}),
-    (lambda: encoder(LLAMA), {"gguf"}),
+    (lambda: encoder(LLAMA), set()),
     (lambda: encoder(POST, masked_head=MaskedHead(transform=False)), {"hf", "gguf"}),
     (lambda: encoder(POST, pooler=True, pooler_activation="relu"), {"hf", "gguf"}),
     (lambda: encoder(POST, classifier=Classifier(labels=("a", "b"))), {"hf", "ctranslate2", "gguf"}),
@@ -102,9 +102,9 @@ def test_conversion_rejects_the_same_properties(
 
 
 def _save_folder(folder: Path, spec: AnySpec) -> Path:
-    if not isinstance(spec, DecoderOnlySpec):
+    if isinstance(spec, EncoderDecoderSpec):
         return save_folder(folder, build(spec))
-    tokenizer = Tokenizer.train(Characters(eos=True), ["abc"])
+    tokenizer = Tokenizer.train(Characters(bos=isinstance(spec, EncoderOnlySpec), eos=True), ["abc"])
     save_model(folder, build(replace(spec, vocab_size=tokenizer.vocab_size)), tokenizer, Card())
     return folder
 

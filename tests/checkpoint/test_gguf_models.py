@@ -14,7 +14,7 @@ from tercet.checkpoint import Card, convert, load_model, read_card
 from tercet.checkpoint.foreign import gguf_model
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.config import UserError
-from tercet.models import AnyModel, DecoderOnly, EncoderOnly, EncoderOnlySpec
+from tercet.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderDecoderSpec
 from tercet.nn import ALiBi, Rotary
 
 
@@ -258,9 +258,9 @@ def test_unsupported_options_are_rejected_by_name(model: DecoderOnly, message: s
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_encoder_is_rejected(tmp_path: Path) -> None:
-    model = EncoderOnly(EncoderOnlySpec(vocab_size=11, max_len=7, stack=GPT2))
-    with pytest.raises(UserError, match=r"family is encoder-only, .* family: decoder-only can be converted"):
+def test_translator_is_rejected(tmp_path: Path) -> None:
+    model = EncoderDecoder(EncoderDecoderSpec(vocab_size=11, max_len=7, encoder=GPT2, decoder=GPT2))
+    with pytest.raises(UserError, match=r"family is encoder-decoder, .* decoder-only or encoder-only can be converted"):
         convert(save_with_words(tmp_path / "ours", model), tmp_path / "theirs", "gguf")
 
 

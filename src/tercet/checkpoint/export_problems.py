@@ -9,7 +9,7 @@ from tercet.checkpoint.foreign.ctranslate2_support import ctranslate2_support
 from tercet.checkpoint.foreign.gguf_support import gguf_support
 from tercet.checkpoint.foreign.transformers_folder import transformers_support
 from tercet.config import UserError
-from tercet.models import AnySpec, DecoderOnlySpec, EncoderOnlySpec
+from tercet.models import AnySpec, EncoderDecoderSpec, EncoderOnlySpec
 from tercet.tokens import Tokenizer
 from tercet.tokens.gguf import to_settings
 
@@ -60,9 +60,9 @@ def _ctranslate2_problems(spec: AnySpec, tokenizer: Tokenizer | None) -> list[st
 
 def _gguf_problems(spec: AnySpec, tokenizer: Tokenizer | None) -> list[str]:
     problems = gguf_support(spec).describe()
-    if tokenizer is not None and isinstance(spec, DecoderOnlySpec):
+    if tokenizer is not None and not isinstance(spec, EncoderDecoderSpec):
         try:
-            to_settings(tokenizer)
+            to_settings(tokenizer, framed=isinstance(spec, EncoderOnlySpec))
         except UserError as error:
             problems.append(str(error).partition("; ")[0])
     return problems

@@ -2,11 +2,12 @@
 
 model "gpt2"    byte-level BPE, as the kinds bpe and gpt2: tokens, merges, and `pre`, the name of the splitting rule
 model "llama"   sentencepiece's BPE: pieces with scores; the pair that forms the best piece is merged first
+model "bert"    WordPiece, only exported: "\u2581" marks the pieces that begin a word instead of "##" the others
 
 The kind characters is exported as model "gpt2" without merges if all characters are ASCII. With byte_fallback, it is
 exported as model "llama", with pieces of which no two form a third. Otherwise it is rejected, since llama.cpp stops at
-unknown characters. Other kinds than bpe, gpt2 and characters are not exported, since these two models cannot represent
-how they split a text.
+unknown characters. Other kinds than bpe, gpt2, characters and wordpiece are not exported, since these models cannot
+represent how they split a text. In model "bert", words of more than 100 characters are not unknown.
 """
 
 import json
@@ -28,6 +29,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token
 KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id", "unk": "unknown_token_id"}
+FRAME_IDS = {"bos": "cls_token_id", "eos": "seperator_token_id", "mask": "mask_token_id"}  # of an encoder; so spelled
 
 OTHER_ENDS = ("eot_token_id", "eom_token_id")  # end of a turn, end of a message; llama.cpp stops at both
 
@@ -96,8 +98,12 @@ def from_settings(settings: Mapping[str, Any]) -> Tokenizer:
     return tokenizer.with_opening([tokenizer.bos_id] if adds_bos and tokenizer.bos_id is not None else [])
 
 
-def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+def to_settings(tokenizer: Tokenizer, *, framed: bool = False) -> dict[str, Any]:
     """Return the GGUF settings of a tokenizer; the inverse of `from_settings`.
+
+    Args:
+        tokenizer: The tokenizer.
+        framed: If True, llama.cpp adds bos before and eos after each text, as Tercet does for an encoder.
 
     Raises:
         UserError: If llama.cpp does not support the tokenizer; the message contains the reason.
@@ -108,14 +114,22 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
             "the tokenizer has no end token, and llama.cpp would use another token; "
             "a model with tokenizer.eos: true can be converted"
         )
+    if framed and tokenizer.bos_id is None:
+        raise UserError("the tokenizer has no token for the beginning of a text, which an encoder requires")
     if tokenizer.opening not in ((), (tokenizer.bos_id,)):
         raise UserError(f"texts begin with the ids {tokenizer.opening}, but llama.cpp supports only bos or nothing")
     if len(tokenizer.other_end_ids) > len(OTHER_ENDS):
         raise UserError(f"texts end with any of the ids {tokenizer.end_ids}, but llama.cpp supports at most three")
     added_tokens: dict[int, dict[str, Any]] = {token["id"]: token for token in structure["added_tokens"]}
     _check_added(tokenizer, added_tokens)
-    ids = {name: getattr(tokenizer, f"{role}_id") for role, name in IDS.items()}
-    model_settings = _character_settings(structure) if tokenizer.kind == "characters" else _byte_settings(structure)
+    roles = [*IDS.items(), *(FRAME_IDS.items() if framed else ())]
+    ids = {name: getattr(tokenizer, f"{role}_id") for role, name in roles}
+    if framed and structure["model"]["type"] == "WordPiece":  # llama.cpp always adds its [CLS] and [SEP]
+        model_settings = _wordpiece_settings(structure)
+    elif tokenizer.kind == "characters":
+        model_settings = _character_settings(structure)
+    else:
+        model_settings = _byte_settings(structure)
     names, kinds = model_settings["tokens"], model_settings["token_type"]
     for number, token in added_tokens.items():
         names[number] = token["content"]
@@ -126,8 +140,8 @@ def to_settings(tokenizer: Tokenizer) -> dict[str, Any]:
         **model_settings,
         **{name: number for name, number in ids.items() if number is not None},
         **dict(zip(OTHER_ENDS, tokenizer.end_ids[1:], strict=False)),
-        "add_bos_token": bool(tokenizer.opening),
-        "add_eos_token": False,
+        "add_bos_token": framed or bool(tokenizer.opening),
+        "add_eos_token": framed,
         "add_space_prefix": False,
     }
     return {f"{KEY}{name}": value for name, value in all_settings.items()}
@@ -291,6 +305,33 @@ def _character_settings(structure: dict[str, Any]) -> dict[str, Any]:
         "tokens": [SPACE if name == " " else name for name in names],
         "scores": [0.0] * len(names),
         "token_type": kinds,
+    }
+
+
+def _wordpiece_settings(structure: dict[str, Any]) -> dict[str, Any]:
+    model, vocabulary = structure["model"], structure["model"]["vocab"]
+    normalizer: dict[str, Any] = structure["normalizer"] or {}
+    expected = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    if any(normalizer.get(key) != value for key, value in expected.items()) or (
+        structure["pre_tokenizer"] != {"type": "BertPreTokenizer"} or model["continuing_subword_prefix"] != "##"
+    ):
+        raise UserError("the tokenizer does not split text as BERT does, which llama.cpp requires of a WordPiece")
+    special = {token["content"] for token in structure["added_tokens"]}
+    names = _list_names(vocabulary, structure)
+    pieces = [
+        name if name in special or name not in vocabulary else name[2:] if name.startswith("##") else SPACE + name
+        for name in names
+    ]
+    if len(set(pieces)) != len(pieces) or any(len(name) > 2 and name.startswith("##" + SPACE) for name in names):
+        raise UserError(f"the vocabulary has {SPACE!r} or two equal pieces, which GGUF does not support")
+    lowercase, accents = normalizer["lowercase"], normalizer["strip_accents"]
+    return {
+        "model": "bert",
+        "pre": "default",
+        "tokens": pieces,
+        "token_type": [NORMAL if name in vocabulary else UNUSED for name in names],
+        "normalizer.lowercase": lowercase,
+        "normalizer.strip_accents": lowercase if accents is None else accents,
     }
 
 

@@ -1,6 +1,7 @@
 """Export of folders for llama.cpp, and loading of GGUF files.
 
-A GGUF file contains settings, tokenizer, chat template and weights, which are exported in float32.
+A GGUF file contains settings, tokenizer, chat template and weights, which are exported in float32. Tercet reads the
+files of language models, but not those of encoders.
 """
 
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from typing import Any
 from tercet.checkpoint.card import Card
 from tercet.checkpoint.foreign.config_keys import name_in_errors
 from tercet.checkpoint.foreign.export_files import extend_card
+from tercet.checkpoint.foreign.gguf_encoder import to_gguf_encoder
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.checkpoint.foreign.gguf_model import from_gguf, gguf_spec, to_gguf
 from tercet.checkpoint.foreign.gguf_support import gguf_support
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError
-from tercet.models import DecoderOnly, DecoderOnlySpec
+from tercet.models import DecoderOnlySpec, EncoderDecoder, EncoderOnly
 from tercet.storage import write_atomically
 from tercet.tokens.gguf import TEMPLATE, from_settings, to_settings
 
@@ -27,10 +29,14 @@ from llama_cpp import Llama
 model = Llama("model.gguf", n_ctx={context})
 print(model("Once upon a time", max_tokens=50)["choices"][0]["text"])
 """
-WORDS = (
-    "The weights are in float32; `llama-quantize model.gguf smaller.gguf Q8_0` makes them smaller. Tercet opens the "
-    "file too."
-)
+ENCODER_CODE = """
+from llama_cpp import Llama
+
+model = Llama("model.gguf", embedding=True)
+print(model.embed("Once upon a time"))
+"""
+WORDS = "The weights are in float32; `llama-quantize model.gguf smaller.gguf Q8_0` makes them smaller."
+OPENED = " Tercet opens the file too."
 
 
 def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
@@ -41,17 +47,21 @@ def gguf_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """
     model = trained_model.model
     gguf_support(model.spec).check()
-    assert isinstance(model, DecoderOnly)
-    settings, tensors = to_gguf(model)
+    if trained_model.projection is not None:
+        raise UserError("the model has dense layers after the pooling, which llama.cpp does not support")
+    assert not isinstance(model, EncoderDecoder)
+    encodes = isinstance(model, EncoderOnly)
+    settings, tensors = to_gguf_encoder(model, trained_model.sentence) if encodes else to_gguf(model)
     file_settings: dict[str, Any] = {
         **settings,
         "general.type": "model",
         "general.name": trained_model.card.name or "A Tercet model",
         "general.file_type": ALL_FLOAT32,
-        **to_settings(trained_model.tokenizer),
+        **to_settings(trained_model.tokenizer, framed=encodes),
         **({} if trained_model.chat_template is None else {TEMPLATE: trained_model.chat_template}),
     }
-    card = extend_card(trained_model, "llama.cpp", CODE.format(context=model.spec.max_len), WORDS)
+    code, words = (ENCODER_CODE, WORDS) if encodes else (CODE.format(context=model.spec.max_len), WORDS + OPENED)
+    card = extend_card(trained_model, "llama.cpp", code, words)
 
     def write(folder: Path) -> None:
         write_atomically(folder / "README.md", card.encode())

@@ -128,7 +128,7 @@ def to_gguf(model: DecoderOnly) -> tuple[Plain, dict[str, Tensor]]:
             for name, tensor in tensors.items()
         }
         scaling, divisors = write_scaling(model.spec.stack)
-        settings, tensors = _settings_of_llama(config) | scaling, tensors | divisors
+        settings, tensors = settings_of_llama(config) | scaling, tensors | divisors
     return {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in settings.items()}}, tensors
 
 
@@ -333,7 +333,8 @@ def _state_of_gpt2(description: _Description) -> dict[str, Tensor]:
     }
 
 
-def _settings_of_llama(config: Mapping[str, Any]) -> Plain:
+def settings_of_llama(config: Mapping[str, Any]) -> Plain:
+    """Return the settings of a file, without the prefix of the architecture, for a config with the keys of a Llama."""
     return {
         "vocab_size": config["vocab_size"],
         "context_length": config["max_position_embeddings"],

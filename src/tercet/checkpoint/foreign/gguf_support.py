@@ -1,12 +1,15 @@
 """Architectures of llama.cpp to which models are exported, and the features that they support."""
 
+from dataclasses import replace
 from typing import Literal
 
+from tercet.checkpoint.foreign.bert import bert_support
+from tercet.checkpoint.foreign.eurobert import eurobert_support
 from tercet.checkpoint.foreign.features import Support, features_of_layers
 from tercet.checkpoint.foreign.gguf_rotation import features_of_rotation
 from tercet.checkpoint.foreign.gpt2 import gpt2_support
 from tercet.checkpoint.foreign.llama import llama_support
-from tercet.models import AnySpec, DecoderOnlySpec
+from tercet.models import AnySpec, DecoderOnlySpec, EncoderOnlySpec
 from tercet.nn import Rotary
 from tercet.nn.specs import Activation
 
@@ -25,8 +28,10 @@ WITHOUT_BIASES = ("qwen3", "arcee")  # llama.cpp reads no biases of their linear
 
 def gguf_support(spec: AnySpec) -> Support:
     """Return the features of a model with the values that the GGUF export supports."""
+    if isinstance(spec, EncoderOnlySpec):
+        return _encoder_support(without_heads(spec))
     if not isinstance(spec, DecoderOnlySpec):
-        return Support("GGUF export", [("family", spec.family, ["decoder-only"])])
+        return Support("GGUF export", [("family", spec.family, ["decoder-only", "encoder-only"])])
     kind, stack = nearest_architecture(spec), spec.stack
     base = gpt2_support(spec) if kind == "gpt2" else llama_support(spec, kind)
     biases = ("qkv", "out", "feedforward") if kind in WITHOUT_BIASES else ()
@@ -54,3 +59,31 @@ def nearest_architecture(spec: DecoderOnlySpec) -> Architecture:
     if spec.stack.qk_norm:
         return "qwen3"
     return "llama" if spec.stack.gated else "arcee"
+
+
+def _encoder_support(spec: EncoderOnlySpec) -> Support:
+    stack = spec.stack
+    if not is_eurobert(spec):  # llama.cpp computes GELU by tanh for both
+        activations = ("stack.activation", stack.activation, ["gelu_tanh", "gelu"])
+        return Support("BERT of llama.cpp", [*bert_support(spec).features, activations])
+    return Support(
+        "EuroBERT of llama.cpp",
+        [
+            *eurobert_support(spec).features,
+            *features_of_layers("stack", stack),
+            ("stack.position.scaling", stack.position.scaling if isinstance(stack.position, Rotary) else None, [None]),
+            ("stack.activation", stack.activation, ["silu"]),
+            ("stack.d_head", stack.head_width, [stack.d_model // stack.n_heads]),
+            *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in ("qkv", "out", "feedforward")),
+        ],
+    )
+
+
+def is_eurobert(spec: EncoderOnlySpec) -> bool:
+    """Return whether an encoder is exported as a EuroBERT; otherwise it is a BERT."""
+    return isinstance(spec.stack.position, Rotary) and spec.stack.placement != "post"
+
+
+def without_heads(spec: EncoderOnlySpec) -> EncoderOnlySpec:
+    """Return the spec of the encoder without the heads, which are not exported."""
+    return replace(spec, masked_head=None, pooler=False, next_sentence=False, classifier=None)

@@ -194,11 +194,7 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     hints, ranges = get_type_hints(variant), field_annotations(variant)
     for key in data:
         if key not in hints:
-            if new := getattr(variant, "renamed_keys", {}).get(key):
-                raise _InvalidValue(f"{prefix}the key {key} is now `{new}`", getattr(key, "line", line))
-            nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
-            guess = f"; did you mean {nested[0]!r}?" if nested else suggest(key, hints)
-            raise _InvalidValue(f"{prefix}unknown key {show(key)}{guess}", getattr(key, "line", line))
+            raise _InvalidValue(prefix + _describe_unknown_key(variant, key, hints), getattr(key, "line", line))
     for field in dataclasses.fields(variant):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:
@@ -215,6 +211,14 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
         return variant(**values)
     except ValueError as error:  # __post_init__ rejects impossible combinations
         raise _InvalidValue(f"{prefix}{error}", line) from None
+
+
+def _describe_unknown_key(variant: type, key: str, known: Iterable[str]) -> str:
+    """Return the error for a key that a dataclass lacks: its new name, or a key with a similar name."""
+    if new := getattr(variant, "renamed_keys", {}).get(key):
+        return f"the key {key} is now `{new}`"
+    nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
+    return f"unknown key {show(key)}" + (f"; did you mean {nested[0]!r}?" if nested else suggest(key, known))
 
 
 def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:

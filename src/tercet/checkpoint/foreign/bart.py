@@ -67,14 +67,14 @@ REQUIRED_SETTINGS = {"is_decoder": False}
 
 
 @dataclass(frozen=True)
-class Family:
+class BartFamily:
     """Differences between the model types: the prefix of the classes in `transformers`, and the placement of norms."""
 
     kind: str
     placement: Placement
 
 
-FAMILIES = {"bart": Family("Bart", "post"), "mbart": Family("MBart", "pre")}
+FAMILIES = {"bart": BartFamily("Bart", "post"), "mbart": BartFamily("MBart", "pre")}
 
 
 def from_bart(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: int | None = None) -> EncoderDecoder:
@@ -173,7 +173,7 @@ def _features(spec: EncoderDecoderSpec, placement: Placement) -> list[Feature]:
     ]
 
 
-def _spec(config: Mapping[str, Any], family: Family, *, shared: bool, logit_bias: bool) -> EncoderDecoderSpec:
+def _spec(config: Mapping[str, Any], family: BartFamily, *, shared: bool, logit_bias: bool) -> EncoderDecoderSpec:
     check_settings(config, REQUIRED_SETTINGS, family.kind)
     encoder, decoder = read_stacks(config, position=Learned(), placement=family.placement)
     return EncoderDecoderSpec(

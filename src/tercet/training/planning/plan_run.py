@@ -70,7 +70,6 @@ def plan_run(
     passes, flops = micro_batches(recipe, micro), training_flops(recipe, step)
     row_flops = tokens_of_row(recipe) * flops.per_token
     plan, time = _schedule(sized_recipe, cluster, row_flops, mfu=mfu, measured=measured, here=here, price=price)
-    full_batch = plan.unit * plan.units
     return RunPlan(
         recipe=name,
         cluster=cluster,
@@ -87,12 +86,12 @@ def plan_run(
         batch=device_share(recipe) * recipe.training.data_parallel_size,
         micro_batch=micro,
         micro_batches=passes,
-        tokens_per_step=full_batch * tokens_of_row(recipe),
+        tokens_per_step=plan.full_batch * tokens_of_row(recipe),
         steps=plan.steps or None,
         tokens=plan.rows_before(plan.steps) * tokens_of_row(recipe) or None,
         length_from=_length_key(recipe),
         flops_per_token=flops.per_token,
-        flops_per_step=full_batch * row_flops,
+        flops_per_step=plan.full_batch * row_flops,
         flops=plan.rows_before(plan.steps) * row_flops or None,
         communicated_bytes=communicated_bytes(recipe, step, precision, share=device_share(recipe), passes=passes),
         memory=memory,
@@ -261,7 +260,7 @@ def _time(
 ) -> RunTime | None:
     world, training = recipe.training.world_size, recipe.training
     per_row = row_flops / throughput.flops_per_second / world
-    per_step = plan.unit * plan.units * per_row
+    per_step = plan.full_batch * per_row
     seconds = plan.rows_before(plan.steps) * per_row
     if speed is not None:  # a measurement includes optimizer steps and validations
         per_step = plan.units * speed.unit_seconds + speed.step_seconds

@@ -141,7 +141,7 @@ def measure_this_machine(sized_recipe: "SizedRecipe", gpu: GPU | None) -> "tuple
         compiled = choose_compile(task, model, arithmetic["precision"])[0]
         measurement = speed(task, model, precision=arithmetic["precision"], compile_mode=compiled)
     full_step = measurement.unit_seconds * task.plan.units + measurement.step_seconds
-    tokens = task.plan.units * task.plan.unit * tokens_of_row(task.recipe)
+    tokens = task.plan.full_batch * tokens_of_row(task.recipe)
     world = recipe.training.world_size
     device_flops = tokens * training_flops(task.recipe).per_token / full_step / world
     device = torch.cuda.get_device_name() if kind == "cuda" else kind

@@ -49,6 +49,11 @@ class Plan:
     layout: Layout | None = None
     lengths: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def full_batch(self) -> int:
+        """Number of rows of a step with the full batch."""
+        return self.unit * self.units
+
     def extended(self, steps: int, *, at: int) -> "Plan":
         """Return the plan of a run whose length becomes `steps` steps from step `at` on, counted from 0."""
         return replace(self, steps=steps, lengths=(*(self.lengths or ((0, self.steps),)), (at, steps)))

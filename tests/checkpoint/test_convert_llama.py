@@ -63,7 +63,7 @@ def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     assert torch.equal(generate_greedily(model, prompt, 17), generated[:, 5:])
 
 
-MODERN = {"activation": "relu_squared", "gated": False, "qk_norm": True}
+SQUARED = {"activation": "relu_squared", "gated": False, "qk_norm": True}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,13 @@ MODERN = {"activation": "relu_squared", "gated": False, "qk_norm": True}
         ({}, {"embedding_norm": True}, "Llama"),
         ({}, {"embedding_norm": True, "tie_embeddings": True}, "Llama"),
         ({}, {"embedding_norm": True, "tie_embeddings": True, "scale_embedding": True, "pad_vocab_to": 16}, "Llama"),
-        (MODERN, {}, "Qwen3"),
-        (MODERN, {"embedding_norm": True, "pad_vocab_to": 16}, "Qwen3"),
-        (MODERN | {"bias": Biases(qkv=True, out=True, feedforward=False)}, {}, "Qwen3"),
-        (MODERN | {"qk_norm": False}, {"embedding_norm": True}, "Arcee"),
-        (MODERN | {"qk_norm": False, "bias": True}, {"tie_embeddings": True}, "Arcee"),
-        (MODERN | {"qk_norm": False, "activation": "gelu"}, {}, "Arcee"),
+        (SQUARED, {}, "Qwen3"),
+        (SQUARED | {"d_ff": None}, {}, "Qwen3"),
+        (SQUARED, {"embedding_norm": True, "pad_vocab_to": 16}, "Qwen3"),
+        (SQUARED | {"bias": Biases(qkv=True, out=True, feedforward=False)}, {}, "Qwen3"),
+        (SQUARED | {"qk_norm": False}, {"embedding_norm": True}, "Arcee"),
+        (SQUARED | {"qk_norm": False, "bias": True}, {"tie_embeddings": True}, "Arcee"),
+        (SQUARED | {"qk_norm": False, "activation": "gelu"}, {}, "Arcee"),
     ],
 )
 def test_equivalent_forms_have_the_same_outputs(

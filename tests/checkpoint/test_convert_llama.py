@@ -131,7 +131,7 @@ def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stack", "spec", "message"),
     [
-        ({"norm": "layer"}, {}, r"stack\.norm is layer, which Llama .* a model with stack\.norm: rms can be"),
+        ({"norm": "layer"}, {}, r"stack\.gated is true, .* which GPT-NeoX .* a model with stack\.gated: false"),
         ({"gated": False, "qk_norm": True}, {}, r"stack\.gated is false, which Qwen3 .* stack\.gated: true can"),
         ({"placement": "branch"}, {}, r"stack\.placement is branch, .* stack\.placement: pre can"),
         ({"qk_norm": True, "bias": True}, {}, r"stack\.bias\.feedforward is true, which Qwen3 .*: false can"),

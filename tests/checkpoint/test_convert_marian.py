@@ -146,7 +146,7 @@ def test_separate_source_vocabulary_is_exported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stack", "spec", "message"),
     [
-        ({"position": Rotary()}, {}, r"encoder\.position is rotary and decoder\.position is .*: sinusoidal and"),
+        ({"position": Rotary()}, {}, r"encoder\.placement is post, .* T5Gemma .* encoder\.placement: sandwich"),
         ({"position": Sinusoidal(base=100.0)}, {}, r"encoder\.position\.base is 100\.0 and .*base: 10000\.0 can"),
         ({"placement": "pre"}, {}, r"encoder\.placement is pre and .* encoder\.placement: post"),
         ({"norm": "rms", "norm_bias": False}, {}, r"encoder\.norm is rms"),

@@ -36,7 +36,7 @@ def test_models_open_and_give_the_recorded_answers(old: Path, capsys: pytest.Cap
             recorded = values(answer["out"])
             assert drop_new_values(values(out), recorded) == nearly(recorded), command
         else:
-            assert out == answer["out"], command
+            assert out.startswith(answer["out"]), command  # newer versions may add lines
 
 
 def values(out: str) -> Any:

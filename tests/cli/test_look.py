@@ -123,7 +123,7 @@ def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("data look none.txt", "no such file or folder"),
         ("data look b.csv", "no column 'text'; known: body, id"),
-        ("data a.txt --json", "it is a flag of `tercet data look` and `tercet data prepare`"),
+        ("data a.txt --json", "--json requires the full report: tercet data look a.txt --json"),
         ("data look b.csv --prompt-field bdy", "no column 'bdy'; did you mean 'body'"),
         ("data look b.csv --prompt-field response", "prompt_field and response_field are both 'response'"),
         ("data a.txt --messages-field talk", "unknown argument '--messages-field'; it is a flag of `tercet data look`"),

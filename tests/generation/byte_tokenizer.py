@@ -20,6 +20,7 @@ class ByteTokenizer:
         self.eos_id = len(self.vocabulary) if eos else None
         self.end_ids = [len(self.vocabulary)] if eos else []
         self.opening = ()
+        self.target_opening = [] if self.bos_id is None else [self.bos_id]
         self.vocab_size = len(self.vocabulary) + eos
         self.special_ids = frozenset(range(n, self.vocab_size))
 

@@ -22,7 +22,7 @@ from tercet.cli.main import main
 SECONDS = 10.0  # not counting startup, which the fork skips
 MEMORY = 1 << 30  # bytes that a rejected command may use beyond the memory of the parent
 END = "\x00end\x00"  # marks the end of a command's stderr, before its exit code
-ADDRESS_SPACE = 16 << 30  # malloc fails beyond it, so that a runaway child cannot exhaust the machine
+ADDRESS_SPACE = 6 << 30  # bytes that a child may reserve beyond its parent, so that it cannot exhaust the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,12 @@ def attack_function(work: Callable[[], int | None], *, seconds: float = SECONDS,
     return outcome
 
 
+def limit_address_space(spare: int) -> None:
+    """Let allocations fail after this process has reserved `spare` more bytes than now."""
+    reserved = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (reserved + spare, reserved + spare))
+
+
 def _run_child(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
     """Run `work` in the child process and exit."""
     code = 1
@@ -111,7 +117,7 @@ def _run_child(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        limit_address_space(ADDRESS_SPACE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             code = int(work() or 0)

@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import pkgutil
-import resource
 import shutil
 import signal
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 import jaxtyping
 import torch
-from attack import Outcome, attack_function
+from attack import Outcome, attack_function, limit_address_space
 
 import tercet
 from tercet.cli.main import main
@@ -171,7 +170,7 @@ def call(
         warnings.simplefilter("default")
         torch.set_num_threads(1)
         os.fsync = lambda fd: None  # only processes are killed here, so no sync is needed
-        _bound_memory()
+        limit_address_space(MEMORY)  # so that reading /dev/zero to its end cannot exhaust the machine
         before()
         return wrap_command(lambda: main(arguments))
 
@@ -246,12 +245,6 @@ def read_regular(path: Path) -> bytes:
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(read_regular(path)).hexdigest()[:16]
-
-
-def _bound_memory() -> None:
-    """Limit the memory, so that reading /dev/zero to its end cannot exhaust the machine."""
-    current_memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (current_memory + MEMORY, current_memory + MEMORY))
 
 
 def _import_everything() -> None:

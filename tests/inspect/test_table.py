@@ -204,7 +204,7 @@ def test_rows_of_equal_blocks_are_merged() -> None:
     assert (query.kind, query.count, query.shape, query.parameters) == ("Linear", 2, (7, 24), 2 * (24 * 24 + 24))
     assert query.flops == 2 * 2 * 24 * 24
     assert rows["stack.blocks.*.self_attention.key"].shape == (7, 8)
-    assert rows["stack.blocks.*.feedforward.gate"].shape == (7, 96)
+    assert rows["stack.blocks.*.feedforward.gate"].shape == (7, 64)
     assert rows["unembedding"].shape == (7, 13)
     assert table.rows[0].name == "embedding"
 

@@ -42,7 +42,8 @@ def test_rotary_angles_of_a_head() -> None:
     assert scheme.angles is not None
     assert np.allclose(scheme.angles, np.cos(angles), atol=1e-5)
     assert scheme.wavelengths == pytest.approx([2 * math.pi * 50.0 ** (2 * pair / 8) for pair in range(4)], rel=1e-5)
-    assert set(scheme.to_dict()) == {"kind", "base", "share", "cosines", "wavelengths"}
+    settings = {"kind", "base", "share", "scaling", "local_base", "skip_layers"}
+    assert set(scheme.to_dict()) == {*settings, "cosines", "wavelengths"}
 
 
 def test_alibi_is_a_slope_for_each_head() -> None:

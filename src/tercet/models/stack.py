@@ -132,7 +132,7 @@ class Stack(FusibleStack):
                 return layers(x, self.position.rotation(positions), cache, memory_token_mask)
             keys, mask = cache.key_positions(), cache.mask(positions)
         local_mask = mask if self.window is None else self._local_mask(mask, positions, keys)
-        rotations = self.position.rotations(positions, self.is_local)
+        rotations = self.position.rotations(positions, self.is_local[: len(self.blocks)])
         biases = self.position.biases(positions, keys, len(self.blocks))
         memory_mask = None if memory_token_mask is None else memory_token_mask[:, None, None]
         use_checkpointing = (

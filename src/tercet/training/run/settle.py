@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from tercet.checkpoint.export_problems import describe_export_problems, export_problems
 from tercet.checkpoint.run_record import RECIPE, RECORD, Matmul, RunRecord, read_record
 from tercet.config import UserError
 from tercet.models import stack_specs
@@ -64,6 +63,7 @@ def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, qui
 
     A length in hours is converted to steps in the task's plan.
     """
+    from tercet.checkpoint.export_problems import describe_export_problems, export_problems
     from tercet.training.compute.auto_arithmetic import matmul_precision
     from tercet.training.compute.choose_compile import choose_compile
     from tercet.training.compute.speed import speed

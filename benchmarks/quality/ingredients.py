@@ -41,8 +41,8 @@ RESULTS = Path(__file__).parent / "ingredients"  # one line per run, and the sec
 LIMIT, MAX_SEEDS, MIN_SEEDS = 0.003, 8, 3  # nats per token; seeds per corpus
 TIMED_STEPS, TIMED_ROUNDS = 110, 3
 COMMON = [
-    "task.sample_tokens=0", "training.validate_every=100000", "training.save_every=100000", "training.compile=never",
-    "training.precision=fp32", "training.log_every=10",
+    "training.validate_every=100000", "training.save_every=100000", "training.compile=never", "training.precision=fp32",
+    "training.log_every=10",
 ]  # fmt: skip
 CHARACTERS = "data.tokenizer={kind: characters, eos: false}"
 
@@ -56,12 +56,14 @@ class Family:
         steps: Steps of the default model.
         corpora: Changes of the recipe by the name of a corpus.
         variants: Changes of the recipe by the name of a variant; the first has none.
+        common: Changes of the recipe in all runs: no samples.
     """
 
     recipe: str
     steps: int
     corpora: dict[str, list[str]]
     variants: dict[str, list[str]]
+    common: tuple[str, ...] = ("task.sample_tokens=0",)
 
 
 SWIGLU = ["model.stack.activation=silu", "model.stack.gated=true", "model.stack.d_ff=344"]
@@ -93,6 +95,7 @@ FAMILIES = {
     "translator": Family(
         recipe="multi30k-de-en",
         steps=1000,
+        common=("task.sample_sentences=0", "training.max_epochs=null"),
         corpora={"de-en": [], "en-de": ["data.source_language=en", "data.target_language=de"]},
         variants={
             "default": [],
@@ -164,7 +167,7 @@ def write_corpora(out: Path) -> None:
 
 def recipe_of(family: Family, corpus: str, variant: str, out: Path, changes: list[str]) -> Recipe:
     data: dict[str, Any] = {}
-    for change in [*COMMON, *family.corpora[corpus], *family.variants[variant], *changes]:
+    for change in [*COMMON, *family.common, *family.corpora[corpus], *family.variants[variant], *changes]:
         data = merge(data, parse_assignment(change.replace("OUT", str(out.resolve()))))
     return load_recipe(family.recipe, data)
 

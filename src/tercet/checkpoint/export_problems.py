@@ -15,7 +15,7 @@ from tercet.tokens.gguf import to_settings
 
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 LIKE_HF = (SENTENCE_TRANSFORMERS, "peft")  # formats that contain a model of `transformers`
-INAPPLICABLE = ("family", "classifier:")  # properties that nobody changes in order to convert a model
+INAPPLICABLE = ("family", "classifier:")  # properties that a user does not change in order to convert a model
 MAX_LISTED = 3  # maximum problems per format in a description
 
 

@@ -40,6 +40,7 @@ Kind = Literal["json_schema", "regex"]
 WHITE_SPACE = r"(?: |\n {0,32})?"
 # Without this option, the library allows only its own tokenization of text that the grammar determines.
 OPTIONS = '%llguidance {"no_forcing": true}'
+END_PIECE = b"\xff<end>"  # \xff marks special tokens in llguidance
 JSON_CHARACTERS = '"{}[]:,0123456789aeflnrstu'  # of all JSON texts, apart from strings
 TEXT_KEYWORDS = ("pattern", "patternProperties", "format")  # keywords that restrict the characters of strings
 PLACE = r"^at \d+\(\d+\): (failed to compile JSON schema: )?"  # in the Lark grammar, in messages
@@ -147,9 +148,6 @@ class GrammarVocabulary:
         parts = [_one_of(self.alphabet), *([f" {_one_of(self.spaced)}"] if self.spaced else [])]
         others = f"({'|'.join(parts)})*"
         return f"({_one_of(self.initials)}{others})?" if begins_text else others
-
-
-END_PIECE = b"\xff<end>"  # \xff marks special tokens in llguidance
 
 
 class _Pieces:

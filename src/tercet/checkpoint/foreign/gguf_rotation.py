@@ -24,8 +24,8 @@ TYPE, FACTOR, ORIGINAL = (f"rope.scaling.{key}" for key in ("type", "factor", "o
 ORIGINAL_CONTEXTS = [1 << power for power in range(8, 18)]  # of scalings that are recognized in `rope_freqs`
 
 
-class Settings(Protocol):
-    """The settings of a file, by their names without the architecture."""
+class FileSettings(Protocol):
+    """The settings of a GGUF file, by their names without the architecture."""
 
     def read_int(self, key: str, default: int | None = None) -> int: ...
 
@@ -33,7 +33,7 @@ class Settings(Protocol):
 
 
 def read_scaling(
-    kind: Any, settings: Settings, divisors: Tensor | None, *, base: float, head_dim: int, context: int
+    kind: Any, settings: FileSettings, divisors: Tensor | None, *, base: float, head_dim: int, context: int
 ) -> Plain:
     """Return `rope_scaling` of `transformers`; empty without scaling.
 

@@ -185,7 +185,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderOnlySpec:
 
 
 def _rotation(config: Mapping[str, Any]) -> Rotary:
-    """Return the rotation, which is in `rope_parameters` or, in older files, in two keys of their own.
+    """Return the rotation, which is in `rope_parameters` or, in older files, in two separate keys.
 
     Raises:
         UserError: If the rotation is scaled.

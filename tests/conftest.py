@@ -1,4 +1,4 @@
-"""Setup of all tests: checks of shape annotations, few threads, a fixed seed, and the sample text."""
+"""Setup of all tests: checked shape annotations, few threads, no waits for the disk, a fixed seed, the sample text."""
 
 import gc
 import os
@@ -61,6 +61,14 @@ SHAPES_CHECKED = ("kernel", "models", "nn", "objectives", "training")
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in SHAPES_CHECKED)
     return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waits_for_the_disk() -> Iterator[None]:
+    """Replace `fsync` in this process and its forks: tests kill processes, but never cut the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,14 @@ def export_model(tmp_path: Path, model: AnyModel) -> Path:
     return convert(save_folder(tmp_path / "ours", model, source_size), tmp_path / "theirs", "onnx")
 
 
+@lru_cache(maxsize=4)
+def open_session(path: Path) -> onnxruntime.InferenceSession:
+    """Return the session of a graph; its creation takes longer than a call of a tiny graph."""
+    return onnxruntime.InferenceSession(path)
+
+
 def answers(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    session = onnxruntime.InferenceSession(path)
+    session = open_session(path)
     arrays = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
     names = [output.name for output in session.get_outputs()]
     return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}

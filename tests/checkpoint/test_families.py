@@ -4,7 +4,6 @@ python -m pytest tests/checkpoint/test_families.py -m slow -k table -n 0 -s     
 """
 
 import json
-import os
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -44,16 +43,15 @@ from tercet.nn import RelativeBias
 from tercet.nn.specs import Window
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-# These have other fast tests, or are RoBERTa under another name.
+# These have other tests, or are RoBERTa under another name.
 ELSEWHERE = ("GPT-2", "Llama", "BERT", "XLM-RoBERTa", "CamemBERT")
 HALVES = [("Qwen3", torch.bfloat16), ("Gemma", torch.float16), ("RoBERTa", torch.bfloat16)]
 
 
 def models(seed: int, name: str) -> Any:
     """Return one random model of a family as a parameter; the first four seeds cover an encoder's heads."""
-    n_fast = 2 if len(FAMILIES[name].heads) == 1 else 4
-    marks = [pytest.mark.exhaustive] if seed >= n_fast else [pytest.mark.slow] if seed == 3 or name in ELSEWHERE else []
-    return pytest.param(name, seed, marks=marks)
+    n_usual = 1 if name in ELSEWHERE else 2 if len(FAMILIES[name].heads) == 1 else 4
+    return pytest.param(name, seed, marks=[pytest.mark.exhaustive] if seed >= n_usual else [])
 
 
 CASES = [models(seed, name) for name in FAMILIES for seed in range(20)]
@@ -64,7 +62,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     warm_up()  # otherwise the first verb reports the compilation
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(os, "fsync", lambda descriptor: None)  # disk writes need not be durable here
         yield
 
 

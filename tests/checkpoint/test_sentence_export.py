@@ -104,9 +104,28 @@ def test_exported_encoder_has_the_vectors_of_embed(pooling: Any, tmp_path: Path)
     assert 'SentenceTransformer("this_folder")' in (folder / "README.md").read_text()
 
 
+AFTER_DENSE = {**NORMALIZE, "path": "3_Normalize"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [[], [NORMALIZE], [DENSE], [DENSE, {**NORMALIZE, "path": "3_Normalize"}]])
-@pytest.mark.parametrize("activation", ["activation.GELU", "linear.Identity", None])
+@pytest.mark.parametrize(
+    ("steps", "activation"),
+    [
+        ([], None),
+        ([NORMALIZE], None),
+        ([DENSE], "activation.GELU"),
+        ([DENSE, AFTER_DENSE], "linear.Identity"),
+        ([DENSE, AFTER_DENSE], None),
+        pytest.param([DENSE], "linear.Identity", marks=pytest.mark.exhaustive),
+        pytest.param([DENSE], None, marks=pytest.mark.exhaustive),
+        pytest.param([DENSE, AFTER_DENSE], "activation.GELU", marks=pytest.mark.exhaustive),
+        *(
+            pytest.param(steps, activation, marks=pytest.mark.exhaustive)  # no step has an activation
+            for steps in ([], [NORMALIZE])
+            for activation in ("activation.GELU", "linear.Identity")
+        ),
+    ],
+)
 def test_vectors_are_equal_after_a_conversion_to_tercet_and_back(
     bert: Path, steps: Any, activation: str | None, tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
-"""Setup of these tests: a cache folder per file, no waits for the disk, and no loss plots unless they are tested."""
+"""Setup of these tests: a cache folder per file, and no loss plots unless they are tested."""
 
-import os
 from collections.abc import Iterator
 from unittest import mock
 
@@ -14,7 +13,6 @@ from tercet import plots
 def cache(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", fill_cache(tmp_path_factory.mktemp("cache")))
-        patch.setattr(os, "fsync", lambda descriptor: None)
         if request.path.name != "test_plot.py":
             patch.setattr(plots, "plot_loss", mock.Mock(side_effect=plots.NothingToDraw))
         yield

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import random
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from tercet.tokens import Characters
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def jsonl(folder: Path, texts: list[str]) -> str:

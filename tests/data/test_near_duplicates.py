@@ -1,7 +1,6 @@
 """Validation items that equal training items except for case, punctuation and white space are counted."""
 
 import json
-import os
 import string
 from array import array
 from pathlib import Path
@@ -37,7 +36,6 @@ NEAR = 4  # of these; items of punctuation only must be equal
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def write(name: str, rows: list[dict[str, object]]) -> str:

@@ -27,7 +27,6 @@ TEXT = "the red cat sleeps and a small blue mouse eats all of it again while nob
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def sentence(draw: random.Random, n: int) -> str:

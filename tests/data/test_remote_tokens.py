@@ -33,7 +33,6 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder of many shards, which is also served at `URL`."""
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote_tokens, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     lines = [json.dumps({"text": f"{n} times {m} is {n * m}. " * (n % 5 + 1)}) for n in range(20) for m in range(20)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     out = tmp_path / "tokens"

@@ -1,6 +1,5 @@
 """Fixtures: short runs on texts with different numbers of bytes, characters and tokens."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tercet.training import train
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", fill_cache(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -169,7 +169,6 @@ def call(
         jaxtyping.config.update("jaxtyping_disable", True)
         warnings.simplefilter("default")
         torch.set_num_threads(1)
-        os.fsync = lambda fd: None  # only processes are killed here, so no sync is needed
         limit_address_space(MEMORY)  # so that reading /dev/zero to its end cannot exhaust the machine
         before()
         return wrap_command(lambda: main(arguments))

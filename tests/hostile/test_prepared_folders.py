@@ -82,7 +82,6 @@ def test_a_damaged_folder_is_rejected_or_read_correctly(
 ) -> None:
     """Apply kinds of damage to files. After each the file is restored, and everything is read as before."""
     monkeypatch.setattr(remote_tokens, "FIRST_WAIT", 0.0)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
     shutil.copytree(whole, tmp_path / "top")
     spec = make_spec(place, tmp_path / "top")

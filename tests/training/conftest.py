@@ -1,6 +1,5 @@
-"""Setup of these tests: a temporary cache, and no waits for the disk, since processes are killed but power is not."""
+"""Setup of these tests: a temporary cache, no plots and no checks of shapes, and finished runs."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", fill_cache(folder))
-        patch.setattr(os, "fsync", lambda descriptor: None)
         yield folder
 
 

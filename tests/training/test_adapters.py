@@ -54,8 +54,14 @@ def adapter_run(finished_run: FinishedRun, tmp_path_factory: pytest.TempPathFact
     return run
 
 
+EACH_FAMILY = pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.exhaustive) if name in ("masked", "chat") else name for name in TINY],
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
+@EACH_FAMILY
 def test_pretrained_weights_are_frozen(finished_run: FinishedRun, adapter_run: FinishedRun, family: str) -> None:
     out, old = adapter_run(family), load_model(finished_run(family))
     base, tuned_model = load_model(out / "pretrained").model.state_dict(), load_model(out / "last")
@@ -78,7 +84,7 @@ def test_pretrained_weights_are_frozen(finished_run: FinishedRun, adapter_run: F
     assert not verify(out).damaged
 
 
-@pytest.mark.parametrize("family", TINY)
+@EACH_FAMILY
 def test_merged_adapter_is_an_ordinary_model(adapter_run: FinishedRun, tmp_path: Path, family: str) -> None:
     out = adapter_run(family)
     with pytest.raises(UserError, match="is an adapter; pass --merge"):

@@ -117,7 +117,9 @@ def test_any_number_of_devices_may_share_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize(
+    "family", [name if name in ("text", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+)
 def test_post_norm_without_a_warm_up_is_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:

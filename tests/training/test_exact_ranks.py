@@ -31,7 +31,7 @@ def assert_same(first: Path, second: Path) -> None:
     [
         ("text", ("one rank", "ddp on 2", "fsdp on 4")),
         ("pairs", ("one rank", "fsdp on 2")),
-        ("masked", ("one rank", "fsdp on 2")),
+        pytest.param("masked", ("one rank", "fsdp on 2"), marks=pytest.mark.exhaustive),
         *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in FAMILIES),
     ],
     ids=["text on some", "pairs on two", "masked on two", *FAMILIES],

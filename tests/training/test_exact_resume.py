@@ -79,7 +79,7 @@ def train_and_die(recipe: Recipe, out: Path, n: int, *, after: bool, name: str =
 @pytest.mark.parametrize(
     ("case", "attempts"),
     [
-        *((case, 3) for case in ("pairs", "masked", "chat", "text-muon")),
+        *((case, 3) for case in ("pairs", "text-muon")),
         *(pytest.param(case, 10, marks=EXHAUSTIVE) for case in CASES),
     ],
 )
@@ -226,7 +226,7 @@ def test_missing_state_is_detected_after_resume(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["text", "pairs"])
+@pytest.mark.parametrize("case", [pytest.param("text", marks=EXHAUSTIVE), "pairs"])
 def test_a_run_killed_out_of_patience_stops_at_once(tmp_path: Path, case: str) -> None:
     """At a rate of zero, neither loss nor BLEU improves, and the run saves and stops at step 6."""
     recipe = TINY[case](

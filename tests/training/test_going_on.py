@@ -262,13 +262,10 @@ def test_other_changes_of_a_run_are_rejected(finished_run: FinishedRun, tmp_path
     assert read_files(out) == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "n_kills"),
-    [("text", 5), *(pytest.param(case, 20, marks=pytest.mark.exhaustive) for case in TINY)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", TINY)
 def test_extended_run_killed_at_any_time_equals_uninterrupted(
-    finished_run: FinishedRun, tmp_path: Path, case: str, n_kills: int
+    finished_run: FinishedRun, tmp_path: Path, case: str
 ) -> None:
     """Repetitions of the command neither extend the run twice nor change its result."""
     recipe = TINY[case](finished_run(case).parent, save_every=2)
@@ -277,7 +274,7 @@ def test_extended_run_killed_at_any_time_equals_uninterrupted(
     start_time = time.perf_counter()
     train(recipe, expected, Resume(More(28)), quiet=True)
     duration, rng, kills = time.perf_counter() - start_time, random.Random(case), 0
-    while kills < n_kills:
+    while kills < 20:
         pid = child(lambda: train(recipe, out, Resume(More(28)), quiet=True))
         time.sleep(rng.uniform(0.0, 0.5) * duration)
         os.kill(pid, signal.SIGKILL)

@@ -148,7 +148,7 @@ def test_devices_share_a_step(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", ["numbers", pytest.param("sets", marks=pytest.mark.exhaustive)])
 def test_killed_in_the_middle_of_saving(kind: str, uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     recipe, out = RECIPES[kind](uninterrupted_run(kind).parent), tmp_path / "run"
 
@@ -171,7 +171,7 @@ def test_killed_at_any_time(kind: str, uninterrupted_run: FinishedRun, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", ["numbers", pytest.param("sets", marks=pytest.mark.exhaustive)])
 def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: FinishedRun, tmp_path: Path) -> None:
     """The scale of numbers and the labels come from the data, and are not a change of the recipe."""
     out = shutil.copytree(uninterrupted_run(kind), tmp_path / "run")
@@ -180,7 +180,7 @@ def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: FinishedRu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", [pytest.param("numbers", marks=pytest.mark.exhaustive), "sets"])
 def test_with_an_adapter_or_frozen_parts(kind: str, finished_run: FinishedRun, tmp_path: Path) -> None:
     settings = to_plain(RECIPES[kind](tmp_path)) | {"model": {}, "pretrained": str(finished_run("masked"))}
     for name, change in (

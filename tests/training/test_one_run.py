@@ -35,7 +35,7 @@ def test_validation_and_samples_do_not_change_a_run(tmp_path: Path, optimizer: d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["text", "pairs", "masked"])
+@pytest.mark.parametrize("kind", ["text", "pairs", pytest.param("masked", marks=pytest.mark.exhaustive)])
 def test_activation_checkpointing_changes_no_weight(
     tmp_path: Path, kind: str, finished_run: Callable[[str], Path]
 ) -> None:
@@ -146,8 +146,15 @@ def _nan_gradient(x: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("family", ["text", "pairs"])
+@pytest.mark.parametrize(
+    ("family", "precision"),
+    [
+        ("text", "fp16"),
+        ("pairs", "bf16"),
+        pytest.param("text", "bf16", marks=pytest.mark.exhaustive),
+        pytest.param("pairs", "fp16", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_every_precision_learns(
     tmp_path: Path, finished_run: Callable[[str], Path], family: str, precision: str
 ) -> None:

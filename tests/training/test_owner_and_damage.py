@@ -43,7 +43,9 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["text", "pairs", "masked"])
+@pytest.mark.parametrize(
+    "family", ["pairs", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("text", "masked"))]
+)
 def test_damaged_checkpoint_is_skipped(
     finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:

@@ -101,8 +101,17 @@ def test_it_builds_at_its_own_size(name: str) -> None:
         build(recipe.with_vocabulary(recipe.model.vocab_size or 100, **source_size).model)
 
 
+# One of each task and kind of label, and those with settings that no other recipe has
+USUAL = (
+    "demo", "grokking", "induction", "nanogpt-cpu-modern", "original-decoder", "numbers", "multi30k-de-en",
+    "bert-shakespeare", "cramming", "animals", "classify-docstring-code", "regress-docstring-lines",
+)  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [name if name in USUAL else pytest.param(name, marks=pytest.mark.exhaustive) for name in RECIPES]
+)
 def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     out = train(small(name, tmp_path), tmp_path / "run", quiet=True)
     assert load_model(out).card.step == 1

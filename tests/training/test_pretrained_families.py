@@ -122,12 +122,12 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     ("build", "tiny", "class_name"),
     [
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
-        (gemma3, tiny_recipe, "Gemma3ForCausalLM"),
+        pytest.param(gemma3, tiny_recipe, "Gemma3ForCausalLM", marks=pytest.mark.exhaustive),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
-        (eurobert, tiny_masked_recipe, "EuroBertForMaskedLM"),
-        (t5, tiny_pairs_recipe, "T5ForConditionalGeneration"),
-        (t5gemma, tiny_pairs_recipe, "T5GemmaForConditionalGeneration"),
+        pytest.param(eurobert, tiny_masked_recipe, "EuroBertForMaskedLM", marks=pytest.mark.exhaustive),
+        pytest.param(t5, tiny_pairs_recipe, "T5ForConditionalGeneration", marks=pytest.mark.exhaustive),
+        pytest.param(t5gemma, tiny_pairs_recipe, "T5GemmaForConditionalGeneration", marks=pytest.mark.exhaustive),
         (lambda: bart("Bart"), tiny_pairs_recipe, "BartForConditionalGeneration"),
     ],
 )
@@ -219,7 +219,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "mbart": (lambda: bart("MBart"), tiny_pairs_recipe),
     "flan-t5": (lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False), tiny_pairs_recipe),
 }
-FAST_FAMILIES = ("gpt2", "qwen3", "gpt-neox", "opt-post", "mbart", "roberta", "distilbert", "eurobert", "t5", "t5gemma")
+FAST_FAMILIES = ("qwen3", "gpt-neox", "mbart", "distilbert", "t5gemma")
 
 
 @pytest.mark.slow

@@ -122,3 +122,30 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     write_atomically(path, b"new")
     assert sorted(os.listdir(tmp_path)) == ["another", "file"]
     assert path.read_bytes() == b"new"
+
+
+def test_on_windows_a_rename_waits_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has the file open at first."""
+    rename, tries = os.replace, 0
+
+    def replace(old: Path, new: Path) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise PermissionError(errno.EACCES, "The process cannot access the file")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(UserError, match="cannot write"):  # POSIX: a permission that is missing stays so
+        write_atomically(tmp_path / "a", b"new")
+    tries = 0
+    monkeypatch.setattr(atomic.sys, "platform", "win32")
+    write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert tries == 3
+    tries = -1_000_000
+    monkeypatch.setattr(atomic, "RENAME_SECONDS", 0.02)
+    with pytest.raises(UserError, match="cannot write"):
+        write_atomically(tmp_path / "a", b"newer")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -58,6 +58,6 @@ def test_only_files_of_dead_local_writers_are_removed(tmp_path: Path, monkeypatc
     left = [f".a.{host}-1-0.new", f".a.{host}-999-0.new", ".a.other_machine-999-0.new", f".b.{host}-999-0.new"]
     for name in left:
         (tmp_path / name).write_text("half")
-    monkeypatch.setattr(atomic, "_alive", lambda pid: pid == 1)
+    monkeypatch.setattr(atomic, "is_alive", lambda pid: pid == 1)
     atomic.write_atomically(tmp_path / "a", b"whole")
     assert sorted(os.listdir(tmp_path)) == sorted(["a", left[0], *left[2:]])

@@ -23,6 +23,7 @@ from tercet.reading.bounded_json import read_json_file
 from tercet.reading.files import read_regular_file
 from tercet.settings_yaml import parse_yaml
 from tercet.storage.folder_lock import OWNER
+from tercet.storage.processes import is_alive
 
 State = Literal["waiting", "running", "interrupted", "finished"]
 SILENCE = 300.0  # seconds without output after which a run on another machine counts as interrupted; see `_silence`
@@ -170,7 +171,7 @@ class RunFolder:
             return ("waiting", "") if record is None and len(self.metrics) == 0 else ("interrupted", "")
         host, pid = owner
         if host == socket.gethostname():
-            return ("running", "") if _is_alive(pid) else ("interrupted", f"process {pid} has ended")
+            return ("running", "") if is_alive(pid) else ("interrupted", f"process {pid} has ended")
         silence = self._silence()
         if silence is None or silence < SILENCE:
             return "running", f"on {host}"
@@ -207,20 +208,6 @@ def _seconds_left(steps: np.ndarray, seconds: np.ndarray, total: int) -> float |
         return None
     n_steps, duration = steps[finite[-1]] - steps[finite[0]], seconds[finite[-1]] - seconds[finite[0]]
     return float(duration / n_steps * max(0.0, total - steps[-1])) if n_steps > 0 and duration > 0 else None
-
-
-def _is_alive(pid: int) -> bool:
-    if not 0 < pid < 1 << 31:
-        return False
-    if os.name == "nt":  # signal 0 would end the process there
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a process of another user
-        return True
-    return True
 
 
 def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ def print_script(shell: str) -> int:
 
     The script completes verbs, flags, recipes, runs, and the keys of --set and their values.
     """
-    print((resources.files("tercet.cli") / "shells" / f"completion.{shell}").read_text(), end="")
+    print((resources.files("tercet.cli") / "shells" / f"completion.{shell}").read_text(encoding="utf-8"), end="")
     return 0
 
 

@@ -31,6 +31,7 @@ SYSTEM_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
     errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
+SIGPIPE = 13  # not a name of Windows, where a closed pipe gives the same exit code
 SPINS = "10000"  # iterations that a waiting thread spins before it sleeps; benchmarks/log/training-speed.md
 # Verbs and their summaries. Each verb is a module of this package; only that of the requested verb is imported.
 VERBS = {
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # The program that reads the output, such as `head`, has exited.
         discard_output()
-        return 128 + signal.SIGPIPE
+        return 128 + SIGPIPE
     except Exception as error:
         from tercet.config import UserError
 

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 
 class ClosedOutput(Exception):
@@ -29,12 +30,12 @@ def open_streams() -> None:
     if sys.stderr is None:  # type: ignore[reportUnnecessaryComparison]  # otherwise print would write to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     # errors="replace": a model may generate characters that the encoding of the terminal does not contain.
-    notes, encoding = _buffer(sys.stderr.fileno()), sys.stderr.encoding
-    sys.stderr = _Notes(notes, encoding=encoding, errors="replace", line_buffering=True)
+    notes = _buffer(sys.stderr.fileno())
+    sys.stderr = _Notes(notes, encoding=_encoding(sys.stderr), errors="replace", line_buffering=True)
     if is_closed:
         raise ClosedOutput("standard output is closed; redirect it to a file or to /dev/null")
-    output, encoding, is_terminal = _buffer(sys.stdout.fileno()), sys.stdout.encoding, sys.stdout.isatty()
-    sys.stdout = _Output(output, encoding=encoding, errors="replace", line_buffering=is_terminal)
+    output, is_terminal = _buffer(sys.stdout.fileno()), sys.stdout.isatty()
+    sys.stdout = _Output(output, encoding=_encoding(sys.stdout), errors="replace", line_buffering=is_terminal)
 
 
 def has_output_failed() -> bool:
@@ -49,7 +50,12 @@ def discard_output() -> None:
 
 
 def _buffer(descriptor: int) -> io.BufferedWriter:
-    return io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return open(descriptor, "wb", closefd=False)  # `open` also supports the console of Windows, unlike FileIO
+
+
+def _encoding(stream: TextIO) -> str:
+    """Return the encoding of a stream, but UTF-8 on Windows, whose code pages lack most characters of a model."""
+    return "utf-8" if sys.platform == "win32" else stream.encoding
 
 
 # Both classes override methods of the text layer. If a raw stream were implemented in Python, Ctrl-C during its `write`

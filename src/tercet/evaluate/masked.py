@@ -178,7 +178,7 @@ class _MaskedSums:
         self.right = self.frequent = self.tokens = self.candidates = 0
 
     def add(self, batch: MaskedBatch, logprobs: Tensor, hits: Tensor) -> None:
-        self.nats, self.entropy = self.nats - logprobs.sum(), self.entropy + self._unigram[batch.targets].sum()
+        self.nats, self.entropy = self.nats - logprobs.double().sum(), self.entropy + self._unigram[batch.targets].sum()
         self.right += int(hits.sum())
         self.frequent += int((batch.targets == self._most_frequent).sum())
         self.tokens += len(batch.targets)
@@ -263,5 +263,5 @@ def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float
         for rows, logits in split_logits(model, masked_states(model, device_batch)):
             targets = device_batch.targets[rows]
             hits = logits.argmax(-1) == targets
-            answers.append(torch.stack((token_logprobs(logits, targets).double(), hits.double())))
+            answers.append(torch.stack((token_logprobs(logits, targets), hits.float())))  # MPS lacks float64
     return batch, torch.cat(answers, dim=-1)

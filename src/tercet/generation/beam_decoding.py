@@ -141,10 +141,10 @@ def _best(logits: Tensor, alive: Tensor, count: int, *, forbidden: Tensor, eos_i
     best = top_tokens(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
     if best is None:
         is_early = is_early.to(logits.device)
-        continuations = torch.stack(
-            best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
-        )
-        values, parents, tokens = continuations.cpu().numpy()
+        continuations = best_allowed(logits, alive, count, forbidden=forbidden, eos_id=eos_id, is_early=is_early)
+        # One copy to the host. MPS lacks float64, and float32 is exact for ids below 2^24.
+        dtype = torch.float32 if logits.device.type == "mps" else torch.float64
+        values, parents, tokens = torch.stack([part.to(dtype) for part in continuations]).cpu().numpy()
         return values.astype(np.float32), parents.astype(np.int64), tokens.astype(np.int64)
     values, parents, tokens = best
     return values.numpy(), parents.numpy(), tokens.numpy()
@@ -158,11 +158,11 @@ def best_allowed(
     forbidden: Int[Tensor, " F"],
     eos_id: int,
     is_early: Bool[Tensor, " N"],
-) -> tuple[Float[Tensor, "N C"], Float[Tensor, "N C"], Float[Tensor, "N C"]]:
+) -> tuple[Float[Tensor, "N C"], Int[Tensor, "N C"], Int[Tensor, "N C"]]:
     """Return the log-probabilities, hypotheses and last tokens of the best continuations of each sentence.
 
-    All three tensors are in float64 and are computed without waiting for the device. There are always `count`
-    continuations; missing ones have log-probability -inf.
+    All three tensors are computed without waiting for the device. There are always `count` continuations; missing ones
+    have log-probability -inf.
 
     Args:
         logits: Next-token logits, R = N H rows.
@@ -178,7 +178,7 @@ def best_allowed(
     continuations = best_continuations(logprobs, alive, count)
     missing = count - continuations[0].shape[1]
     values, parents, tokens = (
-        torch.nn.functional.pad(numbers.double(), (0, missing), value=value)
-        for numbers, value in zip(continuations, (-math.inf, 0.0, 0.0), strict=True)
+        torch.nn.functional.pad(numbers, (0, missing), value=value)
+        for numbers, value in zip(continuations, (-math.inf, 0, 0), strict=True)
     )
     return values, parents, tokens

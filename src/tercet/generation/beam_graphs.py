@@ -89,13 +89,13 @@ def extend(logits: Float[Tensor, "R V"], alive: Float[Tensor, "N H"], state: Bea
     values, parents, tokens = best_allowed(
         logits, alive, state.count, forbidden=state.forbidden, eos_id=state.eos_id, is_early=state.early > 0
     )
-    state.results.copy_(torch.stack((values, parents, tokens), dim=1))
+    state.results.copy_(torch.stack((values.double(), parents.double(), tokens.double()), dim=1))
     ends = tokens == state.eos_id
     continuing = ends.long().argsort(dim=-1, stable=True)[:, : state.size]  # the first `size` that do not end
     state.alive.copy_(values.masked_fill(ends, -torch.inf).gather(1, continuing))
     state.tokens.copy_(tokens.gather(1, continuing).flatten())
     state.early -= 1
-    return parents.gather(1, continuing).long()
+    return parents.gather(1, continuing)
 
 
 class BeamSpace:

@@ -109,7 +109,7 @@ def _identify(level: Level, compiler: str) -> str:
     program = Path(compiler).resolve()
     status = program.stat()  # a replaced compiler has another size or time
     cpu = sorted(cpu_instructions()) or [torch.backends.cpu.get_cpu_capability()] if level == NATIVE else []
-    sources = [path.read_text() for path in sorted([SOURCE, *CPP.glob("*.h")])]
+    sources = [path.read_text(encoding="utf-8") for path in sorted([SOURCE, *CPP.glob("*.h")])]
     return _hash(*sources, *FLAGS, *level.flags, str(program), str(status.st_size), str(status.st_mtime_ns), *cpu)
 
 

@@ -16,16 +16,19 @@ import shutil
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from tercet.config import UserError
+from tercet.storage.processes import is_alive
 
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 RENAME_EXCHANGE = 2  # flag of Linux's renameat2; RENAME_SWAP of macOS has the same value
 AT_FDCWD = -100  # relative paths start at the current folder
+RENAME_SECONDS = 2.0  # how long a rename waits for readers on Windows
 
 _writes = itertools.count()  # numbers the temporary names of this process
 
@@ -53,7 +56,7 @@ def write_atomically(path: Path | str, data: bytes | Callable[[BinaryIO], None])
                     file.write(data)
                 file.flush()
                 os.fsync(file.fileno())  # after a power failure, the new name must not exist without its bytes
-            os.replace(new, path)
+            _rename(new, path)
         except BaseException:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
@@ -102,7 +105,7 @@ def replace_folder(
         yield new
         _sync_folder(new)
         if not path.is_dir():
-            os.replace(new, path)
+            _rename(new, path)
         else:
             old = list(path.iterdir())
             for entry in old:
@@ -111,7 +114,7 @@ def replace_folder(
             if old and not any(map(keep, old)) and _copy_owner_and_mode(path, new):
                 swap_folders(new, path)
                 for entry in filter(keep, new.iterdir()):  # created by another program since then
-                    os.replace(entry, path / entry.name)
+                    _rename(entry, path / entry.name)
             else:
                 _replace_entries(new, path, [entry for entry in old if not keep(entry)], index)
         _sync_folder(path.parent)
@@ -142,11 +145,11 @@ def _replace_entries(new: Path, path: Path, old: list[Path], index: str | None) 
     completed: list[tuple[Path, Path]] = []
     try:
         for source, target in moves:
-            os.replace(source, target)
+            _rename(source, target)
             completed.append((source, target))
     except BaseException:
         for source, target in reversed(completed):
-            os.replace(target, source)
+            _rename(target, source)
         raise
     _sync_folder(path)
 
@@ -177,9 +180,9 @@ def swap_folders(first: Path, second: Path) -> None:
     """Swap two folders, atomically if the system can. Otherwise, `second` does not exist for a moment."""
     if not _exchange(os.fsencode(first), os.fsencode(second)):
         aside = first.with_name(f"{first.name}.old")  # `_remove_stale` moves it back if this process is killed here
-        os.replace(second, aside)
-        os.replace(first, second)
-        os.replace(aside, first)
+        _rename(second, aside)
+        _rename(first, second)
+        _rename(aside, first)
 
 
 @contextmanager
@@ -241,6 +244,23 @@ def _exchange(first: bytes, second: bytes) -> bool:
         return False
 
 
+def _rename(old: Path, new: Path) -> None:
+    """Rename a file or folder, replacing an existing file.
+
+    Windows rejects this while another process, for example a reader or a virus scanner, has one of the files open. The
+    rename is then repeated for `RENAME_SECONDS`.
+    """
+    deadline = time.monotonic() + RENAME_SECONDS
+    while True:
+        try:
+            os.replace(old, new)
+            return
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
 def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{next(_writes)}.new")
 
@@ -253,7 +273,7 @@ def _host() -> str:
 def is_being_written(path: Path) -> bool:
     """Return whether a process on this machine is writing a replacement of `path`."""
     with suppress(OSError):
-        return any(_alive(int(match[1])) for _, match in _temporary_names(path.resolve()))
+        return any(is_alive(int(match[1])) for _, match in _temporary_names(path.resolve()))
     return False
 
 
@@ -274,23 +294,13 @@ def _remove_stale(path: Path) -> None:
     A folder that `swap_folders` had moved aside is moved back if `path` does not exist.
     """
     for sibling, match in _temporary_names(path):
-        if not _alive(int(match[1])):
+        if not is_alive(int(match[1])):
             if match[2] and not path.exists():
-                os.replace(sibling, path)
+                _rename(sibling, path)
             elif sibling.is_dir():
                 shutil.rmtree(sibling, ignore_errors=True)
             else:
                 sibling.unlink(missing_ok=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # alive, and owned by another user
-        return True
-    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -33,11 +33,14 @@ def accelerator(spec: TrainingSpec) -> str:
 def check_exact(spec: TrainingSpec) -> None:
     """Check that this machine can compute exact steps with the strategy of a run.
 
-    On a CPU, only the compiled kernels compute bitwise identical steps on sharded and whole weights.
+    On a CPU, only the compiled kernels compute bitwise identical steps on sharded and whole weights. MPS lacks float64,
+    in which the norm of the gradients is computed.
 
     Raises:
-        UserError: If `exact` is requested with fsdp on a CPU and there are no compiled kernels.
+        UserError: If `exact` is requested on MPS, or with fsdp on a CPU and there are no compiled kernels.
     """
+    if spec.exact and accelerator(spec) == "mps":
+        raise UserError("training.exact is not supported on mps; set training.accelerator=cpu")
     if spec.exact and spec.is_sharded and accelerator(spec) == "cpu" and not warm_up():
         raise UserError(
             "training.exact with fsdp on a CPU needs the compiled kernels, which are not available (`tercet doctor` "

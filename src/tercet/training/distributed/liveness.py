@@ -36,6 +36,7 @@ from tercet.training.recipe.specs import TrainingSpec
 BEAT = 1.0  # seconds between two heartbeats
 GRACE = 3  # beats within which an exiting rank has exited, and after which a silent rank explains a failed exchange
 LEFT, FAILED, LOST = "left", "failed", "lost "
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM, which also ends a process at once
 
 
 class LastSign(NamedTuple):
@@ -175,7 +176,7 @@ class Liveness(Callback):
             # The main thread is blocked in an exchange that cannot be interrupted.
             print_note(f"tercet: error: {self._describe(why)}")
             if launcher is not None:
-                launcher.kill(signal.SIGKILL)  # ends the ranks on this machine that Lightning has started
+                launcher.kill(KILL)  # ends the ranks on this machine that Lightning has started
             os._exit(2)
 
         self.heartbeat = Heartbeat(

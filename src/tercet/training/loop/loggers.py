@@ -112,7 +112,7 @@ def _wandb(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[A
 
         def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
             super().log_metrics(metrics, step)
-            record.write_text(str(step))
+            record.write_text(str(step), encoding="ascii")
 
         def finalize(self, status: str) -> None:
             super().finalize(status)
@@ -123,7 +123,7 @@ def _wandb(spec: LoggingSpec, settings: Plain, out: Path, start: int) -> tuple[A
         name=out.name, id=out.name, save_dir=out, project=spec.project, offline=not spec.online, config=settings,
         resume="allow", settings=quiet,
     )  # fmt: skip
-    last = record.read_text() if start and record.is_file() else ""
+    last = record.read_text(encoding="ascii") if start and record.is_file() else ""
     return logger, int(last) if last.isdecimal() else start
 
 

@@ -61,10 +61,12 @@ def free_of_linux(root: Path) -> Iterator[int]:
         root: Root of the file system.
     """
     try:
-        if match := re.search(r"^MemAvailable: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE):
+        if match := re.search(
+            r"^MemAvailable: +(\d+) kB$", (root / "proc/meminfo").read_text(encoding="ascii"), re.MULTILINE
+        ):
             yield 1024 * int(match[1])
         group = root / "sys/fs/cgroup"
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
         if limit != "max":
             yield max(0, int(limit) - int(used))
     except (OSError, ValueError):

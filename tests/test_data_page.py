@@ -52,7 +52,7 @@ def write_files() -> None:
     Path("games.txt").write_text("".join(" ".join(draw.choices(moves, k=12)) + "\n" for _ in range(400)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # test_commands_of_docs.py parses every command
 def test_every_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,11 +48,8 @@ RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
         [*QUICK, "model.max_len=32", "task.batch_tokens=64", "task.micro_batch_tokens=64"],
     ),
 }
-# One recipe for each kind of task, tokenizer and data; the other recipes are exhaustive tests.
-KINDS_OF_RECIPE = (
-    "animals", "bert-python-docs", "classify-docstring-code", "classify-docstrings", "finetune-chat", "multi30k-de-en",
-    "numbers", "regress-docstring-lines",
-)  # fmt: skip
+# One recipe for each kind of task; the other recipes are exhaustive tests.
+KINDS_OF_RECIPE = ("bert-python-docs", "classify-docstring-code", "finetune-chat", "multi30k-de-en")
 TRANSLATORS = ("grokking", "multi30k-de-en", "multi30k-en-de", "wmt14-en-de-base")
 KINDS_OF_TEXT = {
     "dna": ("".join(DRAWS.choice(list("ACGT"), 4000)), "nanogpt-cpu"),
@@ -127,7 +124,7 @@ def test_next_commands_of_recipes_work(
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=[] if kind in ("dashes", "quotes", "masked-dna") else pytest.mark.exhaustive)
+        pytest.param(kind, marks=[] if kind in ("dashes", "quotes") else pytest.mark.exhaustive)
         for kind in KINDS_OF_TEXT
     ],
 )

@@ -28,7 +28,7 @@ PREPARE_FLAGS = {
     "no mask": "--recipe bert-shakespeare --set 'data.tokenizer={kind: characters}'",
     "tuned": "--recipe finetune-lm --tokenizer runs/before",
 }
-EXHAUSTIVE = ("usual", "characters")
+EXHAUSTIVE = ("usual", "characters", "own recipe", "no mask")
 KINDS = {
     "ids.bin": ("demo", "data.tokenizer={kind: ids, eos_id: 100}"),
     "lists.jsonl": ("bert-shakespeare", f"data.tokenizer={{kind: ids, {MASKED}}}"),
@@ -93,7 +93,7 @@ def test_next_commands_of_preparing_work(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.exhaustive] if name.startswith(("strand", "games")) else [])
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name.startswith(("strand", "games", "lists")) else [])
         for name in KINDS
     ],
 )

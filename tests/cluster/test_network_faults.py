@@ -26,7 +26,7 @@ from tiny_runs import tiny_recipe, weights
 TIMEOUT = 5.0  # of ranks, for tests of other subjects than the length of the timeout
 LONG: dict[str, Any] = {"max_steps": 100, "save_every": 20, "validate_every": 50, "log_every": 40}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 
 class Cluster:

@@ -17,7 +17,7 @@ from tiny_runs import tiny_recipe, weights
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -199,7 +199,7 @@ sentences = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(beam=searches, batch=sentences, seed=st.integers(0, 50), scale=st.sampled_from([0.5, 1.5, 4.0]))
 def test_any_batch_matches_a_plain_search_of_each_sentence(
     beam: Beam, batch: list[tuple[list[int], list[int], int, int]], seed: int, scale: float

@@ -19,7 +19,7 @@ from damage_runs import FACTOR, PreparedRuns, final_state, list_files, prepare
 from faults import FAULTS, Change, Fault, fail, reject_write, run_with_piped_output, set_clock_back, watch
 from report import note
 
-QUICK = 3  # places and errors per action; multiplied by TERCET_HOSTILE
+QUICK = 2 if FACTOR == 1 else 3  # places and errors per action; multiplied by TERCET_HOSTILE
 FULL = FACTOR > 1
 
 

@@ -95,7 +95,7 @@ def fields(path: str) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50 if SCALE == 1 else 100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(VALID_BODIES)), st.randoms(use_true_random=False))
 def test_odd_values_of_known_fields(test_client: TestClient, path: str, rng: random.Random) -> None:
     body = dict(VALID_BODIES[path])
@@ -132,7 +132,7 @@ def test_a_length_penalty_is_finite_or_rejected(test_client: TestClient, alpha: 
 
 
 @pytest.mark.slow
-@settings(max_examples=60 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30 if SCALE == 1 else 60 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(VALID_BODIES)), st.randoms(use_true_random=False))
 def test_damaged_bodies(test_client: TestClient, path: str, rng: random.Random) -> None:
     body = bytearray(json.dumps(VALID_BODIES[path]).encode())

@@ -14,14 +14,15 @@ NEEDS_MODELS = {"test_without_kernels.py", "test_linear.py", "test_init.py", "te
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_nn_passes_its_tests_without_the_kernel_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", ["test_feedforward.py", pytest.param("test_*.py", marks=pytest.mark.exhaustive)])
+def test_nn_passes_its_tests_without_the_kernel_package(files: str, tmp_path: Path) -> None:
     package = tmp_path / "tercet"
     shutil.copytree(ROOT / "src/tercet/nn", package / "nn", ignore=shutil.ignore_patterns("__pycache__"))
     # Modules and packages that `tercet.nn.specs` needs.
     for name in ("spec.py", "limits.py", "messages.py", "notebook.py", "lazy_exports.py"):
         shutil.copy(ROOT / "src/tercet" / name, package)
     (package / "__init__.py").write_text("")
-    tests = [str(path) for path in sorted((ROOT / "tests/nn").glob("test_*.py")) if path.name not in NEEDS_MODELS]
+    tests = [str(path) for path in sorted((ROOT / "tests/nn").glob(files)) if path.name not in NEEDS_MODELS]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     process = subprocess.run(
         [sys.executable, "-c", CHECK, *tests],

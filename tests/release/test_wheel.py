@@ -30,14 +30,21 @@ def digest(path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [SDIST, ANY, pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive])])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(SDIST, marks=pytest.mark.exhaustive),
+        ANY,
+        pytest.param(MACHINE, marks=[needs_levels, pytest.mark.exhaustive]),
+    ],
+)
 def test_two_builds_give_the_same_bytes(build_wheel: Build, kind: str) -> None:
     first, second = build_wheel(kind, "a"), build_wheel(kind, "another-folder")
     assert first.name == second.name
     assert digest(first) == digest(second)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_other_sources_give_another_wheel(
     release: ModuleType, build_wheel: Build, tmp_path: Path
 ) -> None:  # fmt: skip
@@ -125,7 +132,7 @@ def test_an_audit_without_answers_is_reported(
     assert release.audit(tmp_path / "some.lock") == (f"some.lock: {words}", faulty)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # test_stories.py runs commands of the installed wheel
 def test_the_installed_wheel_is_imported(installed: Path, tmp_path: Path) -> None:
     code = "import tercet, tercet.kernel; print(tercet.__file__, tercet.kernel.warm_up())"
     command = [installed / "bin" / "python", "-c", code]

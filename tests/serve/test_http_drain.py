@@ -73,8 +73,15 @@ def test_an_accepted_request_is_finished_completely() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(
+    ("signals", "stream"),
+    [
+        (1, False),
+        (2, True),
+        pytest.param(1, True, marks=pytest.mark.exhaustive),
+        pytest.param(2, False, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_unfinished_requests_get_an_error(signals: int, stream: bool) -> None:
     """Requests fail after the grace period, or immediately at a second signal."""
     limits = Limits(slots=1, max_new_tokens=10**6)

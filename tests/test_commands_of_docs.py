@@ -27,7 +27,7 @@ SHELLS = ("", "sh", "bash", "console")
 # Commands that are also run, since they need no model: by their first word, by the name of a plot, or by this flag.
 MARKS = {
     "recipes": (), "--print-completion": (), "--plan": pytest.mark.exhaustive,
-    **dict.fromkeys(DRAWINGS, pytest.mark.slow),
+    **dict.fromkeys(DRAWINGS, pytest.mark.exhaustive),
 }  # fmt: skip
 KEYS = recipe_keys()
 

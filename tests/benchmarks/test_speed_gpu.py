@@ -56,7 +56,13 @@ class Ticking:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GPU_ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("gpt-baby", "greedy-1", "loss-65") else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in GPU_ROWS
+    ],
+)
 def test_rows_of_a_gpu_run_at_tiny_sizes_with_the_answers_of_peers(tmp_path: Path, name: str) -> None:
     messages: list[str] = []
     result = measure_quickly(GPU_ROWS[name], tiny(tmp_path), messages.append)

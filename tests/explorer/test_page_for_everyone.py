@@ -109,7 +109,7 @@ def test_a_stopped_server_is_reported(browser: Any) -> None:
 
 
 @slow
-@every_family
+@few_families
 def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> None:
     answers = FAMILIES[family]()
     with open_page(browser, answers, reduced_motion="reduce") as tab:

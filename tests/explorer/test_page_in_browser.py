@@ -22,7 +22,7 @@ from pages import (
     candidates,
     cell_at_cursor,
     chips,
-    every_family,
+    few_families,
     gpt,
     run_shown_tokens,
     selected_row,
@@ -77,7 +77,7 @@ def test_every_view_opens(browser: Any, family: str, look: str) -> None:
 
 
 @slow
-@every_family
+@few_families
 def test_map_cells_show_the_models_weights(browser: Any, family: str) -> None:
     """The maps are reached and read by keyboard only."""
     answers = FAMILIES[family]()

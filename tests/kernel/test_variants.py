@@ -16,18 +16,13 @@ from tercet.kernel.levels import FLAGS, SOURCE, levels_of
 
 # Without -Wsign-conversion: sizes are signed, because differences may be negative, but vectors count unsigned.
 WARNINGS = ("-Werror", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion", "-Wno-psabi")
-SLICE = [
+SLICE = (
     "gcc, x86-64-v3, addresses and undefined behavior",
-    *(
-        pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in (
-            "gcc, x86-64, no AVX",
-            "gcc, armv8-a in qemu",
-            "gcc, x86-64-v4-amx in software",
-            "clang, x86-64-v3, threads",
-        )
-    ),
-]
+    "gcc, x86-64, no AVX",
+    "gcc, armv8-a in qemu",
+    "gcc, x86-64-v4-amx in software",
+    "clang, x86-64-v3, threads",
+)
 FAULTS = {
     "gcc, x86-64-v3, addresses and undefined behavior": {
         "overread": "heap-buffer-overflow", "overflow": "signed integer overflow",
@@ -41,7 +36,7 @@ def needs(variant: Variant) -> None:
         pytest.skip(f"{' and '.join(missing)} not installed")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SLICE)
 def test_variant_matches_plain_loops_and_detects_planted_faults(name: str, tmp_path: Path) -> None:

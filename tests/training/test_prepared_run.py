@@ -80,7 +80,7 @@ def forget_orders() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [name if name in ("mixture", "masked") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES],
+    [name if name == "mixture" else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES],
 )
 def test_killed_run_equals_uninterrupted_run(folders: Path, tmp_path: Path, case: str) -> None:
     recipe = make_recipe(case, folders)

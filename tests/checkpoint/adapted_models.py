@@ -40,6 +40,12 @@ EUROBERT: dict[str, Any] = {
     "family": "encoder-only", "max_len": 11, "tie_embeddings": False, "masked_head": None, "stack": LLAMA["stack"],
     "classifier": {"labels": ["a", "b", "c"]},
 }  # fmt: skip
+MODERNBERT: dict[str, Any] = {
+    "family": "encoder-only", "max_len": 11, "embedding_norm": True, "masked_head": None,
+    "classifier": {"labels": ["a", "b", "c"], "transform": True},
+    "stack": {"d_model": 24, "n_layers": 2, "n_heads": 6, "d_ff": 34, "position": "rotary", "norm_bias": False,
+              "gated": True, "bias": False, "first_norm": False},
+}  # fmt: skip
 GEMMA = {**LLAMA, "tie_embeddings": True, "scale_embedding": True}
 UMT5 = {
     **T5,

@@ -101,6 +101,26 @@ def bert_like(extra: Settings) -> Settings:
     return draw
 
 
+def modernbert(rng: random.Random) -> dict[str, Any]:
+    heads, n_layers, mlp_bias = rng.choice([1, 2, 3]), rng.choice([1, 2, 4]), rng.random() < 0.3
+    activation = rng.choice(["gelu", "gelu_pytorch_tanh", "silu"])
+    kinds = [rng.choice(["sliding_attention", "full_attention"]) for _ in range(n_layers)]
+    return {
+        "vocab_size": VOCABULARY, "max_position_embeddings": 19, "hidden_size": heads * 10, "intermediate_size": 29,
+        "num_attention_heads": heads, "num_hidden_layers": n_layers, "layer_types": rng.choice([None, kinds]),
+        "local_attention": rng.choice([2, 3, 4]), "norm_eps": rng.choice([1e-5, 1e-3]), "mlp_bias": mlp_bias,
+        "norm_bias": rng.random() < 0.3, "attention_bias": rng.random() < 0.3, "decoder_bias": rng.random() < 0.7,
+        "hidden_activation": activation, "classifier_activation": activation, "classifier_bias": mlp_bias,
+        "classifier_pooling": rng.choice(["cls", "mean"]), "tie_word_embeddings": rng.random() < 0.7,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": rng.choice([160_000.0, 37.0])},
+            "sliding_attention": {"rope_type": "default", "rope_theta": rng.choice([10_000.0, 37.0])},
+        },
+        "num_labels": LABELS, "pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0,
+        "sep_token_id": 2,
+    }  # fmt: skip
+
+
 def gpt2(rng: random.Random) -> dict[str, Any]:
     heads = rng.choice([1, 2, 3])
     return {
@@ -296,6 +316,7 @@ FAMILIES = {
             }
         ),
     ),
+    "ModernBERT": Family(name="ModernBert", settings=modernbert, written_as="ModernBert", heads=HEADS),
     "T5": Family(
         name="T5", written_as="T5", heads=TRANSLATES, untied=True,
         settings=t5("relu", "gated-gelu", "gated-silu", "gelu", tied=(True, False)),

@@ -262,7 +262,7 @@ ANY_VALUE = st.sampled_from(
 @settings(max_examples=40, deadline=None)
 def test_any_config_gives_a_model_or_a_user_error(data: st.DataObject) -> None:
     name, seed = (
-        data.draw(st.sampled_from([*CAUSAL, "RoBERTa", "DistilBERT", "EuroBERT", "T5"])),
+        data.draw(st.sampled_from([*CAUSAL, "RoBERTa", "DistilBERT", "EuroBERT", "ModernBERT", "T5"])),
         1,
     )
     config, state = whole(name, seed)
@@ -376,6 +376,8 @@ def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
         ("DistilBERT", 0, "fill"),
         ("EuroBERT", 0, "fill"),
         ("EuroBERT", 2, "embed"),
+        ("ModernBERT", 0, "fill"),
+        ("ModernBERT", 1, "classify"),
         ("RoBERTa", 3, "embed"),
         ("DistilBERT", 1, "classify"),
         ("XLM-RoBERTa", 2, "classify"),

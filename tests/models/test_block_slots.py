@@ -24,6 +24,9 @@ SLOTS: dict[str, dict[str, Any]] = {
     "parallel, post": {"parallel": True, "placement": "post"},
     "parallel, sandwich": {"parallel": True, "placement": "sandwich"},
     "parallel, separate norms": {"parallel": "separate_norms"},
+    "no first norm": {"first_norm": False},
+    "no first norm, parallel": {"first_norm": False, "parallel": True},
+    "no first norm, separate norms": {"first_norm": False, "parallel": "separate_norms"},
     "no final norm": {"final_norm": False},
     "a final norm after post": {"final_norm": True, "placement": "post"},
     "norm by deviation": {"norm": "layer_std", "norm_eps": 1e-6},
@@ -85,6 +88,18 @@ def test_parallel_sublayers_match_their_formula(parallel: bool | str, placement:
     norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
     n_norms = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
     assert len(norms) == n_norms + (parallel is not True and placement in ("pre", "sandwich"))
+
+
+@torch.no_grad()
+def test_only_attention_of_the_first_block_reads_the_stream_without_a_norm() -> None:
+    first, second = encoder(first_norm=False).stack.blocks
+    assert isinstance(first, Block)
+    assert isinstance(second, Block)
+    x = torch.randn(2, 5, 24)
+    stream = x + first.self_attention(x)
+    expected = stream + first.feedforward(first.feedforward_residual.before(stream))
+    torch.testing.assert_close(first(x), expected)
+    assert isinstance(second.self_residual.before, nn.LayerNorm)
 
 
 @pytest.mark.parametrize("parallel", [True, "separate_norms"])
@@ -209,6 +224,7 @@ def test_residual_uses_the_given_arguments() -> None:
 
 REJECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "stack.parallel": ({"parallel": True}, {}),
+    "stack.first_norm": ({"first_norm": False}, {}),
     "stack.final_norm": ({"final_norm": False}, {}),
     "stack.norm": ({"norm": "layer_std"}, {}),
     "logit_bias": ({}, {"logit_bias": True}),

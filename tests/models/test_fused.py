@@ -144,6 +144,16 @@ def test_steps_and_lookahead_use_fused_layers(calls: list[int]) -> None:
     assert calls == [2, 6, 6, 3]  # nor the first pass, which has to project the sources
 
 
+@pytest.mark.parametrize(("parallel", "is_fused"), [(False, True), (True, False), ("separate_norms", False)])
+def test_first_block_without_a_norm(parallel: Any, is_fused: bool, calls: list[int]) -> None:
+    model, tokens = gpt(first_norm=False, parallel=parallel), torch.randint(V, (3, 12))
+    logits = decoder_logits(model, tokens)
+    assert bool(calls) == is_fused
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "fused_layers", plain)
+        torch.testing.assert_close(logits, decoder_logits(model, tokens), atol=3e-5, rtol=1e-4)
+
+
 def test_row_does_not_depend_on_other_rows_or_threads() -> None:
     model, tokens, threads = gpt(d_model=128, d_ff=512), torch.randint(V, (5, 9)), torch.get_num_threads()
 

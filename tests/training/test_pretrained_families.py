@@ -84,6 +84,14 @@ def eurobert() -> Any:
     )  # fmt: skip
 
 
+def modernbert(kind: Any = transformers.ModernBertForMaskedLM, **settings: Any) -> Any:
+    return kind(
+        transformers.ModernBertConfig(**SIZES | {"num_hidden_layers": 2}, hidden_size=18, intermediate_size=29,
+                                      max_position_embeddings=10, local_attention=4, bos_token_id=0, eos_token_id=2,
+                                      pad_token_id=1, cls_token_id=0, sep_token_id=2, **settings)
+    )  # fmt: skip
+
+
 def t5gemma() -> Any:
     side = {
         **SIZES, "hidden_size": 18, "intermediate_size": 29, "num_key_value_heads": 1, "head_dim": 8,
@@ -126,6 +134,12 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
         pytest.param(eurobert, tiny_masked_recipe, "EuroBertForMaskedLM", marks=pytest.mark.exhaustive),
+        pytest.param(modernbert, tiny_masked_recipe, "ModernBertForMaskedLM", marks=pytest.mark.exhaustive),
+        (
+            lambda: modernbert(transformers.ModernBertForSequenceClassification, num_labels=5),
+            tiny_labels_recipe,
+            "ModernBertForSequenceClassification",
+        ),
         pytest.param(t5, tiny_pairs_recipe, "T5ForConditionalGeneration", marks=pytest.mark.exhaustive),
         pytest.param(t5gemma, tiny_pairs_recipe, "T5GemmaForConditionalGeneration", marks=pytest.mark.exhaustive),
         (lambda: bart("Bart"), tiny_pairs_recipe, "BartForConditionalGeneration"),
@@ -213,6 +227,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "roberta": (roberta, tiny_masked_recipe),
     "distilbert": (distilbert, tiny_labels_recipe),
     "eurobert": (eurobert, tiny_masked_recipe),
+    "modernbert": (modernbert, tiny_masked_recipe),
     "t5": (t5, tiny_pairs_recipe),
     "t5gemma": (t5gemma, tiny_pairs_recipe),
     "bart": (lambda: bart("Bart"), tiny_pairs_recipe),

@@ -180,6 +180,7 @@ def _stack_sizes(name: str, stack: Stack) -> Plain:
         "d_ff": spec.inner_width,
         "placement": spec.placement,
         "parallel": spec.parallel,
+        "first_norm": spec.first_norm,
         "final_norm": spec.has_final_norm,
         "norm": spec.norm,
         "norm_eps": spec.norm_eps,

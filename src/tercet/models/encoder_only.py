@@ -48,10 +48,10 @@ class EncoderOnly(Model[EncoderOnlySpec]):
         if spec.n_segments:
             self.segment_embedding = SegmentEmbedding(spec.n_segments, width)
         self.stack = Stack(stack, causal=False, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
+        if spec.has_transform:
+            norm = partial(NORMS[stack.norm], width, eps=stack.norm_eps, bias=stack.norm_bias)
+            self.transform = Transform(width, norm=norm, activation=stack.activation, bias=stack.biases.feedforward)
         if spec.masked_head is not None:
-            if spec.masked_head.transform:
-                norm = partial(NORMS[stack.norm], width, eps=stack.norm_eps, bias=stack.norm_bias)
-                self.transform = Transform(width, norm=norm, activation=stack.activation, bias=stack.biases.feedforward)
             self.unembedding = Unembedding(spec, stack, bias=spec.masked_head.bias)
             if spec.tie_embeddings:
                 self.unembedding.weight = self.embedding.weight
@@ -171,6 +171,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
             x = hidden
         else:
             x = self.pooled(hidden, token_mask) if head.pooling == "pooler" else pool(hidden, token_mask, head.pooling)
+        x = self.transform(x) if head.transform else x
         return self.classifier(self.classifier_dropout(x)).float()
 
 

@@ -226,8 +226,8 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
         and all(_fits(stack.spec, part) for part in parts)
         and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
         and not stack.position.rotations_differ  # all steps that rotate read the same table
-        # Parallel sublayers read the same stream. Only placement "pre" keeps it in buffers that no sublayer changes.
-        and (not stack.spec.parallel or stack.spec.placement == "pre")
+        # Parallel sublayers read the same stream. Only norms before them keep it in buffers that no sublayer changes.
+        and (not stack.spec.parallel or (stack.spec.placement == "pre" and stack.spec.first_norm))
         and stack.spec.head_width % LANES == 0
         and supports_weights(tensors)
     )

@@ -111,6 +111,8 @@ class StackSpec:
         placement: Placement of the norms in a block: `pre`, `post`, `sandwich` or `branch`; see `nn/residual.py`.
         activation: Activation function of the feed-forward network.
         gated: If True, a third matrix gates the feed-forward network (with activation `silu`: SwiGLU).
+        first_norm: If False, the first block has no norm before self-attention, because the embeddings are already
+            normalized (Warner et al., "ModernBERT", 2024). Requires placement `pre` or `sandwich`.
         final_norm: If True, a norm follows the last block (default: True unless the placement is `post`).
         parallel: If True, attention and the feed-forward network read the same input, and their outputs are added
             together (GPT-J, PaLM). With `separate_norms`, each has its own norm before it, if the placement has one
@@ -134,6 +136,7 @@ class StackSpec:
     placement: Placement = "pre"
     activation: Activation = "gelu"
     gated: bool = False
+    first_norm: bool = True
     final_norm: bool | None = None
     parallel: Parallel = False
     bias: bool | Biases = True
@@ -150,6 +153,8 @@ class StackSpec:
                 raise ValueError(f"{key} has {max(layers)}, but the last layer is {self.n_layers - 1}")
         if isinstance(self.position, Rotary) and self.position.local_base is not None and self.window is None:
             raise ValueError("position.local_base is the base in layers with a window; set window too")
+        if not self.first_norm and self.placement not in ("pre", "sandwich"):
+            raise ValueError(f"placement={self.placement} has no norm before self-attention; set first_norm to true")
 
     @property
     def is_local(self) -> list[bool]:
@@ -288,6 +293,8 @@ class Classifier:
             a loss of 1, in any unit of the targets.
         pooling: Representation of a text: `mean` of its hidden states, its `first` hidden state, or `pooler`, which
             applies BERT's pooler to the first hidden state.
+        transform: If True, a dense layer, the stack's activation and a norm precede the classifier (ModernBERT). If
+            `masked_head` has such a transform too, both heads share it.
         dropout: Dropout rate of the input of the classifier.
     """
 
@@ -297,6 +304,7 @@ class Classifier:
     target_mean: TargetMean = 0.0
     target_std: TargetDeviation = 1.0
     pooling: Literal["mean", "first", "pooler"] = "mean"
+    transform: bool = False
     dropout: ShareBelowOne = 0.1
 
     def __post_init__(self) -> None:
@@ -341,6 +349,11 @@ class EncoderOnlySpec(ModelSpec):
         if not self.pooler and (self.next_sentence or uses_pooler):
             reader = "next_sentence" if self.next_sentence else 'a classifier with pooling="pooler"'
             raise ValueError(f"{reader} requires the pooler; set pooler to true")
+
+    @property
+    def has_transform(self) -> bool:
+        """Whether a head has a dense layer, an activation and a norm before its last layer."""
+        return any(head is not None and head.transform for head in (self.masked_head, self.classifier))
 
 
 AnySpec = DecoderOnlySpec | EncoderDecoderSpec | EncoderOnlySpec

@@ -75,8 +75,9 @@ class Stack(FusibleStack):
                 feedforward_dropout=spec.dropout.branches.feedforward,
                 cross=cross,
                 parallel=spec.parallel,
+                first_norm=spec.first_norm or layer > 0,
             )
-            for _ in range(spec.n_layers)
+            for layer in range(spec.n_layers)
         )
         self.position = spec.position.build(
             d_model=spec.d_model,

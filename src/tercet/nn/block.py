@@ -30,6 +30,7 @@ class Block(nn.Module):
         cross: If True, the layer has cross-attention.
         parallel: If True, the sublayers read the same input and their outputs are added together (GPT-J, PaLM). With
             `separate_norms`, each of them has its own norm before it, if the placement has one (GPT-NeoX).
+        first_norm: If False, there is no norm before self-attention; see `StackSpec.first_norm`.
     """
 
     def __init__(
@@ -43,13 +44,14 @@ class Block(nn.Module):
         feedforward_dropout: float | None = None,
         cross: bool = False,
         parallel: Parallel = False,
+        first_norm: bool = True,
     ) -> None:
         super().__init__()
         residual = partial(Residual, norm, placement=placement)
         first, ends = parallel is not True, not parallel  # sequential sublayers do not share norms
         self.parallel = parallel
         self.self_attention = attention()
-        self.self_residual = residual(dropout=dropout, last=ends)
+        self.self_residual = residual(dropout=dropout, first=first_norm, last=ends)
         self.cross_attention = attention() if cross else None
         self.cross_residual = residual(dropout=dropout, first=first, last=ends) if cross else None
         self.feedforward = feedforward()

@@ -1,6 +1,7 @@
 """BERT's layers between a hidden state and a score: Devlin et al. (2019).
 
-transform:  norm(act(dense(x)))    before the unembedding, which scores masked tokens
+transform:  norm(act(dense(x)))    before the unembedding, which scores masked tokens; in ModernBERT also before the
+                                   classifier (Warner et al. 2024)
 pooler:     tanh(dense(x))         of the first token, before the classifier; DistilBERT uses a ReLU
 """
 

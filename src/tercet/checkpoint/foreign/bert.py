@@ -24,6 +24,7 @@ from tercet.checkpoint.foreign.features import (
     FIXED_POSITIONS,
     Feature,
     Support,
+    features_of_classifier,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -138,7 +139,7 @@ def to_bert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
 
 
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
-    features: list[Feature] = []
+    features = features_of_classifier(spec)
     if spec.masked_head is not None:
         features.append(("masked_head.transform", spec.masked_head.transform, [True]))
     if spec.classifier is not None:

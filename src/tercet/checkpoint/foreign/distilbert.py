@@ -23,6 +23,7 @@ from tercet.checkpoint.foreign.features import (
     FIXED_POSITIONS,
     Feature,
     Support,
+    features_of_classifier,
     features_of_heads,
     features_of_stack,
     features_of_vocabulary,
@@ -145,6 +146,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
     return [
         *([] if spec.masked_head is None else [("masked_head.transform", spec.masked_head.transform, [True])]),
         ("next_sentence", spec.next_sentence, [False]),
+        *features_of_classifier(spec),
         *([("classifier.pooling", head.pooling, ["pooler"])] if head is not None and texts else []),
         *([] if texts else [("pooler", spec.pooler, [False])]),
     ]

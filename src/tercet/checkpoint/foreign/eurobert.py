@@ -22,6 +22,7 @@ from tercet.checkpoint.foreign.config_keys import raise_config_errors, read_bool
 from tercet.checkpoint.foreign.features import (
     Feature,
     Support,
+    features_of_classifier,
     features_of_vocabulary,
     fold_embedding_norm,
     gate_squared_relu,
@@ -144,6 +145,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
         *([] if spec.masked_head is None else [("masked_head.transform", spec.masked_head.transform, [False])]),
         ("pooler", spec.pooler, [False]),
         ("next_sentence", spec.next_sentence, [False]),
+        *features_of_classifier(spec),
         *([("classifier.pooling", head.pooling, list(POOLING_NAMES))] if head is not None and texts else []),
         *(
             [("number of classifier.labels", len(head.labels), [min(len(head.labels), limit)])]

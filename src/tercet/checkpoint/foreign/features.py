@@ -102,13 +102,14 @@ def features_of_stack(
     qk_norm: bool = False,
     parallel: Sequence[Parallel] = (False,),
     layers_differ: bool = False,
+    first_norm: bool = True,
 ) -> list[Feature]:
     """Return features of a stack, each with the values that a format supports.
 
     Args:
         key: Key of the stack in a recipe, such as "stack" or "encoder".
         stack: Spec of the stack.
-        placement, norm, gated, qk_norm: Value of each setting that the format supports.
+        placement, norm, gated, qk_norm, first_norm: Value of each setting that the format supports.
         positions, parallel: Position schemes and values of `parallel` that the format supports.
         layers_differ: If True, the caller checks the features that differ between layers, and scaled rotations.
     """
@@ -117,20 +118,23 @@ def features_of_stack(
         (f"{key}.placement", stack.placement, [placement]),
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
-        *features_of_block(key, stack, parallel=parallel),
+        *features_of_block(key, stack, parallel=parallel, first_norm=first_norm),
         *([] if layers_differ else [*features_of_layers(key, stack), *features_of_scaling(key, stack, [])]),
         (f"{key}.qk_norm", stack.qk_norm, [qk_norm]),
     ]
 
 
-def features_of_block(key: str, stack: StackSpec, *, parallel: Sequence[Parallel] = (False,)) -> list[Feature]:
-    """Return the features `parallel` and `final_norm` of a stack, each with the values that a format supports.
+def features_of_block(
+    key: str, stack: StackSpec, *, parallel: Sequence[Parallel] = (False,), first_norm: bool = True
+) -> list[Feature]:
+    """Return `parallel`, `first_norm` and `final_norm` of a stack, each with the values that a format supports.
 
     By default, attention and feed-forward network must be applied one after the other, not in parallel. There must be a
     final norm unless the placement of norms is "post"; then there must be none.
     """
     return [
         (f"{key}.parallel", stack.parallel, parallel),
+        (f"{key}.first_norm", stack.first_norm, [first_norm]),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
 
@@ -193,6 +197,11 @@ def features_of_vocabulary(spec: AnySpec, *, embedding_norm: bool, tied: bool, s
         *([("logit_bias", spec.logit_bias, [False])] if isinstance(spec, DecoderOnlySpec) else []),
         ("scale_embedding", spec.scale_embedding, [False] if tied else [False, True]),
     ]
+
+
+def features_of_classifier(spec: EncoderOnlySpec) -> list[Feature]:
+    """Return the requirement that a classifier has no transform."""
+    return [] if spec.classifier is None else [("classifier.transform", spec.classifier.transform, [False])]
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from tercet.checkpoint.foreign.gpt2 import gpt2_source
 from tercet.checkpoint.foreign.llama import llama_source
 from tercet.checkpoint.foreign.llama_families import FAMILIES
 from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
+from tercet.checkpoint.foreign.modernbert import modernbert_source
 from tercet.checkpoint.foreign.neox import neox_source
 from tercet.checkpoint.foreign.opt import opt_source
 from tercet.checkpoint.foreign.state_dict import Source
@@ -170,7 +171,12 @@ def _sources(model: AnyModel, config: Mapping[str, Any]) -> dict[str, SourceOf]:
     """
     if isinstance(model, EncoderOnly):
         # RoBERTa's blocks have BERT's names.
-        return {"bert": bert_source, "distilbert": distilbert_source, "eurobert": eurobert_source}
+        return {
+            "bert": bert_source,
+            "distilbert": distilbert_source,
+            "eurobert": eurobert_source,
+            "modernbert": modernbert_source,
+        }
     if isinstance(model, EncoderDecoder):
         if is_t5(model.spec):
             source = partial(t5_source, spec=model.spec, divide_logits=model.spec.scale_embedding)

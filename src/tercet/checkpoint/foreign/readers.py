@@ -12,6 +12,7 @@ from tercet.checkpoint.foreign.gpt2 import from_gpt2, gpt2_spec
 from tercet.checkpoint.foreign.llama import from_llama, llama_spec
 from tercet.checkpoint.foreign.llama_families import FAMILIES as LLAMA_FAMILIES
 from tercet.checkpoint.foreign.marian import from_marian, marian_spec
+from tercet.checkpoint.foreign.modernbert import from_modernbert, modernbert_spec
 from tercet.checkpoint.foreign.neox import from_neox, neox_spec
 from tercet.checkpoint.foreign.opt import from_opt, opt_spec
 from tercet.checkpoint.foreign.roberta import MODEL_TYPES as ROBERTA_TYPES
@@ -39,7 +40,7 @@ READERS = {  # by model_type
     "gpt_neox": Reader(neox_spec, from_neox), "opt": Reader(opt_spec, from_opt),
     "marian": Reader(marian_spec, from_marian),
     "distilbert": Reader(distilbert_spec, from_distilbert), "eurobert": Reader(eurobert_spec, from_eurobert),
-    "t5gemma": Reader(t5gemma_spec, from_t5gemma),
+    "modernbert": Reader(modernbert_spec, from_modernbert), "t5gemma": Reader(t5gemma_spec, from_t5gemma),
     **dict.fromkeys(LLAMA_FAMILIES, Reader(llama_spec, from_llama)),
     **dict.fromkeys(BART_FAMILIES, Reader(bart_spec, from_bart)),
     **dict.fromkeys(T5_FAMILIES, Reader(t5_spec, from_t5)),

@@ -17,6 +17,7 @@ from tercet.checkpoint.foreign.features import Support
 from tercet.checkpoint.foreign.gpt2 import gpt2_support, to_gpt2
 from tercet.checkpoint.foreign.llama import llama_support, to_llama
 from tercet.checkpoint.foreign.marian import marian_support, to_marian
+from tercet.checkpoint.foreign.modernbert import is_modernbert, modernbert_support, to_modernbert
 from tercet.checkpoint.foreign.neox import is_neox, neox_support, to_neox
 from tercet.checkpoint.foreign.opt import is_opt, opt_support, to_opt
 from tercet.checkpoint.foreign.t5 import is_t5, t5_support, to_t5
@@ -93,6 +94,8 @@ class _Exporter(NamedTuple):
 def _exporter(spec: AnySpec) -> _Exporter:
     """Return the functions for the class of `transformers` that is nearest to a model."""
     if isinstance(spec, EncoderOnlySpec):
+        if is_modernbert(spec):
+            return _Exporter(modernbert_support, to_modernbert)
         if isinstance(spec.stack.position, Rotary) and spec.stack.placement != "post":
             return _Exporter(eurobert_support, to_eurobert)
         return _Exporter(distilbert_support, to_distilbert) if is_distilbert(spec) else _Exporter(bert_support, to_bert)

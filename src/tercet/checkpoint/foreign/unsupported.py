@@ -1,7 +1,6 @@
 """Model types of `transformers` that Tercet does not support, with the unsupported part, for error messages."""
 
 EXPERTS = "a mixture of experts"
-WINDOWS = "sliding-window attention with another rotation in most layers"
 
 UNSUPPORTED_TYPES = {
     "albert": "weights of one block shared by all blocks",
@@ -11,7 +10,6 @@ UNSUPPORTED_TYPES = {
     "gemma3": "images",
     "longformer": "sliding-window attention",
     "mixtral": EXPERTS,
-    "modernbert": WINDOWS,
     "mpnet": "relative position buckets in a BERT encoder",
     "olmo2": "norms over the queries of all heads together",
     "qwen2_moe": EXPERTS,

@@ -195,7 +195,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const input = first ? get(opened.input ?? "") : get(`${name}.self_residual`);
   const rows = labels(sideOf(pane, stack.name));
   const keys = labels(keysOf(pane, stack.name, kind));
-  const [before, branch, after] = PLACEMENTS[stack.placement];
+  const [beforeSublayers, branch, after] = PLACEMENTS[stack.placement];
+  const before = beforeSublayers && hasNormBefore(stack, name, kind);
   const width = stack.d_head;
   const shared = Math.floor(head / (stack.n_heads / stack.n_kv_heads));
   const [T, S, H] = [rows.length, keys.length, stack.n_heads];
@@ -315,6 +316,13 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
 }
 
 /**
+ * Whether a sublayer has a norm before it, if the placement has one. That of the first block's attention is optional.
+ * @param {StackInfo} stack @param {string} name @param {"self" | "cross" | "feedforward"} kind
+ */
+const hasNormBefore = (stack, name, kind) =>
+  stack.first_norm !== false || name !== `${stack.name}.blocks.0` || (kind !== "self" && stack.parallel !== true);
+
+/**
  * The sublayer whose norm is shown: its own, or the first one if the sublayers of a block are parallel and share it.
  * @param {StackInfo} stack @param {string} name @param {string} residual
  */
@@ -337,7 +345,8 @@ function feedforward({ pane, stack, name, opened, row }) {
   const module = `${name}.feedforward`;
   const residual = `${name}.feedforward_residual`;
   const rows = labels(sideOf(pane, stack.name));
-  const [before, branch, after] = PLACEMENTS[stack.placement];
+  const [beforeSublayers, branch, after] = PLACEMENTS[stack.placement];
+  const before = beforeSublayers && hasNormBefore(stack, name, "feedforward");
   const h = before ? "h" : "x";
   const activations = get(`${module}.activations`);
   const byRow = { texts: rows, row };

@@ -11,7 +11,8 @@
 /** @typedef {{name: string, n_layers: number, n_heads: number, n_kv_heads: number, d_model: number, d_head: number,
  *             d_ff: number, placement: "pre" | "post" | "sandwich" | "branch", norm: string, position: string,
  *             activation: string, gated: boolean, causal: boolean, cross: boolean,
- *             parallel: boolean | "separate_norms", final_norm: boolean, qk_norm?: boolean}} StackInfo */
+ *             parallel: boolean | "separate_norms", final_norm: boolean, first_norm?: boolean,
+ *             qk_norm?: boolean}} StackInfo */
 /** @typedef {{family: string, stacks: StackInfo[], vocab_size: number, can: Record<string, boolean>,
  *             linear_head: boolean}} Model */
 /** @typedef {{ask: Ask, at: number, truncated: boolean, sides: Side[],

@@ -232,13 +232,15 @@ def _describe_embedding(model: AnyModel, name: str, shape: Shape, tokens: Size) 
 
 
 def _describe_sublayers(stack: Stack, name: str, shape: Shape) -> tuple[Sublayer, ...]:
-    block = stack.blocks[0]
+    block = stack.blocks[-1]  # the first one may lack a norm
     assert isinstance(block, Block)
     prefix, spec = f"{name}.blocks.*", stack.spec
     sees = SEES_EARLIER if stack.causal else SEES_ALL
     self_attention = read_attention(
         block.self_attention, f"{prefix}.self_attention", shape, sees=sees, position=spec.position
     )
+    if not spec.first_norm:
+        self_attention = replace(self_attention, details=(*self_attention.details, "no norm before it in block 0"))
     title = "Masked multi-head self-attention" if stack.causal else "Multi-head self-attention"
     parts: list[tuple[Residual, str, Box]] = [
         (block.self_residual, "self_residual", replace(self_attention, title=title))
@@ -289,20 +291,7 @@ def _describe_encoder_heads(
     heads: list[tuple[Box, ...]] = []
     width = spec.stack.d_model
     if spec.masked_head is not None:
-        steps: list[Box] = []
-        if spec.masked_head.transform:
-            act = ACTIVATION_TITLES[spec.stack.activation]
-            steps.append(
-                read_linear(
-                    model.transform.dense,
-                    "transform.dense",
-                    (b, t, width),
-                    title="Dense layer",
-                    extra_details=(f"then {act}",),
-                )
-            )
-            norm = read_norm(model.transform.norm, "transform.norm", (b, t, width))
-            steps += [] if norm is None else [norm]
+        steps = _describe_transform(model, spec, (b, t, width)) if spec.masked_head.transform else []
         heads.append((*steps, *_describe_scores(model, model.unembedding, (b, t, tokens))))
     pooled: tuple[Box, ...] = ()
     if spec.pooler:
@@ -332,6 +321,8 @@ def _describe_encoder_heads(
                 str(spec.classifier.pooling), "Pool"
             )
             steps.append(Box(kind="pool", title=words, shape=(b, width)))
+        if spec.classifier.transform:
+            steps += _describe_transform(model, spec, (b, width) if texts else (b, t, width))
         bias = "with bias" if has_bias(model.classifier) else "no bias"
         rate = spec.classifier.dropout
         details = (f"{width} → {count}, {bias}", *([f"dropout {rate:g} on its input"] if rate else []))
@@ -339,6 +330,13 @@ def _describe_encoder_heads(
         steps.append(Box(kind="linear", title="Classifier", name="classifier", details=details, shape=shape))
         heads.append(tuple(steps))
     return tuple(heads)
+
+
+def _describe_transform(model: EncoderOnly, spec: EncoderOnlySpec, shape: Shape) -> list[Box]:
+    act = f"then {ACTIVATION_TITLES[spec.stack.activation]}"
+    dense = read_linear(model.transform.dense, "transform.dense", shape, title="Dense layer", extra_details=(act,))
+    norm = read_norm(model.transform.norm, "transform.norm", shape)
+    return [dense] if norm is None else [dense, norm]
 
 
 def _describe_scores(model: AnyModel, part: nn.Linear, shape: Shape) -> tuple[Box, ...]:

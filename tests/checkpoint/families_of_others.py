@@ -287,6 +287,12 @@ FAMILIES = {
             }
         ),
     ),
+    "OLMo 2": Family(
+        name="Olmo2", written_as="Olmo2",
+        settings=llama_like(
+            lambda rng: {"attention_bias": rng.random() < 0.3, "hidden_act": rng.choice(["silu", "gelu"])}
+        ),
+    ),
     "Arcee": Family(
         name="Arcee", written_as="Arcee",
         settings=llama_like(

@@ -151,7 +151,6 @@ def test_regression_scores_have_the_unit_of_the_labels(tmp_path: Path) -> None:
     [
         ({"stack": {"qk_norm": True}}, r"stack\.qk_norm is true, which EuroBERT of transformers does not support"),
         ({"stack": {"placement": "sandwich"}}, r"stack\.placement is sandwich, .*placement: pre"),
-        ({"stack": {"norm": "layer"}}, r"stack\.norm is layer, .*norm: rms can be converted"),
         ({"stack": {"gated": False}}, r"stack\.gated is false"),
         ({"stack": {"n_heads": 5, "n_kv_heads": 5}}, r"stack\.n_heads is 5, .*stack\.n_heads: 4"),
         ({"stack": {"position": Rotary(share=0.67)}}, r"stack\.position\.share is 0\.67"),

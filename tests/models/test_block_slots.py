@@ -29,6 +29,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "no first norm, separate norms": {"first_norm": False, "parallel": "separate_norms"},
     "no final norm": {"final_norm": False},
     "a final norm after post": {"final_norm": True, "placement": "post"},
+    "one norm of all heads": {"qk_norm": "all_heads", "n_kv_heads": 2},
     "norm by deviation": {"norm": "layer_std", "norm_eps": 1e-6},
     "a long table": {"position": Learned(size=3 * MAX_LEN)},
 }

@@ -57,7 +57,7 @@ CASES = pairwise(
     activation=("relu", "gelu", "gelu_tanh", "silu", "relu_squared"),
     gated=(False, True),
     bias=(False, True, Biases(qkv=False, out=True, feedforward=False)),
-    qk_norm=(False, True),
+    qk_norm=(False, True, "all_heads"),
     position=(Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition()),
     narrow=(None, "bf16", "int8"),
     times=(1, 4, 8),  # 12 rows are few; 24 use the library's matrix product

@@ -335,6 +335,18 @@ def test_qk_norm_makes_weights_independent_of_input_scale() -> None:
         assert torch.allclose(*weights, atol=1e-4) is qk_norm
 
 
+@torch.no_grad()
+def test_qk_norm_of_all_heads_is_one_rms_norm_of_the_projection() -> None:
+    attention, x = Attention(24, 4, n_kv_heads=2, qk_norm="all_heads"), torch.randn(B, T, 24)
+    for norm, project, n_heads in (
+        (attention.query_norm, attention.query, 4),
+        (attention.key_norm, attention.key, 2),
+    ):
+        norm.weight.normal_()
+        expected = torch.nn.functional.rms_norm(project(x), (n_heads * 6,), norm.weight, 1e-6)
+        torch.testing.assert_close(norm(project(x).unflatten(-1, (n_heads, 6))), expected.unflatten(-1, (n_heads, 6)))
+
+
 def test_qk_norm_is_an_rms_norm_of_each_head_with_an_epsilon_of_1e_6(monkeypatch: pytest.MonkeyPatch) -> None:
     attention, x = Attention(24, 4, qk_norm=True), 3e-3 * torch.randn(B, T, 24)
     qk = list[Tensor]()

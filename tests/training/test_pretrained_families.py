@@ -131,6 +131,7 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     [
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         pytest.param(gemma3, tiny_recipe, "Gemma3ForCausalLM", marks=pytest.mark.exhaustive),
+        pytest.param(lambda: llama_like("Olmo2"), tiny_recipe, "Olmo2ForCausalLM", marks=pytest.mark.exhaustive),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
         pytest.param(eurobert, tiny_masked_recipe, "EuroBertForMaskedLM", marks=pytest.mark.exhaustive),
@@ -222,6 +223,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "opt": (opt, tiny_recipe),
     "opt-post": (lambda: opt(do_layer_norm_before=False), tiny_recipe),
     "gemma3": (gemma3, tiny_recipe),
+    "olmo2": (lambda: llama_like("Olmo2"), tiny_recipe),
     "smollm3": (lambda: llama_like("SmolLM3", layers=2, no_rope_layer_interval=2), tiny_recipe),
     "bert": (bert, tiny_masked_recipe),
     "roberta": (roberta, tiny_masked_recipe),

@@ -12,10 +12,10 @@ def register(verbs: Verbs, summary: str) -> None:
         "convert",
         help=summary,
         description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, "
-        "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, BERT, RoBERTa, XLM-RoBERTa, CamemBERT, "
-        "DistilBERT, EuroBERT, ModernBERT, T5, mT5, umT5 or Marian model of the transformers library, or a Llama or "
-        "GPT-2 model in a GGUF file. The format of SRC is detected automatically. If the other format cannot represent the "
-        "model, the error message contains the first setting that prevents it.",
+        "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, OLMo 2, BERT, RoBERTa, XLM-RoBERTa, "
+        "CamemBERT, DistilBERT, EuroBERT, ModernBERT, T5, mT5, umT5 or Marian model of the transformers library, or a "
+        "Llama or GPT-2 model in a GGUF file. The format of SRC is detected automatically. If the other format cannot "
+        "represent the model, the error message contains the first setting that prevents it.",
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here; "
         "tercet convert runs/mine hf://user/mine --to hf",
     )

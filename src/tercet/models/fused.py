@@ -32,7 +32,7 @@ from tercet.nn.block import Block
 from tercet.nn.cache import LayerCache, StackCache
 from tercet.nn.feedforward import ACTIVATIONS, FeedForward
 from tercet.nn.linear import Linear
-from tercet.nn.norm import RMSNorm
+from tercet.nn.norm import JointRMSNorm, RMSNorm
 from tercet.nn.positions import PositionScheme, Rotation
 from tercet.nn.residual import Residual
 
@@ -44,6 +44,7 @@ MODULE_TYPES = {
     Linear,
     nn.LayerNorm,
     RMSNorm,
+    JointRMSNorm,
     nn.Identity,
     nn.Dropout,
     nn.ModuleList,
@@ -238,13 +239,17 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
     d_model, d_ff, width, heads, groups = _sizes(spec)
     match part:
         case Attention():
-            norms = [norm for norm in (part.query_norm, part.key_norm) if not isinstance(norm, nn.Identity)]
+            norms = [(part.query_norm, heads), (part.key_norm, groups)]
             return (
                 (part.n_heads, part.n_kv_heads, part.d_head) == (heads, groups, width)
                 and _product_fits(part.query, heads * width, d_model)
                 and all(_product_fits(linear, groups * width, d_model) for linear in (part.key, part.value))
                 and _product_fits(part.out, d_model, heads * width)
-                and all(_norm_fits(norm, width) for norm in norms)
+                and all(
+                    _norm_fits(norm, n * width if isinstance(norm, JointRMSNorm) else width)
+                    for norm, n in norms
+                    if not isinstance(norm, nn.Identity)
+                )
             )
         case FeedForward():
             inputs = [part.up] if part.gate is None else [part.up, part.gate]
@@ -303,6 +308,7 @@ class _Writer:
     def normalize(self, part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
         if isinstance(part, nn.LayerNorm | RMSNorm):
             assert part.eps is not None
+            rows = 1 if isinstance(part, JointRMSNorm) else rows  # all heads are one vector
             rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
             self.steps.append(Step.norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
 

@@ -18,6 +18,7 @@ from tercet.nn.specs import (
     Placement,
     PoolerActivation,
     Position,
+    QKNorm,
     Rotary,
     Window,
 )
@@ -118,7 +119,8 @@ class StackSpec:
             together (GPT-J, PaLM). With `separate_norms`, each has its own norm before it, if the placement has one
             (GPT-NeoX).
         bias: True if all linear layers have biases, False if none has, or one value for each kind of layer.
-        qk_norm: If True, apply an RMS norm to the queries and keys of each head.
+        qk_norm: If True, apply an RMS norm to the queries and keys of each head; with `all_heads`, to those of all
+            heads together (OLMo 2).
         dropout: Dropout rates.
     """
 
@@ -140,7 +142,7 @@ class StackSpec:
     final_norm: bool | None = None
     parallel: Parallel = False
     bias: bool | Biases = True
-    qk_norm: bool = False
+    qk_norm: QKNorm = False
     dropout: Dropout = field(default_factory=Dropout)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
     attend(q, k, v) = softmax(q kᵀ / √K + bias) v
 
 Vaswani et al., "Attention Is All You Need" (2017), equation 1. Fewer key/value heads than query heads: Shazeer (2019,
-multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020).
+multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020); over all heads
+together: OLMo 2 (2024).
 
 There is one difference from the formula: if a query may not attend to any key, the formula gives 0/0, and all
 implementations return zero.
@@ -23,8 +24,9 @@ from tercet.nn import kernels
 from tercet.nn.cache import KVCache
 from tercet.nn.document_mask import BlockMask, attend_blocks
 from tercet.nn.linear import Linear
-from tercet.nn.norm import RMSNorm
+from tercet.nn.norm import JointRMSNorm, RMSNorm
 from tercet.nn.positions import Rotation, rotate
+from tercet.nn.specs import QKNorm
 
 Mask = Bool[Tensor, "#B 1 #T S"]
 Bias = Float[Tensor, "#B H T S"]
@@ -163,7 +165,8 @@ class Attention(nn.Module):
         d_head: Width of a head (default: d_model / n_heads).
         bias: If True, the projections of queries, keys and values have biases.
         out_bias: If True, the output projection has a bias (default: the value of `bias`).
-        qk_norm: If True, apply an RMS norm to the queries and keys of each head before the rotation.
+        qk_norm: If True, apply an RMS norm to the queries and keys of each head before the rotation. With `all_heads`,
+            a token's queries of all heads have one norm together, and so have its keys (OLMo 2).
         dropout: Dropout rate of the attention weights.
 
     Raises:
@@ -181,7 +184,7 @@ class Attention(nn.Module):
         d_head: int | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
-        qk_norm: bool = False,
+        qk_norm: QKNorm = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -199,8 +202,8 @@ class Attention(nn.Module):
         self.key = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.out = Linear(n_heads * self.d_head, d_model, bias=bias if out_bias is None else out_bias)
-        self.query_norm = RMSNorm(self.d_head, eps=QK_EPS) if qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(self.d_head, eps=QK_EPS) if qk_norm else nn.Identity()
+        self.query_norm = _head_norm(qk_norm, n_heads, self.d_head)
+        self.key_norm = _head_norm(qk_norm, n_kv_heads, self.d_head)
 
     def forward(
         self,
@@ -296,6 +299,12 @@ def fold_groups(
     elif mask.shape[2] > 1:
         mask = mask.repeat(1, 1, heads_per_group, 1)
     return q.unflatten(1, (groups, heads_per_group)).flatten(2, 3), mask
+
+
+def _head_norm(kind: QKNorm, n_heads: int, d_head: int) -> nn.Module:
+    if kind == "all_heads":
+        return JointRMSNorm(n_heads * d_head, eps=QK_EPS)
+    return RMSNorm(d_head, eps=QK_EPS) if kind else nn.Identity()
 
 
 def _repeat_heads(x: Float[Tensor, "B G S K"], n_heads: int) -> Float[Tensor, "B H S K"]:

@@ -70,4 +70,14 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
+class JointRMSNorm(RMSNorm):
+    """RMS norm over all heads of a token together, as one vector of H x K numbers.
+
+    OLMo team, "2 OLMo 2 Furious" (2024), 3.2.
+    """
+
+    def forward(self, x: Float[Tensor, "*B H K"]) -> Float[Tensor, "*B H K"]:
+        return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])
+
+
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": LayerNorm, "layer_std": StdLayerNorm, "rms": RMSNorm}

@@ -26,6 +26,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
 Norm = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
 Parallel = bool | Literal["separate_norms"]
+QKNorm = bool | Literal["all_heads"]
 Pooling = Literal["mean", "first", "max"]
 PoolerActivation = Literal["tanh", "relu"]
 

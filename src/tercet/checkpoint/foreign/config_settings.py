@@ -68,6 +68,7 @@ BART = (
 USED = {
     "llama": (*LLAMA, "attention_bias", "mlp_bias"),
     "arcee": (*LLAMA, "attention_bias", "mlp_bias"),
+    "olmo2": (*LLAMA, "attention_bias"),
     "mistral": (*LLAMA, "sliding_window"),
     "qwen2": (*LLAMA, *WINDOW_KEYS),
     "qwen3": (*LLAMA, *WINDOW_KEYS, "attention_bias"),
@@ -95,7 +96,7 @@ USED = {
         *LLAMA, "attention_bias", "mlp_bias", "classifier_pooling", "id2label", "num_labels", "problem_type",
     ),
     "modernbert": (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "vocab_size", "hidden_size", "head_dim", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "hidden_activation", "max_position_embeddings", "norm_eps", "norm_bias", "rope_scaling", "rope_parameters",
         "global_rope_theta", "local_rope_theta", "attention_bias", "mlp_bias", "layer_types",
         "global_attn_every_n_layers", "local_attention", "sliding_window", "embedding_dropout", "attention_dropout",

@@ -33,7 +33,7 @@ from tercet.models import (
 )
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.positions import PositionScheme
-from tercet.nn.specs import Parallel, Placement, Rotary
+from tercet.nn.specs import Parallel, Placement, QKNorm, Rotary
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec, EncoderDecoderSpec)
@@ -99,7 +99,7 @@ def features_of_stack(
     positions: Sequence[str],
     norm: str = "layer",
     gated: bool,
-    qk_norm: bool = False,
+    qk_norm: QKNorm = False,
     parallel: Sequence[Parallel] = (False,),
     layers_differ: bool = False,
     first_norm: bool = True,

@@ -62,7 +62,7 @@ NAMES = {
     "stack.blocks.N.feedforward.down": "layers.N.mlp.down_proj",
     "stack.blocks.N.feedforward_residual.before": "layers.N.post_attention_layernorm",
 }
-SANDWICH_NORMS = {  # names of norms that differ with this placement
+BRANCH_NORMS = {  # names of norms that differ with the placements "sandwich" and "branch"
     "stack.blocks.N.self_residual.branch": "layers.N.post_attention_layernorm",
     "stack.blocks.N.feedforward_residual.before": "layers.N.pre_feedforward_layernorm",
     "stack.blocks.N.feedforward_residual.branch": "layers.N.post_feedforward_layernorm",
@@ -151,6 +151,8 @@ def _nearest(spec: DecoderOnlySpec) -> str:
     stack, biases = spec.stack, spec.stack.biases
     if stack.placement == "sandwich":
         return "gemma3_text"
+    if stack.placement == "branch" or stack.qk_norm == "all_heads":
+        return "olmo2"
     if isinstance(stack.position, Rotary) and stack.position.skip_layers:
         return "smollm3"
     if stack.qk_norm:
@@ -325,7 +327,7 @@ def llama_source(native_name: str, family: Family, norm_eps: float, query_scale:
         norm_eps: Epsilon of the norms.
         query_scale: Number that queries are multiplied by.
     """
-    names = NAMES | SANDWICH_NORMS if family.placement == "sandwich" else NAMES
+    names = NAMES if family.placement == "pre" else NAMES | BRANCH_NORMS
     scale = 1.0
     if native_name.endswith(QUERIES_KEYS):
         # In `transformers`, norms on queries and keys have the epsilon e of the other norms; in Tercet it is `QK_EPS`.

@@ -8,6 +8,7 @@ Gemma     Mesnard et al. (2024); scaled embeddings, GELU by tanh, and norms that
 Gemma 3   Kamath et al. (2025); norms before and after each sublayer and on queries and keys; most layers have a
           sliding window and another base
 SmolLM3   Bakouch et al. (2025); some layers without positions
+OLMo 2    OLMo team (2024); norms after each sublayer only, and on the queries and keys of all heads together
 Arcee     Arcee AI (2025); ReLU squared without a gate
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tercet.nn.specs import Placement
+from tercet.nn.specs import Placement, QKNorm
 
 Switch = bool | str  # a constant, or the key of the config that contains it
 
@@ -28,7 +29,7 @@ class Family:
         kind: Name, which is the prefix of the class in `transformers`.
         qkv_bias, out_bias, feedforward_bias: True if these linear layers have biases; or the config key that enables
             them.
-        qk_norm: If True, the queries and keys of each head are normalized.
+        qk_norm: If True, the queries and keys of each head are normalized; with "all_heads", those of all together.
         gated: If True, the feed-forward network has a gate.
         divisible_width: If True, d_model must be a multiple of n_heads, whatever the width of a head.
         head_dim: Default width of a head; None for d_model / n_heads.
@@ -52,7 +53,7 @@ class Family:
     qkv_bias: Switch = False
     out_bias: Switch = False
     feedforward_bias: Switch = False
-    qk_norm: bool = False
+    qk_norm: QKNorm = False
     gated: bool = True
     divisible_width: bool = False
     head_dim: int | None = None
@@ -99,6 +100,9 @@ FAMILIES = {
         window=True, layers="pattern", base=1_000_000.0, local_base=10_000.0, placement="sandwich", norm_offset=1.0,
         scale_embedding=True, tie_embeddings=True, logit_softcap=True, scales_queries=True, divisible_width=True,
         activation_key="hidden_activation",
+    ),
+    "olmo2": Family(
+        kind="Olmo2", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all_heads", placement="branch",
     ),
     "arcee": Family(
         kind="Arcee", qkv_bias="attention_bias", out_bias="attention_bias", feedforward_bias="mlp_bias", gated=False,

@@ -277,6 +277,7 @@ def _stack(config: Mapping[str, Any]) -> StackSpec:
         d_model=read_value(config, "hidden_size", int),
         n_layers=len(is_local),
         n_heads=read_value(config, "num_attention_heads", int),
+        d_head=None if config.get("head_dim") is None else read_value(config, "head_dim", int),
         d_ff=read_value(config, "intermediate_size", int),
         position=_read_positions(config, is_local),
         window=window if any(is_local) else None,

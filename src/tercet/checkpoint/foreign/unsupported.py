@@ -11,7 +11,6 @@ UNSUPPORTED_TYPES = {
     "longformer": "sliding-window attention",
     "mixtral": EXPERTS,
     "mpnet": "relative position buckets in a BERT encoder",
-    "olmo2": "norms over the queries of all heads together",
     "qwen2_moe": EXPERTS,
     "qwen3_moe": EXPERTS,
 }

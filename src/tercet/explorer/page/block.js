@@ -242,7 +242,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
   const masked = (/** @type {number} */ t, /** @type {number} */ s) => mask.data[t * S + s] === 0;
   const grouped = stack.n_kv_heads < H ? `key/value head ${shared}, shared by ${H / stack.n_kv_heads} heads` : null;
   const turned = stack.position === "rotary" && kind === "self" ? "rotated by position (rotary)" : "";
-  const normed = stack.qk_norm === true ? "normalized (RMS norm)" : "";
+  const normOfHeads = stack.qk_norm === "all_heads" ? "normalized together with the other heads (RMS norm)" : "";
+  const normed = stack.qk_norm === true ? "normalized (RMS norm)" : normOfHeads;
   const changes = [normed, turned].filter((text) => text !== "").join(", then ") || null;
   const asks = before ? "h" : "x";
   const queryInput = kind === "cross" ? "memory" : asks;

@@ -14,6 +14,7 @@ from tercet.models import AnySpec, EncoderDecoder
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block
 from tercet.nn.linear import Linear
+from tercet.nn.norm import JointRMSNorm
 from tercet.nn.specs import ALiBi, NoPosition, Position, RelativeBias, Rotary
 from tercet.plots.diagrams.boxes import Box, Shape, format_position, format_sizes, has_bias
 from tercet.plots.diagrams.canvas import SOFT, TITLE, Canvas, format_letters, format_shape
@@ -189,7 +190,8 @@ def _describe_column(
     split = f"Split into {heads} {'head' if heads == 1 else 'heads'} of {width}"
     steps = [flat, Box(kind="pool", title=split, name=name[0], shape=shape)]
     if norm is not None and not isinstance(norm, nn.Identity):
-        steps.append(Box(kind="norm", title="RMS norm", name=f"{name}_norm", details=("of each head",), shape=shape))
+        scope = "of all heads together" if isinstance(norm, JointRMSNorm) else "of each head"
+        steps.append(Box(kind="norm", title="RMS norm", name=f"{name}_norm", details=(scope,), shape=shape))
     if position is not None:
         steps.append(Box(kind="position", title="Rotation", details=(format_position(position),), shape=shape))
     return tuple(steps)

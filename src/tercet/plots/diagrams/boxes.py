@@ -8,6 +8,7 @@ from torch import nn
 from tercet.models import StackSpec
 from tercet.models.stack import Stack
 from tercet.nn import Attention, FeedForward
+from tercet.nn.norm import JointRMSNorm
 from tercet.nn.specs import ALiBi, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
 BoxKind = Literal[
@@ -84,7 +85,8 @@ def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, posit
     if position is not None and (acts := format_position(position)):
         details.append(acts)
     if not isinstance(part.query_norm, nn.Identity):
-        details.append("RMS norm on each head's queries and keys")
+        joint = isinstance(part.query_norm, JointRMSNorm)
+        details.append(f"RMS norm on {'all heads' if joint else 'each head'}'s queries and keys")
     if part.dropout:
         details.append(f"dropout {part.dropout:g} on the weights")
     return Box(kind="attention", title="", name=name, details=tuple(details), shape=shape)

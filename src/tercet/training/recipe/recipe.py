@@ -315,10 +315,12 @@ def _check_tensor_parallel(model: AnySpec, devices: int) -> None:
     """Check that tensor parallelism can split each block over `devices`.
 
     Raises:
-        ValueError: If a number of heads or the inner width is not divisible by `devices`, or the model drops attention
-            weights or activations.
+        ValueError: If a number of heads or the inner width is not divisible by `devices`, if all heads share a norm, or
+            if the model drops attention weights or activations.
     """
     for stack in stack_specs(model):
+        if stack.qk_norm == "all_heads":
+            raise ValueError("strategy=tp would compute qk_norm=all_heads from the heads of one device; set it to true")
         for name, size in {"n_heads": stack.n_heads, "n_kv_heads": stack.kv_heads, "d_ff": stack.inner_width}.items():
             if size % devices:
                 raise ValueError(

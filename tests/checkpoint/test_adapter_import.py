@@ -22,6 +22,7 @@ from tercet.nn import Linear
 NOT_ADAPTED = ("embed", "wte", "wpe", "shared", "lm_head", "relative_attention_bias", "classifier", "pooler")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plain",
     [*MODELS.values(), DISTILBERT, EUROBERT, MODERNBERT, GEMMA, UMT5],

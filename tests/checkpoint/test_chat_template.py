@@ -41,6 +41,7 @@ def test_template_is_kept_byte_for_byte(template: str, tmp_path: Path) -> None:
     assert load_model(ours(tmp_path / "ours", template)).chat_template == template
 
 
+@pytest.mark.slow
 def test_template_survives_export_and_import(tmp_path: Path) -> None:
     source = ours(tmp_path / "ours", TEMPLATE)
     out = convert(source, tmp_path / "out", "hf")

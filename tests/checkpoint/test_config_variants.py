@@ -40,6 +40,7 @@ def logits(model: Any, length: int) -> Tensor:
     return output if isinstance(output, Tensor) else output.logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -71,6 +72,7 @@ def test_windows_are_read_in_every_form(name: str, change: dict[str, Any]) -> No
         assert (logits(ours, CONTEXT) - logits(theirs, CONTEXT)).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma"])
 def test_base_of_rotation_is_read_in_every_place(name: str) -> None:
     theirs = decoder(name, sliding_window=None, rope_parameters={"rope_type": "default", "rope_theta": 7.0})

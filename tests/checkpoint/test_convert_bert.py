@@ -99,6 +99,7 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=3))
 def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     kind, model = random_model(seed)
@@ -126,6 +127,7 @@ def test_labels_are_exported(tmp_path: Path) -> None:
     assert spec.classifier == HEADS["tokens"]["classifier"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -83,6 +83,7 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=5))
 def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     kind, model = random_model(seed)
@@ -96,6 +97,7 @@ def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     assert furthest(imported, theirs) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEADS)
 def test_conversion_back_is_bitwise_identical(kind: str, tmp_path: Path) -> None:
     folder = export_model(tmp_path, ours(**HEADS[kind]))

@@ -66,6 +66,7 @@ def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     assert torch.equal(generate_greedily(model, prompt, 17), generated[:, 5:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -101,6 +102,7 @@ def test_dropout_rates_and_special_ids_are_exported(tmp_path: Path) -> None:
     assert config.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_vocabulary_padding_rows_are_left_out(tmp_path: Path) -> None:
     model = ours(pad_vocab_to=8)
     assert len(model.embedding.weight) == 24

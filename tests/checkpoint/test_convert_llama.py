@@ -66,6 +66,7 @@ def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
 SQUARED = {"activation": "relu_squared", "gated": False, "qk_norm": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stack", "spec", "kind"),
     [
@@ -96,6 +97,7 @@ def test_equivalent_forms_have_the_same_outputs(
     torch.testing.assert_close(back(tokens), model(tokens), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

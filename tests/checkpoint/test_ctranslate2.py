@@ -251,6 +251,7 @@ def furthest_states(model: EncoderOnly, folder: str) -> float:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=1))
 @pytest.mark.parametrize("kind", ["bert", "any"])
 def test_encoders_give_the_same_states(kind: str, seed: int, tmp_path: Path) -> None:
@@ -266,6 +267,7 @@ def test_encoders_give_the_same_states(kind: str, seed: int, tmp_path: Path) -> 
     assert furthest_states(model, export_model(tmp_path, model)) < 1e-4
 
 
+@pytest.mark.slow
 def test_one_or_two_vocabularies_are_written(tmp_path: Path) -> None:
     shared = Path(export_model(tmp_path / "one", translator()))
     assert {path.name for path in shared.iterdir()} == {
@@ -440,6 +442,7 @@ def test_unsupported_options_are_detected_before_writing(tmp_path: Path) -> None
     assert ctranslate2.contains_model(str(tmp_path / "new"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bias", [Biases(qkv=False, out=True, feedforward=False), Biases(qkv=True, out=False, feedforward=True)]
 )
@@ -449,6 +452,7 @@ def test_biases_of_some_layers_and_of_the_logits(bias: Biases, tmp_path: Path) -
     assert furthest(model, folder) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [True, "separate_norms"])
 @pytest.mark.parametrize("position", [Learned(), Rotary(share=0.5)])
 def test_parallel_sublayers_of_a_language_model(position: Any, parallel: Any, tmp_path: Path) -> None:

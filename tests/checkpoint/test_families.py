@@ -124,6 +124,7 @@ QWEN = {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 0
 KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "window", "written_as"),
     [
@@ -330,6 +331,7 @@ def test_unsupported_options_are_rejected_for_t5(change: dict[str, Any], message
         to_t5(EncoderDecoder(EncoderDecoderSpec(vocab_size=23, **sides, **change)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tied", "scaled"), [(True, True), (True, False), (False, True), (False, False)])
 def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path: Path) -> None:
     stack = StackSpec(
@@ -369,6 +371,7 @@ def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
     assert {key: exported_config[key] for key in change} == change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed", "verb"),
     [

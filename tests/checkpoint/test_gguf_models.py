@@ -40,6 +40,7 @@ def check_round_trip(tmp_path: Path, model: DecoderOnly) -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in ours.model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_llama(seed)
@@ -51,6 +52,7 @@ def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatc
     assert furthest(model, load_model(file).model) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_gpt2(seed, wide=False)
@@ -60,6 +62,7 @@ def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch
     assert furthest(model, theirs) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_llama(seed, qk_norm=True)
@@ -70,6 +73,7 @@ def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatc
     check_round_trip(tmp_path / "again", model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(12, fast=2))
 def test_arcee_is_read_back(seed: int, tmp_path: Path) -> None:
     """`transformers` does not read these files; the log has the comparison with llama.cpp."""
@@ -85,11 +89,13 @@ def test_embedding_norm_is_in_the_table(tmp_path: Path) -> None:
     assert furthest(model, load_model(export_model(tmp_path, model)).model) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(12, fast=3))
 def test_round_trip_is_bitwise_identical(seed: int, tmp_path: Path) -> None:
     check_round_trip(tmp_path, (random_llama(seed, biased=seed % 3 == 0), random_gpt2(seed))[seed % 2])
 
 
+@pytest.mark.slow
 def test_plain_model_is_restored(tmp_path: Path) -> None:
     for name, model in (("llama", llama(tie_embeddings=True)), ("gpt2", gpt2(tie_embeddings=False))):
         imported = load_model(export_model(tmp_path / name, model)).model

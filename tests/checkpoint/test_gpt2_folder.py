@@ -62,6 +62,7 @@ def furthest(ours: DecoderOnly, reference: Any, *, length: int = 19) -> float:
     return (ours(tokens) - expected).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=2))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = random_model(seed)
@@ -73,6 +74,7 @@ def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) 
     assert torch.equal(generate_greedily(ours, prompt, 17), expected[:, 5:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["no prefix", "masks", "twin", "half", "no head", "several files"])
 def test_other_file_formats_change_nothing(change: str, tmp_path: Path) -> None:
     reference = usual()

@@ -66,6 +66,7 @@ def furthest(ours: DecoderOnly, reference: Any) -> float:
     return (ours(tokens) - reference(input_ids=tokens, use_cache=False).logits).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(10, fast=2))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = random_model(seed)

@@ -145,6 +145,7 @@ def test_scores_match_at_any_shape(family: str, seed: int, tmp_path: Path, capfd
     assert furthest(model, folder) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, fast=6))
 @pytest.mark.parametrize("family", ["writing", "reading", "translating"])
 def test_traced_modules_match_the_model(family: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

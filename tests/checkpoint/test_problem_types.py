@@ -60,6 +60,7 @@ def our_numbers(model: EncoderOnly) -> torch.Tensor:
     return head.target_mean + head.target_std * model.classify(model.hidden(tokens, token_mask=mask), mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", SIZES)
 def test_transformers_folders_are_read_and_written(family: str, kind: str, tmp_path: Path) -> None:
@@ -92,6 +93,7 @@ def regression(width: int = 20, *, mean: float = -250.0, std: float = 40.0, **sp
     return shaken(EncoderOnly(model_spec, seed=2), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [{}, {"n_segments": 0, "pooler_activation": "relu"}], ids=["BERT", "DistilBERT"])
 def test_scale_is_folded_into_the_exported_head(spec: dict[str, Any], tmp_path: Path) -> None:
     ours = regression(**spec)

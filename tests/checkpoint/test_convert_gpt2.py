@@ -52,7 +52,7 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=2, slow=4))
 def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     model = random_model(seed)
     theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)

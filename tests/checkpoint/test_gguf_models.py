@@ -41,7 +41,7 @@ def check_round_trip(tmp_path: Path, model: DecoderOnly) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=2, slow=4))
 def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_llama(seed)
     file = export_model(tmp_path, model)

@@ -25,8 +25,6 @@ WIDE = {"d_model": 64, "n_layers": 2, "n_heads": 4}
 LARGE = {"batch_size": 64, "micro_batch_size": 32}  # enough rows for PyTorch to use several threads
 LARGE_PAIRS = {"batch_tokens": 512, "micro_batch_tokens": 256, "ema": None, "best_by": "loss"}
 
-pytestmark = pytest.mark.threads
-
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:

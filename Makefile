@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517
 
-.PHONY: setup demo test test-fast test-exhaustive test-gpu hostile faults sanitize check lint format docs release lock bench bench-quick clean
+.PHONY: setup demo test test-fast test-versions test-exhaustive test-gpu hostile faults sanitize check lint format docs release lock bench bench-quick clean
 
 setup: .venv/.stamp
 
@@ -48,6 +48,20 @@ test: setup
 
 test-fast: setup
 	$(PYTEST) -m "not slow"
+
+# The fast tests with the lowest or highest versions of all dependencies that pyproject.toml and the tests allow, in an
+# environment of its own. The locked versions of `make test` are in between.
+RESOLUTION := lowest-direct
+VERSIONS := .venv-$(RESOLUTION)
+test-versions: .venv-release/.stamp
+	test -x $(VERSIONS)/bin/python || $(PYTHON) -m venv $(VERSIONS)
+	mkdir -p build
+	sed 's/ *\\$$//; /^ *--hash/d' requirements-dev.lock > build/tests.txt
+	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --resolution $(RESOLUTION) \
+		-r pyproject.toml -r build/tests.txt
+	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --no-deps --editable .
+	$(VERSIONS)/bin/python -c 'from tercet.kernel import warm_up; warm_up()'
+	OMP_NUM_THREADS=1 $(VERSIONS)/bin/python -m pytest -n 2 -m "not slow"
 
 # Many more cases of the tests of `make test`: for releases, and for changes of the tested code
 test-exhaustive: setup
@@ -101,7 +115,8 @@ docs: setup .venv-docs/.stamp
 	.venv-docs/bin/python $(LOCKED) -r requirements-docs.lock
 	@touch $@
 
-# Make a release (docs/dev/releasing.md): wheel, sdist and SBOM in dist/, known vulnerabilities and hashes printed.
+# Make a release (docs/dev/releasing.md): wheels, sdist, conda recipe and SBOM in dist/, known vulnerabilities and hashes
+# printed.
 release: .venv-release/.stamp setup
 	.venv-release/bin/python release.py
 
@@ -125,5 +140,5 @@ bench-quick: setup
 	$(BIN)/python -m benchmarks.speed --quick $(BENCH)
 
 clean:
-	rm -rf .venv .venv-docs .venv-release .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

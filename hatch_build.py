@@ -1,19 +1,20 @@
-"""Build hook for a platform wheel that contains the kernels compiled for each instruction-set level.
+"""Hooks of Hatchling: the README for PyPI, and wheels that contain the kernels compiled for each level of CPUs.
 
-Hatchling runs it if HATCH_BUILD_HOOKS_ENABLE=1 is set (by `release.py`). Otherwise it builds a wheel for any machine,
-whose kernels are compiled at first use.
+Hatchling runs `KernelsHook` if HATCH_BUILD_HOOKS_ENABLE=1 is set (by `release.py`). Otherwise it builds a wheel for any
+machine, whose kernels are compiled at first use. The compiler in CXX decides for which machine type the wheel is: with
+CXX=aarch64-linux-gnu-g++, it is for ARM.
 """
 
 import importlib.util
-import platform
 import re
-import sys
+import subprocess
 import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 # The newest versions of the C++ library that may be required: those of manylinux_2_28, on which PyTorch is built.
 LIBSTDCXX = {"GLIBCXX_3.4": 24, "CXXABI_1.3": 11}
@@ -24,13 +25,15 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # the configur
         if version == "editable":  # an editable install does not use the libraries
             return
         levels = load_levels(Path(self.root))
-        machine, compiler = platform.machine(), levels.find_compiler()
-        if sys.platform != "linux" or not levels.levels_of(machine):
-            raise RuntimeError(f"no kernels are available for {sys.platform} on {machine}")
+        compiler = levels.find_compiler()
         if compiler is None:
             raise RuntimeError("no C++ compiler found; install one, or set CXX")
+        system, machine = target_of(compiler)
+        if system != "linux" or not levels.levels_of(machine):
+            raise RuntimeError(f"no kernels are available for {system} on {machine}, the target of {compiler}")
         self.folder = tempfile.TemporaryDirectory()
         minors = list[int]()
+        levels.COMPILE_TIMEOUT = 900.0  # a busy machine must not make a release fail
         for level in levels.levels_of(machine):
             library = Path(self.folder.name) / f"{level.name}.so"
             levels.compile_kernels(compiler, level, library)
@@ -44,6 +47,44 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]  # the configur
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "folder"):
             self.folder.cleanup()
+
+
+class ReadmeHook(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        repository = metadata.get("urls", {}).get("Repository")
+        files = None if repository is None else f"{repository}/blob/v{metadata['version']}"
+        metadata["readme"] = {"content-type": "text/markdown", "text": replace_relative_links(text, files)}
+
+
+def replace_relative_links(markdown: str, files: str | None) -> str:
+    """Return the text of a README for a page outside of the repository.
+
+    Args:
+        markdown: Text of the README.
+        files: URL of the repository's files, to which relative links are then relative. If None, only the texts of
+            such links are kept, and such images are removed.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        image, text, target = match.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return match[0]
+        if files is None:
+            return "" if image else text
+        return f"{image}[{text}]({files}/{target}{'?raw=true' if image else ''})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", replace, markdown)
+
+
+def target_of(compiler: str) -> tuple[str, str]:
+    """Return the system and the machine type for which GCC or Clang compiles.
+
+    The compiler prints them as x86_64-linux-gnu or aarch64-unknown-linux-gnu.
+    """
+    process = subprocess.run([compiler, "-dumpmachine"], capture_output=True, text=True, check=True)
+    machine, *system = process.stdout.strip().split("-")
+    return "linux" if "linux" in system else "-".join(system), machine
 
 
 def load_levels(root: Path) -> ModuleType:

@@ -346,7 +346,7 @@ def test_impossible_settings_are_rejected_before_any_file_is_written(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["characters", "bpe"])
+@pytest.mark.parametrize("kind", [pytest.param("characters", marks=pytest.mark.exhaustive), "bpe"])
 @pytest.mark.parametrize(
     "text",
     [

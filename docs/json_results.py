@@ -24,6 +24,7 @@ from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.regression import RegressionScores
+from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.inspect.model_table import ModelTable
@@ -308,7 +309,7 @@ def schemas() -> dict[str, list[Object]]:
         "classify": [schema(kind) for kind in (ClassifiedText, LabeledText, RegressedText, TaggedText)],
         "evaluate": [
             scores(LanguageScores, WithBaselines), scores(MaskedScores, WithPseudoPerplexity), scores(LabelScores),
-            scores(MultiLabelScores), scores(RegressionScores), scores(AnswerScores),
+            scores(MultiLabelScores), scores(RegressionScores), scores(AnswerScores), scores(RetrievalScores),
             scores(TranslationScores, WithFiles), schema(ScoredLine),
         ],
         "compare": [schema(ComparedVariants)],

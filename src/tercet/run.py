@@ -223,7 +223,7 @@ class Run(RunView):
 
     def embed(
         self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalize: bool = True,
-        batch_tokens: int = BATCH_TOKENS,
+        size: int | None = None, batch_tokens: int = BATCH_TOKENS,
     ) -> np.ndarray:  # fmt: skip
         """Return the embedding of a text (D,), or of each text in a list (N, D), in float32.
 
@@ -231,6 +231,8 @@ class Run(RunView):
             texts: A text, or several. Texts that exceed the context are truncated.
             pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
             normalize: If True, scale vectors to length 1.
+            size: Number of elements to which vectors are cut, before they are normalized (default: all). The model
+                should have been trained for this size.
             batch_tokens: Maximum tokens per batch, including padding.
         """
         from tercet.encoding import embed
@@ -238,7 +240,8 @@ class Run(RunView):
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
             encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling,
-            projection=encoder.projection, normalize=normalize, max_len=encoder.text_len, batch_tokens=batch_tokens,
+            projection=encoder.projection, normalize=normalize, size=size, max_len=encoder.text_len,
+            batch_tokens=batch_tokens,
         ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors
 

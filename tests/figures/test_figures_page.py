@@ -17,6 +17,7 @@ from tercet.evaluate import (
     MultiLabelScores,
     PairScore,
     RegressionScores,
+    RetrievalScores,
     TranslationScores,
 )
 from tercet.evaluate.leaderboard import MEASURES, RunResult
@@ -49,6 +50,7 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: classifiers": result_fields(LabelScores),
     "`evaluate`: several labels per text": result_fields(MultiLabelScores),
     "`evaluate`: regression": result_fields(RegressionScores),
+    "`evaluate`: text vectors": result_fields(RetrievalScores),
     "`evaluate --per-line`": result_fields(PairScore) - {"truncated"} | {"nats_per_token"},
     "`embed --query`": {field.name for field in fields(Neighbors)},
     "`compare`": result_fields(RunResult) | set(MEASURES) | {"parameters"},

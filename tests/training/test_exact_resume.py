@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "masked": {},
     "labels": {},
     "chat": {},
+    "vectors": {},
     "text-muon": {"optimizer": MUON},
     "pairs-muon": {"optimizer": PAIRS_MUON},
 }

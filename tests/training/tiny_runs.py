@@ -227,12 +227,53 @@ def tiny_chat_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **s
     return build_recipe(base, changes, settings)
 
 
+def tiny_vectors_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **settings: Any) -> Recipe:
+    """Return `PAIRS` as queries and documents, each third with a hard negative: 12 steps of 16 in two micro-batches."""
+    queries = folder / "queries.jsonl"
+    if not queries.exists():
+        negatives = [PAIRS[n - 1][1] if n % 3 == 0 else "" for n in range(len(PAIRS))]
+        lines = (
+            {"query": query, "document": document, "negative": negative}
+            for (query, document), negative in zip(PAIRS, negatives, strict=True)
+        )
+        queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stack: dict[str, Any] = {
+        "d_model": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+        "d_ff": 32,
+        "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
+    }
+    base: dict[str, Any] = {
+        "task": {"kind": "vectors", "batch_size": 16, "micro_batch_size": 8, "sizes": [8], "pooling": "first"},
+        "data": {
+            "source": str(queries),
+            "negative_field": "negative",
+            "validation": {"kind": "drawn", "count": 10},
+            "tokenizer": {"kind": "words"},
+        },
+        "model": {"preset": "modern-encoder", "max_len": 8, "stack": stack},
+        "training": {
+            "max_steps": 12,
+            "optimizer": ADAMW,
+            "precision": "fp32",
+            "compile": "never",
+            "accelerator": "cpu",
+            "validate_every": 3,
+            "save_every": 4,
+            "log_every": 1,
+        },
+    }
+    return build_recipe(base, changes, settings)
+
+
 TINY: dict[str, Callable[..., Recipe]] = {
     "text": tiny_recipe,
     "pairs": tiny_pairs_recipe,
     "masked": tiny_masked_recipe,
     "labels": tiny_labels_recipe,
     "chat": tiny_chat_recipe,
+    "vectors": tiny_vectors_recipe,
 }
 NO_SAMPLES: dict[str, dict[str, int]] = {
     "text": {"sample_tokens": 0},
@@ -240,6 +281,7 @@ NO_SAMPLES: dict[str, dict[str, int]] = {
     "masked": {"sample_tokens": 0},
     "labels": {"sample_texts": 0},
     "chat": {"sample_conversations": 0},
+    "vectors": {"sample_texts": 0},
 }
 NO_DROPOUT: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
 

@@ -22,7 +22,8 @@ from tercet.version import tercet_version
 BEST_BY_TEXTS = {
     "loss": "best validation loss {:.4f}", "bleu": "highest BLEU {:.2f}", "accuracy": "highest accuracy {:.1%}",
     "f1": "highest F1 {:.1%}", "pearson": "highest Pearson correlation {:.3f}",
-    "spearman": "highest Spearman correlation {:.3f}",
+    "spearman": "highest Spearman correlation {:.3f}", "recall_at_1": "highest recall@1 {:.1%}",
+    "recall_at_10": "highest recall@10 {:.1%}", "mrr": "highest MRR {:.3f}", "ndcg_at_10": "highest nDCG@10 {:.3f}",
 }  # fmt: skip
 PATHS = ("source", "target", "path", "pretrained", "chat_template")  # recipe keys whose values may be paths
 

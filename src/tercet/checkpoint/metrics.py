@@ -22,8 +22,8 @@ Columns = dict[str, list[tuple[int, float]]]
 
 COLUMNS = (
     "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
-    "val/rmse", "val/pearson", "val/spearman", "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second",
-    "seconds",
+    "val/rmse", "val/pearson", "val/spearman", "val/recall_at_1", "val/recall_at_10", "val/mrr", "val/ndcg_at_10",
+    "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds",
 )  # fmt: skip
 BLOCK = 16 << 20  # bytes parsed at a time
 OVERLAP = 64  # last bytes read; if they have changed, the file was rewritten

@@ -21,6 +21,7 @@ from tercet.config import UserError, parse, suggest, to_plain
 from tercet.messages import counted
 from tercet.nn.specs import Pooling
 from tercet.reading.bounded_json import read_json_file
+from tercet.spec import Width
 from tercet.storage import write_atomically
 
 SETTINGS, WEIGHTS = "text_vectors.json", "text_vectors.safetensors"
@@ -44,6 +45,7 @@ class SentenceSettings:
         prompts: Prompts by name, which Sentence-Transformers puts before a text on request. Tercet only stores them.
         include_prompt: If False, the tokens of such a prompt are left out of the pooling.
         similarity: Similarity of two vectors in Sentence-Transformers; None for its default.
+        sizes: Sizes to which vectors may be cut, in addition to the whole vector (Matryoshka).
     """
 
     pooling: Pooling = "mean"
@@ -53,6 +55,7 @@ class SentenceSettings:
     prompts: dict[str, str] = field(default_factory=dict[str, str])
     include_prompt: bool = True
     similarity: Similarity | None = None
+    sizes: tuple[Width, ...] = ()
 
     def __post_init__(self) -> None:
         for activation in self.dense:
@@ -65,7 +68,8 @@ class SentenceSettings:
         """Return the settings that change vectors, in words."""
         longest = "" if self.max_len is None else f", at most {self.max_len} tokens"
         layers = f", {counted(len(self.dense), 'dense layer', 'dense layers')}" if self.dense else ""
-        return f"pooling {self.pooling}{longest}{layers}"
+        sizes = f", sizes {', '.join(map(str, self.sizes))}" if self.sizes else ""
+        return f"pooling {self.pooling}{longest}{layers}{sizes}"
 
 
 def build_projection(dense: Sequence[str], state: Mapping[str, Tensor], *, width: int, path: Path) -> nn.Sequential:

@@ -19,7 +19,7 @@ from tercet.checkpoint.card import Card, data_settings, remove_folders
 from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.config import UserError, parse
-from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
 from tercet.limits import MAX_CARD_BYTES
 from tercet.messages import shorten
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
@@ -28,9 +28,9 @@ from tercet.reading.files import read_text_file
 from tercet.settings_yaml import read_yaml
 from tercet.tokens import Tokenizer
 
-TaskKind = Literal["language", "chat", "translation", "masked", "labels", "embedding"]
+TaskKind = Literal["language", "chat", "translation", "masked", "labels", "vectors"]
 Verb = Literal["generate", "translate", "fill", "classify", "embed", "evaluate"]
-Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec, ConversationsSpec)
+Spec = TypeVar("Spec", TextSpec, PairsSpec, LabelsSpec, ConversationsSpec, QueriesSpec)
 
 KINDS: dict[TaskKind, str] = {
     "language": "a language model",
@@ -38,7 +38,7 @@ KINDS: dict[TaskKind, str] = {
     "translation": "a translator",
     "masked": "a masked language model",
     "labels": "a classifier",
-    "embedding": "an encoder",
+    "vectors": "an encoder",
 }
 REJECTIONS: dict[Verb, str] = {
     "generate": "which cannot generate text",
@@ -127,7 +127,7 @@ class TrainedModel(ABC):
     @property
     @abstractmethod
     def task(self) -> TaskKind:
-        """The task of the model, named as in a recipe; "embedding" for an encoder without classifier or masked head."""
+        """The task of the model, named as in a recipe; "vectors" for an encoder without classifier or masked head."""
 
     @property
     def kind(self) -> str:
@@ -268,13 +268,13 @@ class Encoder(TrainedModel):
     @property
     def task(self) -> TaskKind:
         spec = self.model.spec
-        return "labels" if spec.classifier is not None else "masked" if spec.masked_head is not None else "embedding"
+        return "labels" if spec.classifier is not None else "masked" if spec.masked_head is not None else "vectors"
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         labels: tuple[Verb, ...] = () if self.model.spec.classifier is None else ("classify",)
         fills: tuple[Verb, ...] = () if self.model.spec.masked_head is None else ("fill",)
-        return (*labels, *fills, "embed", *(("evaluate",) if labels or fills else ()))
+        return (*labels, *fills, "embed", "evaluate")
 
     @property
     def text_len(self) -> int:

@@ -15,6 +15,7 @@ from tercet.data import (
     DATASETS,
     LABEL_DATASETS,
     PAIR_DATASETS,
+    QUERY_DATASETS,
     ConversationCorpus,
     ConversationsSpec,
     Corpus,
@@ -22,19 +23,22 @@ from tercet.data import (
     LabelsSpec,
     PairsSpec,
     ParallelCorpus,
+    QueriesSpec,
+    QueryCorpus,
     TextSpec,
     prepare,
     prepare_conversations,
     prepare_labels,
     prepare_pairs,
+    prepare_queries,
 )
 from tercet.data.cache import ChangedData
 from tercet.data.datasets.downloads import offline
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.sources.files import find_path
 
-TrainingData = Corpus | ParallelCorpus | LabelCorpus | ConversationCorpus
-DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
+TrainingData = Corpus | ParallelCorpus | LabelCorpus | ConversationCorpus | QueryCorpus
+DataSpec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | QueriesSpec
 
 
 def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
@@ -76,6 +80,8 @@ def open_training_data(trained_model: TrainedModel, *, download: bool = False) -
                     )
                 case LabelsSpec():
                     return prepare_labels(spec, tokenizer=tokenizer, expected_hash=expected_hash)
+                case QueriesSpec():
+                    return prepare_queries(spec, tokenizer=tokenizer, expected_hash=expected_hash)
                 case ConversationsSpec():
                     template = trained_model.chat_template
                     return prepare_conversations(
@@ -104,6 +110,8 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
             spec = trained_model.trained_on(PairsSpec)
         case "labels":
             spec = trained_model.trained_on(LabelsSpec)
+        case "vectors":
+            spec = trained_model.trained_on(QueriesSpec)
         case "chat":
             spec = trained_model.trained_on(ConversationsSpec)
         case _:
@@ -126,7 +134,7 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
 
 def _paths(spec: DataSpec) -> Iterator[str]:
     """Yield every path or URL that is read with `spec`; named datasets have none."""
-    names = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS}
+    names = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS, *QUERY_DATASETS}
     for part in (spec, spec.validation, *getattr(spec, "mixture", ())):
         for key in ("source", "target"):
             source = getattr(part, key, None)

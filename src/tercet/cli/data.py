@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_datasets(*, as_json: bool) -> int:
-    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS
+    from tercet.data import DATASETS, LABEL_DATASETS, PAIR_DATASETS, QUERY_DATASETS
 
-    known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS}
+    known = {**DATASETS, **PAIR_DATASETS, **LABEL_DATASETS, **QUERY_DATASETS}
     if as_json:
         facts = {name: {"description": data.description, "origin": data.origin} for name, data in sorted(known.items())}
         print(json.dumps({"datasets": facts}, indent=2, ensure_ascii=False))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MaskedEvaluation,
         TranslationEvaluation,
         TranslationResult,
+        VectorsEvaluation,
     )
 
 FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to all
@@ -41,6 +42,7 @@ FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to a
     ),
     "labels": ("data", "text_field"),
     "chat": ("data",),
+    "vectors": ("data",),
 }  # fmt: skip
 PER_LINE = ("data", "text_field", "within_word", "source", "target")  # those of FLAGS that apply to --per-line
 PLATEAU = (
@@ -153,16 +155,12 @@ def run(args: argparse.Namespace) -> int:
         LanguageEvaluation,
         MaskedEvaluation,
         TranslationEvaluation,
+        VectorsEvaluation,
         evaluation_of,
     )
 
     trained_model = load(args.run).trained_model
     place_model(trained_model.model, device, args.quantize or "none")
-    if "evaluate" not in trained_model.verbs:
-        raise UserError(
-            f"cannot evaluate {args.run}: it is {trained_model.kind} without masked tokens or labels to predict; "
-            "choose another model"
-        )
     flags = FLAGS[trained_model.task]
     if unsupported := passed_flags(args, [flag for flag in all_flags if flag not in flags]):
         supported = ", ".join("--" + name.replace("_", "-") for name in flags)
@@ -178,6 +176,8 @@ def run(args: argparse.Namespace) -> int:
             _evaluate_classifier(args, evaluation)
         case ChatEvaluation() as evaluation:
             _evaluate_chat_model(args, evaluation)
+        case VectorsEvaluation() as evaluation:
+            _evaluate_vectors(args, evaluation)
         case MaskedEvaluation() as evaluation:
             _evaluate_masked_model(args, evaluation)
         case _:
@@ -237,6 +237,17 @@ def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation
     report_truncated(scores.truncated, evaluation.trained_model.model.max_len)
     if args.json:
         print(json.dumps(scores.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        show(scores.view())
+
+
+def _evaluate_vectors(args: argparse.Namespace, evaluation: "VectorsEvaluation") -> None:
+    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
+    report_truncated(scores.truncated, evaluation.trained_model.text_len)
+    if scores.bm25 is None:
+        print_note("tercet: the scores are not compared with BM25; pip install 'tercet[bm25]'")
+    if args.json:
+        print(json.dumps(scores.to_dict(), indent=2))
     else:
         show(scores.view())
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "language": ("generate",), "translation": ("translate",), "masked": ("fill", "embed"), "labels": ("classify",),
-    "chat": ("chat", "serve"),
+    "chat": ("chat", "serve"), "vectors": ("embed",),
 }  # fmt: skip
 MAX_PROMPT = 32  # maximum characters of a prompt
 DEFAULT_RECIPE = "demo"  # for prepared tokens, if no recipe was passed

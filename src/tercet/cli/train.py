@@ -35,7 +35,12 @@ TRY_VERBS = (
     "classify",
     "evaluate",
 )  # verbs that --try runs, since they need no input and terminate
-UNIT = {"masked": "masked token", "labels": "label", "chat": "answer token"}  # unit of the loss, by task
+UNIT = {
+    "masked": "masked token",
+    "labels": "label",
+    "chat": "answer token",
+    "vectors": "query",
+}  # unit of the loss, by task
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -247,6 +252,10 @@ def summary(folder: Path, *, report: Path | None = None) -> str:
         "val/pearson": "Pearson correlation {:.3f}",
         "val/spearman": "Spearman correlation {:.3f}",
         "val/rmse": "RMSE {:.4g}",
+        "val/ndcg_at_10": "nDCG@10 {:.3f}",
+        "val/mrr": "MRR {:.3f}",
+        "val/recall_at_1": "recall@1 {:.1%}",
+        "val/recall_at_10": "recall@10 {:.1%}",
     }
     best = f"val/{card.best_by}"
     names = [best, *(name for name in formats if name != best)]

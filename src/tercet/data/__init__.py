@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from tercet.data.corpora.pair_corpus import ParallelCorpus as ParallelCorpus
     from tercet.data.corpora.pair_corpus import prepare_pairs as prepare_pairs
     from tercet.data.corpora.pair_corpus import read_pairs as read_pairs
+    from tercet.data.corpora.query_corpus import QueryCorpus as QueryCorpus
+    from tercet.data.corpora.query_corpus import QueryPairs as QueryPairs
+    from tercet.data.corpora.query_corpus import prepare_queries as prepare_queries
     from tercet.data.corpora.text_corpus import prepare as prepare
     from tercet.data.datasets.label_datasets import LABEL_DATASETS as LABEL_DATASETS
     from tercet.data.datasets.label_datasets import LabelDataset as LabelDataset
     from tercet.data.datasets.pair_datasets import PAIR_DATASETS as PAIR_DATASETS
     from tercet.data.datasets.pair_datasets import PairDataset as PairDataset
+    from tercet.data.datasets.query_datasets import QUERY_DATASETS as QUERY_DATASETS
+    from tercet.data.datasets.query_datasets import QueryDataset as QueryDataset
     from tercet.data.datasets.text_datasets import DATASETS as DATASETS
     from tercet.data.datasets.text_datasets import Dataset as Dataset
     from tercet.data.encode.word_pieces import encode_words as encode_words
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
     from tercet.data.examples.labels import Example as Example
     from tercet.data.examples.labels import LabelFile as LabelFile
     from tercet.data.examples.pairs import PairFiles as PairFiles
+    from tercet.data.examples.queries import QueryFile as QueryFile
+    from tercet.data.examples.queries import QueryPair as QueryPair
+    from tercet.data.examples.queries import QueryTexts as QueryTexts
     from tercet.data.rows.buckets import Buckets as Buckets
     from tercet.data.rows.buckets import PairRows as PairRows
     from tercet.data.rows.buckets import gather as gather
@@ -38,6 +46,8 @@ if TYPE_CHECKING:
     from tercet.data.rows.label_rows import LabelRows as LabelRows
     from tercet.data.rows.label_rows import label_rows as label_rows
     from tercet.data.rows.order import Order as Order
+    from tercet.data.rows.query_rows import QueryRows as QueryRows
+    from tercet.data.rows.query_rows import query_rows as query_rows
     from tercet.data.rows.token_rows import PackedRows as PackedRows
     from tercet.data.rows.token_rows import PaddedRows as PaddedRows
     from tercet.data.rows.token_rows import TokenRows as TokenRows
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
     from tercet.data.specs import Packed as Packed
     from tercet.data.specs import Padded as Padded
     from tercet.data.specs import PairsSpec as PairsSpec
+    from tercet.data.specs import QueriesSpec as QueriesSpec
     from tercet.data.specs import RandomSplit as RandomSplit
     from tercet.data.specs import Sliding as Sliding
     from tercet.data.specs import Tail as Tail

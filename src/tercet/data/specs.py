@@ -299,6 +299,41 @@ class LabelsSpec:
 
 
 @spec
+class QueriesSpec:
+    """Pairs of texts whose vectors should be similar, such as a query and a document that answers it.
+
+    Args:
+        source: Named dataset of such pairs, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`.
+        query_field, document_field: Keys or columns of the two texts.
+        negative_field: Key or column of a document that looks relevant to the query but is not (a hard negative); null
+            if there is none. It may be empty in some rows.
+        validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
+            the pairs in a file. All pairs of a query are in the same part.
+        tokenizer: Tokenizer, learned from the training pairs.
+        encoding: Encoding of the files.
+    """
+
+    source: Name
+    query_field: Name = "query"
+    document_field: Name = "document"
+    negative_field: Name | None = None
+    validation: RandomSplit | HeldOut | None = None
+    tokenizer: TokenizerSpec = field(default_factory=WordPiece)
+    encoding: Name = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_encoding(self.encoding)
+        fields = [self.query_field, self.document_field, *([self.negative_field] if self.negative_field else [])]
+        if repeated_fields := [name for name, count in Counter(fields).items() if count > 1]:
+            raise ValueError(
+                f"{repeated_fields[0]!r} appears twice in query_field, document_field and negative_field; "
+                "name each field once"
+            )
+        if isinstance(self.tokenizer, GPT2):
+            raise ValueError("gpt2 has no pad and no bos token, which pairs of texts require; use the kind wordpiece")
+
+
+@spec
 class ConversationsSpec:
     """Conversations. The model learns the answers.
 

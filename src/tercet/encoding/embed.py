@@ -44,6 +44,7 @@ def embed(
     pooling: Pooling = "mean",
     projection: nn.Sequential | None = None,
     normalize: bool = True,
+    size: int | None = None,
     max_len: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Embeddings:
@@ -56,6 +57,7 @@ def embed(
         pooling: `mean` of the hidden states of all tokens, `first`, the hidden state of bos, or `max` of each number.
         projection: Dense layers that are applied to the pooled vector; they are moved to the device of the model.
         normalize: If True, normalize vectors to length 1.
+        size: Number of elements to which vectors are cut, before they are normalized (default: all).
         max_len: Maximum number of tokens per text, including bos and eos (default: the model's context, which is also
             the upper limit).
         batch_tokens: Maximum number of tokens per batch, including padding.
@@ -67,9 +69,9 @@ def embed(
     encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
     vectors = embed_rows(
         model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
-        batch_tokens=batch_tokens,
+        size=size, batch_tokens=batch_tokens,
     )  # fmt: skip
-    width = vector_width(model, projection)
+    width = size or vector_width(model, projection)
     return Embeddings(
         vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded_texts.truncated
     )
@@ -89,6 +91,7 @@ def embed_rows(
     pooling: Pooling,
     projection: nn.Sequential | None = None,
     normalize: bool,
+    size: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:
     """Return the vector (D,) of each row of token ids, which begins with bos and ends with eos; see `embed`."""
@@ -97,6 +100,7 @@ def embed_rows(
         vectors = pool(batch.hidden.float(), batch.token_mask, pooling)  # (B, D)
         if projection is not None:
             vectors = projection.to(vectors.device)(vectors)  # (B, D')
+        vectors = vectors[:, :size]
         return list(to_host(F.normalize(vectors, dim=-1) if normalize else vectors).numpy())
 
     lengths = [len(row) for row in rows]

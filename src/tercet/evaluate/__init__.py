@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tercet.evaluate.regression import RegressionScores as RegressionScores
     from tercet.evaluate.regression import regression_scores as regression_scores
     from tercet.evaluate.regression import score_regression as score_regression
+    from tercet.evaluate.retrieval import RetrievalScores as RetrievalScores
+    from tercet.evaluate.retrieval import score_retrieval as score_retrieval
     from tercet.evaluate.scores import LanguageScores as LanguageScores
     from tercet.evaluate.tasks import evaluation_of as evaluation_of
     from tercet.evaluate.tasks.chat import ChatEvaluation as ChatEvaluation
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
     from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
     from tercet.evaluate.tasks.translation import TranslationResult as TranslationResult
+    from tercet.evaluate.tasks.vectors import VectorsEvaluation as VectorsEvaluation
     from tercet.evaluate.translation import TranslationScores as TranslationScores
     from tercet.evaluate.translation import bleu as bleu
     from tercet.evaluate.translation import perplexity as perplexity

@@ -69,6 +69,10 @@ MEASURES = {
     "r2": Measure(heading="R²", higher_is_better=True),
     "pearson": Measure(heading="Pearson", higher_is_better=True),
     "spearman": Measure(heading="Spearman", higher_is_better=True),
+    "ndcg_at_10": Measure(heading="nDCG@10", higher_is_better=True),
+    "mrr": Measure(heading="MRR", higher_is_better=True),
+    "recall_at_1": Measure(heading="recall@1", percent=True, higher_is_better=True),
+    "recall_at_10": Measure(heading="recall@10", percent=True, higher_is_better=True),
 }
 # Ranking measures of each kind, for one text: for the same tokens, and for different tokens (None: not comparable).
 RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
@@ -79,6 +83,7 @@ RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
     "multi-label classifier": ("nats_per_label", "f1"),
     "regression": ("rmse", "rmse"),  # in the unit of the labels, for any tokenizer
     "chat model": ("nats_per_answer_token", None),
+    "encoder of texts": ("ndcg_at_10", "ndcg_at_10"),
 }
 
 

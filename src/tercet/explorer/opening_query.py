@@ -6,7 +6,7 @@ from itertools import islice
 from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError
-from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus
+from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus, QueryCorpus
 from tercet.explorer.queries import Query
 from tercet.storage import DamagedFile
 from tercet.tokens import Tokenizer
@@ -82,6 +82,8 @@ def _read_held_out_lines(trained_model: TrainedModel) -> list[str]:
         match data := open_training_data(trained_model):
             case ParallelCorpus():
                 return [source for source, _ in data.validation_texts[:MAX_LINES]]
+            case QueryCorpus():
+                return [pair.query for pair in data.validation_texts[:MAX_LINES]]
             case LabelCorpus() | ConversationCorpus():
                 part = data.validation
                 ids = part.ids[part.starts[0] : part.starts[1]]

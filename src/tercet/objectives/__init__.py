@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tercet.objectives.classify import classify_loss as classify_loss
     from tercet.objectives.classify import collate_labels as collate_labels
     from tercet.objectives.classify import label_logits as label_logits
+    from tercet.objectives.contrastive import QueryBatch as QueryBatch
+    from tercet.objectives.contrastive import collate_queries as collate_queries
+    from tercet.objectives.contrastive import contrastive_loss as contrastive_loss
     from tercet.objectives.logprobs import likeliest_tokens as likeliest_tokens
     from tercet.objectives.logprobs import split_logits as split_logits
     from tercet.objectives.logprobs import target_logprobs as target_logprobs

@@ -23,6 +23,10 @@ SCORES = {
         {"val/pearson": "Pearson", "val/spearman": "Spearman"},
         "predicted and true numbers of the validation part",
     ),
+    "search": (
+        {"val/recall_at_10": "recall@10", "val/ndcg_at_10": "nDCG@10"},
+        "search among the documents of the validation part",
+    ),
 }
 MAX_MARKED_POINTS = 30  # lines with more points have no markers, except for thick lines of this module
 
@@ -30,7 +34,7 @@ MAX_MARKED_POINTS = 30  # lines with more points have no markers, except for thi
 def plot_loss(metrics: Path, *, title: str) -> Figure:
     """Plot the training and validation loss of a metrics.csv against steps.
 
-    If more than two epochs are finished, the mean of each is drawn too. BLEU, accuracy and F1, or correlation, if
+    If more than two epochs are finished, the mean of each is drawn too. BLEU, accuracy and F1, correlation, or nDCG, if
     recorded, are drawn in a second panel against minutes.
 
     Args:
@@ -51,7 +55,7 @@ def plot_loss(metrics: Path, *, title: str) -> Figure:
 
 
 def plot_score(metrics: Path, *, title: str) -> Figure:
-    """Plot BLEU, or accuracy and F1, or correlations, against minutes of training.
+    """Plot BLEU, accuracy and F1, correlations, or nDCG against minutes of training.
 
     Args:
         metrics: Path of the metrics.csv.

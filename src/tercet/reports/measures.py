@@ -24,4 +24,8 @@ MEASURES = {  # by the column of metrics.csv
     "val/rmse": ValidationMeasure("RMSE", "{:.4g}", False),
     "val/pearson": ValidationMeasure("Pearson correlation", "{:.3f}"),
     "val/spearman": ValidationMeasure("Spearman correlation", "{:.3f}"),
+    "val/recall_at_1": ValidationMeasure("Recall@1", "{:.1%}"),
+    "val/recall_at_10": ValidationMeasure("Recall@10", "{:.1%}"),
+    "val/mrr": ValidationMeasure("MRR", "{:.3f}"),
+    "val/ndcg_at_10": ValidationMeasure("nDCG@10", "{:.3f}"),
 }

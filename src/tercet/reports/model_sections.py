@@ -5,7 +5,7 @@ from typing import Any
 
 from tercet.checkpoint.training_data import TrainingData, open_training_data
 from tercet.config import UserError
-from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus
+from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus, QueryCorpus
 from tercet.evaluate.scores import describe_unknown
 from tercet.inspect import model_table
 from tercet.messages import one_line, show
@@ -130,6 +130,11 @@ def _describe_parts(data: TrainingData) -> tuple[str, str]:
         case ParallelCorpus():
             train, validation = (
                 f"{len(part):,} pairs; {len(part.source):,} source and {len(part.target):,} target tokens"
+                for part in (data.train, data.validation)
+            )
+        case QueryCorpus():
+            train, validation = (
+                f"{len(part):,} pairs; {len(part.queries):,} query and {len(part.documents):,} document tokens"
                 for part in (data.train, data.validation)
             )
         case LabelCorpus() | ConversationCorpus():

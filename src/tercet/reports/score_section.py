@@ -15,6 +15,7 @@ from tercet.evaluate import (
     LanguageEvaluation,
     MaskedEvaluation,
     TranslationEvaluation,
+    VectorsEvaluation,
     evaluation_of,
 )
 from tercet.notebook import Table, View
@@ -24,7 +25,7 @@ from tercet.reports.subject import ReportSubject
 
 UNITS = {
     "language": "nats per token", "chat": "nats per answer token", "translation": "nats per target token",
-    "masked": "nats per masked token", "labels": "nats per label",
+    "masked": "nats per masked token", "labels": "nats per label", "vectors": "nats per query",
 }  # fmt: skip
 
 
@@ -123,6 +124,8 @@ def _guessing_scores(subject: ReportSubject) -> dict[str, str]:
                 }
             case _:
                 return {}
+    if subject.task == "vectors":
+        return {}
     vocabulary = trained_model.model.spec.vocab_size
     if "val/unigram_entropy" in trained_model.card.metrics:
         return {"val/loss": f"{trained_model.card.metrics['val/unigram_entropy']:.4f}, counting tokens"}
@@ -159,6 +162,8 @@ def _score(trained_model: TrainedModel) -> View:
         case ChatEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).view()
         case LabelsEvaluation() as evaluation:
+            return evaluation.score(evaluation.load()).view()
+        case VectorsEvaluation() as evaluation:
             return evaluation.score(evaluation.load()).view()
         case _:
             raise TypeError(f"no tables for {trained_model.kind}")

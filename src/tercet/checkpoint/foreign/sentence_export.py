@@ -92,4 +92,7 @@ print(model.encode(["a text", "another text"]).shape)
 """
     length = "The vectors have length 1." if encoder.sentence.normalize else "The vectors are not normalized."
     words = f"Texts are cut after {encoder.text_len} tokens. {length}"
+    if encoder.sentence.sizes:
+        sizes = ", ".join(map(str, encoder.sentence.sizes))
+        words += f" They may be cut to these sizes with truncate_dim and normalized again: {sizes}."
     return extend_card(encoder, "Sentence-Transformers", code, words)

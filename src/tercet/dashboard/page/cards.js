@@ -11,6 +11,7 @@ const SCORES = /** @type {[string, string, (value: number) => string][]} */ ([
   ["val/f1", "F1", (value) => `${(100 * value).toFixed(1)}%`],
   ["val/rmse", "RMSE", figure],
   ["val/pearson", "Pearson", figure],
+  ["val/ndcg_at_10", "nDCG@10", figure],
 ]);
 
 /** @param {Run} run */

@@ -30,6 +30,12 @@ const GROUPS = [
   { key: "shares", title: "Accuracy and F1", metrics: ["val/accuracy", "val/f1"], log: false },
   { key: "rmse", title: "RMSE", metrics: ["val/rmse"], log: true },
   { key: "correlations", title: "Correlation", metrics: ["val/pearson", "val/spearman"], log: false },
+  {
+    key: "search",
+    title: "Search",
+    metrics: ["val/recall_at_1", "val/recall_at_10", "val/mrr", "val/ndcg_at_10"],
+    log: false,
+  },
   { key: "lr", title: "Learning rate", metrics: ["lr"], log: false },
   { key: "grad_norm", title: "Gradient norm", metrics: ["grad_norm"], log: true },
   { key: "rate", title: "Tokens per second", metrics: ["tokens_per_second"], log: false },

@@ -1,9 +1,9 @@
 """Early check that the training data exists."""
 
-from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
 
 
-def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> None:
+def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | QueriesSpec) -> None:
     """Check that the training data of `spec` exists, without reading all of it.
 
     The check includes all files of prepared folders, and connects to their URLs. Named datasets are not checked,
@@ -37,6 +37,11 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -
 
             if spec.source not in LABEL_DATASETS:
                 find_labels(spec).size()
+        case QueriesSpec():
+            from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries
+
+            if spec.source not in QUERY_DATASETS:
+                find_queries(spec).size()
         case ConversationsSpec():
             from tercet.data.examples.conversations import find_conversations
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tercet.data.corpora.label_corpus import LabeledExamples
 from tercet.data.corpora.targets import IGNORE_INDEX
-from tercet.data.rows.padding import pad_rows
+from tercet.data.rows.padding import pad_rows, pad_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,7 @@ def label_rows(
     Raises:
         ValueError: If `max_len` is below 3.
     """
-    if max_len < 3:
-        raise ValueError(f"max_len={max_len} leaves no room between bos and eos; allow at least 3")
-    ids, text_mask = pad_rows(examples.ids, examples.starts, numbers, pad, max_len - 2)
-    tokens = np.pad(ids, ((0, 0), (1, 1)), constant_values=pad)  # (B, T)
-    tokens[:, 0] = bos
-    tokens[np.arange(len(tokens)), text_mask.sum(axis=1) + 1] = eos
-    mask = np.pad(text_mask, ((0, 0), (2, 0)), constant_values=True)
+    tokens, mask = pad_texts(examples.ids, examples.starts, numbers, max_len=max_len, bos=bos, eos=eos, pad=pad)
     if examples.over == "texts":
         return LabelRows(tokens=tokens, mask=mask, targets=examples.targets(numbers))
     labels, _ = pad_rows(examples.labels, examples.starts, numbers, IGNORE_INDEX, max_len - 2)

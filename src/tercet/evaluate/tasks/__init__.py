@@ -9,20 +9,23 @@ from tercet.evaluate.tasks.labels import LabelsEvaluation
 from tercet.evaluate.tasks.language import LanguageEvaluation
 from tercet.evaluate.tasks.masked import MaskedEvaluation
 from tercet.evaluate.tasks.translation import TranslationEvaluation
+from tercet.evaluate.tasks.vectors import VectorsEvaluation
 
 
 def evaluation_of(trained_model: TrainedModel) -> Evaluation[Any]:
-    """Return the evaluation of a trained model.
-
-    Raises:
-        UserError: If the model is an encoder without masks and labels.
-    """
+    """Return the evaluation of a trained model."""
     match trained_model.require("evaluate"):
         case LanguageModel() as model:
             return ChatEvaluation(model) if model.task == "chat" else LanguageEvaluation(model)
         case Translator() as model:
             return TranslationEvaluation(model)
         case Encoder() as model:
-            return LabelsEvaluation(model) if model.task == "labels" else MaskedEvaluation(model)
+            match model.task:
+                case "labels":
+                    return LabelsEvaluation(model)
+                case "masked":
+                    return MaskedEvaluation(model)
+                case _:
+                    return VectorsEvaluation(model)
         case model:
             raise TypeError(f"no evaluation for a {type(model).__name__}")

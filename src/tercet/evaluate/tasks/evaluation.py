@@ -22,6 +22,7 @@ from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.protocols import Protocol
 from tercet.evaluate.regression import RegressionScores
+from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.generation import Beam
@@ -29,10 +30,17 @@ from tercet.generation import Beam
 Part = Literal["validation", "test"]
 Kind = Literal[
     "language model", "masked language model", "translator", "classifier", "multi-label classifier", "regression",
-    "chat model",
+    "chat model", "encoder of texts",
 ]  # fmt: skip
 Scores = (
-    LanguageScores | TranslationScores | MaskedScores | LabelScores | MultiLabelScores | RegressionScores | AnswerScores
+    LanguageScores
+    | TranslationScores
+    | MaskedScores
+    | LabelScores
+    | MultiLabelScores
+    | RegressionScores
+    | AnswerScores
+    | RetrievalScores
 )
 Data = TypeVar("Data")
 

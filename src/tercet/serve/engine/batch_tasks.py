@@ -48,10 +48,12 @@ class PoolingOptions(NamedTuple):
     Attributes:
         pooling: How the vectors of the tokens are combined.
         normalize: If True, scale the result to length 1.
+        size: Number of elements to which vectors are cut; None for all.
     """
 
     pooling: Pooling
     normalize: bool
+    size: int | None = None
 
 
 class FillOptions(NamedTuple):
@@ -112,7 +114,7 @@ class BatchTasks:
         rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
         vectors = embed_rows(
             model, rows, pad=tokenizer.pad_id, pooling=options.pooling, projection=encoder.projection,
-            normalize=options.normalize,
+            normalize=options.normalize, size=options.size,
         )  # fmt: skip
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors

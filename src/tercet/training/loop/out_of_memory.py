@@ -14,7 +14,7 @@ import torch
 from tercet.config import UserError
 from tercet.messages import print_note
 from tercet.training.planning.micro_batch import format_with_unit, smallest_micro_batch, unit_of
-from tercet.training.recipe.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe.recipe import Recipe, TranslationRecipe, VectorsRecipe
 from tercet.training.tasks.task import Task
 
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # in the message of the RuntimeError that PyTorch raises for the CPU
@@ -75,4 +75,5 @@ def remedies(recipe: Recipe) -> str:
         *(["training.cpu_offload=true"] if spec.strategy == "fsdp" and not spec.cpu_offload else []),
     ]
     resume_hint = f"set {' or '.join(settings)} and resume the run; or " if settings else ""
-    return f"{resume_hint}start again with a smaller model or model.max_len"
+    batch = "task.micro_batch_size, " if isinstance(recipe, VectorsRecipe) else ""
+    return f"{resume_hint}start again with a smaller {batch}model or model.max_len"

@@ -12,8 +12,10 @@ from tercet.objectives import (
     LabeledBatch,
     MaskedBatch,
     PairBatch,
+    QueryBatch,
     causal_loss,
     classify_loss,
+    contrastive_loss,
     masked_loss,
     seq2seq_loss,
 )
@@ -24,6 +26,7 @@ from tercet.training.recipe.recipe import (
     MaskedRecipe,
     Recipe,
     TranslationRecipe,
+    VectorsRecipe,
 )
 
 _ids = partial(torch.zeros, dtype=torch.long)
@@ -55,6 +58,12 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
             return PairBatch(_ids(rows, length), _mask(rows, length), _ids(rows, length), _ids(rows, length))
         case LabelsRecipe():
             return LabeledBatch(_ids(micro, length), _mask(micro, length), _label_targets(recipe, micro, length))
+        case VectorsRecipe():
+            documents = micro * (1 if recipe.data.negative_field is None else 2)
+            queries, texts = (micro, length), (documents, length)
+            return QueryBatch(
+                _ids(*queries), _mask(*queries), _ids(*texts), _mask(*texts), _mask(micro, documents), _ids(micro)
+            )
         case _:
             raise TypeError(f"no batch for a {type(recipe).__name__}")
 
@@ -71,6 +80,10 @@ def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
             return seq2seq_loss(model, batch, smoothing=smoothing).total
         case LabelsRecipe():
             return classify_loss(model, batch, smoothing=smoothing).total
+        case VectorsRecipe():
+            spec = recipe.task
+            settings = {"pooling": spec.pooling, "temperature": spec.temperature, "sizes": spec.sizes}
+            return contrastive_loss(model, batch, **settings).total
         case _:
             raise TypeError(f"no loss for a {type(recipe).__name__}")
 

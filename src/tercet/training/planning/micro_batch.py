@@ -10,7 +10,7 @@ from typing import Literal
 from tercet.messages import counted
 from tercet.training.planning.ranks import estimate_rank
 from tercet.training.planning.step_memory import StepMemory
-from tercet.training.recipe.recipe import Recipe, TranslationRecipe
+from tercet.training.recipe.recipe import Recipe, TranslationRecipe, VectorsRecipe
 from tercet.training.recipe.task_specs import RowBatchSpec
 from tercet.training.tasks.plan import Plan, plan_of
 
@@ -93,8 +93,11 @@ def auto_micro_batch(
 def smallest_micro_batch(recipe: Recipe) -> int:
     """Return the smallest possible size: one row, or for translation the tokens of the longest sentence.
 
-    The latter is at most the device's share of a step.
+    The latter is at most the device's share of a step. For vectors it is the size of the recipe, because smaller
+    micro-batches have fewer negatives.
     """
+    if isinstance(recipe, VectorsRecipe):
+        return recipe.task.micro_batch(recipe.training.data_parallel_size)
     return min(recipe.model.max_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
 
 
@@ -102,6 +105,8 @@ def tokens_of_row(recipe: Recipe) -> int:
     """Return the maximum tokens per row of a `Plan`; for translation, per side of a bucket."""
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
+    if isinstance(recipe, VectorsRecipe):
+        return recipe.model.max_len * (2 if recipe.data.negative_field is None else 3)
     return recipe.model.max_len
 
 

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tercet.config import UserError
 from tercet.models import AnyModel, blocks_of, build, stacks_of
 from tercet.nn import document_mask
-from tercet.objectives import LabeledBatch, likelihood
+from tercet.objectives import LabeledBatch, QueryBatch, likelihood
 from tercet.training.compute.compiling import is_one_graph
 from tercet.training.optim.optimizers import build_optimizer
 from tercet.training.optim.trainable import set_trainable, trainable_parameters
@@ -145,7 +145,7 @@ def _run_step(
 
 def _scores_of_graph(model: AnyModel, batch: Any, dtype: torch.dtype) -> int:
     """Return the bytes of the logits and their gradient in a step that is compiled as one graph."""
-    if isinstance(batch, LabeledBatch):
+    if isinstance(batch, LabeledBatch | QueryBatch):
         return 0
     return likelihood.bytes_of_graph(batch.targets.numel(), len(model.unembedding.weight), dtype)
 

@@ -35,7 +35,7 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
     **dict.fromkeys(
         ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case", "data.label_field",
          "data.label_fields", "data.label_separator", "data.messages_field", "data.prompt_field",
-         "data.response_field"),
+         "data.response_field", "data.query_field", "data.document_field", "data.negative_field"),
         "how files are read; a file without such a key or column is rejected",
     ),
     **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; other kinds are rejected"),
@@ -46,7 +46,7 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
         "a tokenization of any text",
     ),
     "data.shard_group": "memory",
-    **dict.fromkeys(("task.kind", "task.masking"), "the objective"),
+    **dict.fromkeys(("task.kind", "task.masking", "task.pooling", "task.temperature", "task.sizes"), "the objective"),
     "task.best_by": "the metric of the best model",
     **dict.fromkeys(
         ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens"),

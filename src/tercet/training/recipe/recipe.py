@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tercet.config import Plain, UserError, merge, parse, suggest, to_plain
-from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
 from tercet.messages import show
 from tercet.models import (
     AnySpec,
@@ -31,6 +31,7 @@ from tercet.training.recipe.task_specs import (
     MaskedTaskSpec,
     TaskSpec,
     TranslationTaskSpec,
+    VectorsTaskSpec,
 )
 
 
@@ -64,7 +65,7 @@ class Recipe:
     adapter: LoRA | None = None
     freeze: tuple[Name, ...] = ()
     task: TaskSpec
-    data: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
+    data: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | QueriesSpec
     model: AnySpec
     training: TrainingSpec
     logging: LoggingSpec = field(default_factory=LoggingSpec)
@@ -82,7 +83,7 @@ class Recipe:
         self.task.check_batches(training.data_parallel_size, ramp=training.batch_ramp is not None)
         if training.exact:
             self.task.check_exact(training.data_parallel_size)
-        if training.shares_model and self.task.best_by in ("bleu", "f1", "pearson", "spearman"):
+        if training.shares_model and self.task.best_by not in ("loss", "accuracy"):
             raise ValueError(
                 f"task.best_by={self.task.best_by} requires the whole model on one device, but "
                 f"training.strategy={training.strategy} splits it; set another training.strategy"
@@ -188,6 +189,25 @@ class ChatRecipe(Recipe):
     model: DecoderOnlySpec
 
 
+@spec
+class VectorsRecipe(Recipe):
+    task: VectorsTaskSpec
+    data: QueriesSpec
+    model: EncoderOnlySpec
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width = self.model.stack.d_model
+        if too_large := [size for size in self.task.sizes if size >= width]:
+            raise ValueError(f"task.sizes: {too_large[0]} must be below the width of the model, d_model={width}")
+        if self.training.label_smoothing:
+            raise ValueError("training.label_smoothing does not apply to task: vectors; set it to 0")
+
+    def with_heads(self) -> Self:
+        model = replace(self.model, masked_head=None, pooler=False, next_sentence=False, classifier=None)
+        return replace(self, model=model)
+
+
 # Metrics by which the best model can be chosen, for each kind of label.
 LABELS_BEST_BY: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("loss", "accuracy", "f1"),
@@ -196,11 +216,11 @@ LABELS_BEST_BY: dict[ProblemType, tuple[str, ...]] = {
 }
 RECIPES: dict[str, type[Recipe]] = {
     "language": LanguageRecipe, "masked": MaskedRecipe, "translation": TranslationRecipe, "labels": LabelsRecipe,
-    "chat": ChatRecipe,
+    "chat": ChatRecipe, "vectors": VectorsRecipe,
 }  # fmt: skip
 FAMILIES = {
     "language": "decoder-only", "masked": "encoder-only", "translation": "encoder-decoder", "labels": "encoder-only",
-    "chat": "decoder-only",
+    "chat": "decoder-only", "vectors": "encoder-only",
 }  # fmt: skip
 
 

@@ -4,10 +4,11 @@ Each kind has only the keys that apply to it, so that invalid combinations canno
 """
 
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
 
+from tercet.nn.specs import Pooling
 from tercet.objectives import Masking
-from tercet.spec import Rows, Samples, Tokens, spec
+from tercet.spec import Interval, Rows, Samples, Tokens, Width, spec
 
 Auto = Literal["auto"]
 
@@ -155,6 +156,46 @@ class LabelsTaskSpec(RowBatchSpec):
 
 
 @spec
+class VectorsTaskSpec(RowBatchSpec):
+    """Bring the vectors of queries and their documents together, with an encoder.
+
+    The negatives of a query are the documents of the other queries in its micro-batch, and the hard negatives of the
+    data. Larger micro-batches therefore change the result, and usually improve it.
+
+    Args:
+        micro_batch_size: Pairs per forward pass on one device, which share their documents as negatives; null for the
+            device's whole share of the batch. It is not halved if a step runs out of memory.
+        pooling: Vector of a text: `mean` of the hidden states of its tokens, that of the `first` token (bos, [CLS] in
+            BERT), or the `max` of each number.
+        temperature: Divisor of the cosines; a smaller one gives more weight to the most similar negatives.
+        sizes: Additional sizes of vectors, smaller than the width of the model. Vectors that are cut to one of these
+            sizes remain useful (Matryoshka).
+        best_by: Validation metric by which the best model is chosen: loss, recall_at_1, recall_at_10, mrr or
+            ndcg_at_10, with all documents of the validation part as candidates.
+        sample_texts: Number of validation queries whose most similar document is saved as a sample; 0 for none.
+    """
+
+    kind: Literal["vectors"] = "vectors"
+    batch_size: Rows = 64
+    micro_batch_size: Rows | None = None
+    pooling: Pooling = "mean"
+    temperature: Annotated[float, Interval(ge=0.001, le=100)] = 0.05
+    sizes: tuple[Width, ...] = ()
+    best_by: Literal["loss", "recall_at_1", "recall_at_10", "mrr", "ndcg_at_10"] = "ndcg_at_10"
+    sample_texts: Samples = 5
+
+    def __post_init__(self) -> None:
+        if (self.micro_batch_size or self.batch_size) < 2:
+            raise ValueError("a query needs the document of another query as a negative; set batch_size to at least 2")
+        if list(self.sizes) != sorted(set(self.sizes)):
+            raise ValueError(f"sizes={list(self.sizes)} must be different sizes in ascending order")
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sample_texts > 0
+
+
+@spec
 class TranslationTaskSpec:
     """Predict the tokens of a translation, with an encoder-decoder model.
 
@@ -234,7 +275,7 @@ class TranslationTaskSpec:
         _check_exact("batch_tokens", self.batch_tokens, "micro_batch_tokens", self.micro_batch_tokens, devices)
 
 
-TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec | ChatTaskSpec
+TaskSpec = LanguageTaskSpec | MaskedTaskSpec | TranslationTaskSpec | LabelsTaskSpec | ChatTaskSpec | VectorsTaskSpec
 
 
 def _check_exact(batch_key: str, batch: int, micro_key: str, micro: int | Auto | None, devices: int) -> None:

@@ -8,6 +8,7 @@ from tercet.training.recipe.recipe import (
     MaskedRecipe,
     Recipe,
     TranslationRecipe,
+    VectorsRecipe,
 )
 from tercet.training.tasks.task import Task
 
@@ -44,5 +45,9 @@ def task_of(recipe: Recipe, *, pretrained: TrainedModel | None = None, progress:
             from tercet.training.tasks.chat import ChatTask
 
             return ChatTask(recipe, pretrained=pretrained, progress=progress)
+        case VectorsRecipe():
+            from tercet.training.tasks.vectors import VectorsTask
+
+            return VectorsTask(recipe, pretrained=pretrained, progress=progress)
         case _:
             raise TypeError(f"no task for a {type(recipe).__name__}")

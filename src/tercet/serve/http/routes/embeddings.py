@@ -26,12 +26,14 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     context = RequestContext(request, body, "/v1/embeddings")
     encoder = context.model.trained_model.require("embed")
     width = vector_width(encoder.model, encoder.projection)
-    if body.dimensions not in (None, width):
-        message = f"the vectors of {context.model.name} have {width} dimensions, not {body.dimensions}"
+    sizes = (*encoder.sentence.sizes, width)
+    if body.dimensions not in (None, *sizes):
+        available = f"{width} dimensions" if len(sizes) == 1 else f"{', '.join(map(str, sizes))} dimensions"
+        message = f"the vectors of {context.model.name} have {available}, not {body.dimensions}"
         raise APIError(400, f"{message}; omit dimensions", param="dimensions")
     rows = await context.tokenize(_encode_texts, context, body)
     pooling = body.pooling or encoder.sentence.pooling
-    options = PoolingOptions(pooling=pooling, normalize=body.normalize)
+    options = PoolingOptions(pooling=pooling, normalize=body.normalize, size=body.dimensions)
     vectors: list[np.ndarray] = await context.answer_batch("embed", rows, options)
     tokens = sum(map(len, rows))
     context.count_prompt_tokens(tokens)
@@ -44,7 +46,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     usage = PromptUsage(prompt_tokens=tokens, total_tokens=tokens)
     answer = EmbeddingsResponse(data=[], model=context.model.name, usage=usage)
     return await item_list_response(
-        answer, "data", list(enumerate(vectors)), describe, characters=len(vectors) * width * NUMBER_CHARACTERS
+        answer, "data", list(enumerate(vectors)), describe, characters=len(vectors) * (body.dimensions or width) * NUMBER_CHARACTERS
     )
 
 

@@ -1,0 +1,68 @@
+"""Named datasets of queries and their documents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tercet.config import UserError, suggest
+from tercet.data.datasets.label_datasets import LIBRARY
+from tercet.data.datasets.text_datasets import check_moved
+from tercet.data.examples.queries import QueryFile, QuerySource, QueryTexts
+from tercet.data.sources.files import find_path
+from tercet.data.specs import QueriesSpec, Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryDataset:
+    """Named dataset of queries and their documents.
+
+    Attributes:
+        description, origin: Texts for the list of datasets.
+        open: Function that returns the pairs of a part.
+    """
+
+    description: str
+    origin: str
+    open: Callable[[Side], QuerySource]
+
+
+def find_queries(spec: QueriesSpec, part: Side = "train") -> QuerySource:
+    """Return a part of the named dataset `spec.source`, or the file at this path.
+
+    `./python-docstring-search` is always a path. A path with a suffix is not checked before it is read.
+
+    Raises:
+        UserError: If a name without suffix is neither a dataset nor a file, or a part other than "train" of a file is
+            requested.
+    """
+    if spec.source in QUERY_DATASETS:
+        return QUERY_DATASETS[spec.source].open(part)
+    if part != "train":
+        raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(QUERY_DATASETS)}")
+    path = find_path(spec.source)
+    if path.name == spec.source and not path.suffix and not path.exists():
+        check_moved(spec.source)
+        guess = suggest(spec.source, QUERY_DATASETS)
+        raise UserError(f"no file or dataset of queries is called {spec.source!r}{guess}")
+    return QueryFile(
+        path=path,
+        query_field=spec.query_field,
+        document_field=spec.document_field,
+        negative_field=spec.negative_field,
+        encoding=spec.encoding,
+    )
+
+
+def _docstring_search(part: Side) -> QueryTexts:
+    from tercet.data.datasets.docstring_search import read_docstring_search
+
+    return read_docstring_search(part)
+
+
+QUERY_DATASETS = {
+    "python-docstring-search": QueryDataset(
+        description="first lines of docstrings of Python's standard library, and the code that they describe: some "
+        "5,000 functions",
+        origin=LIBRARY,
+        open=_docstring_search,
+    ),
+}

@@ -1,0 +1,120 @@
+"""Pairs of a query and a document as a stream, with an optional hard negative: JSONL, CSV or TSV.
+
+Surrounding white space is removed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from tercet.config import UserError
+from tercet.data.examples.example_source import ExampleSource
+from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+
+SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
+EXAMPLE_NAME = "pair with a query and a document"
+
+
+class QueryPair(NamedTuple):
+    """Query, a document that is relevant to it, and a document that is not ("" if there is none)."""
+
+    query: str
+    document: str
+    negative: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.query, self.document, *([self.negative] if self.negative else []))
+
+    @property
+    def identity(self) -> str:
+        return self.query
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.query and self.document)
+
+
+QuerySource = ExampleSource[QueryPair]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryTexts:
+    """Pairs in memory."""
+
+    example_name: ClassVar[str] = EXAMPLE_NAME
+    name: str
+    items: tuple[QueryPair, ...]
+
+    def examples(self) -> Iterator[QueryPair]:
+        yield from self.items
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
+
+    def size(self) -> int:
+        return sum(len(text.encode()) for pair in self.items for text in pair.texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryFile:
+    """Pairs in the JSONL, CSV or TSV file `path`.
+
+    The other fields are those of `QueriesSpec`; `errors` is that of `read_text`.
+    """
+
+    example_name: ClassVar[str] = EXAMPLE_NAME
+    path: Path
+    query_field: str = "query"
+    document_field: str = "document"
+    negative_field: str | None = None
+    encoding: str = "utf-8"
+    errors: Errors = "strict"
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def examples(self) -> Iterator[QueryPair]:
+        """Yield every pair, including those with an empty side.
+
+        Raises:
+            UserError: If the file cannot be read, or a row lacks a field.
+        """
+        self._check()
+        settings = {self.query_field: "data.query_field", self.document_field: "data.document_field"}
+        if self.negative_field is not None:
+            settings[self.negative_field] = "data.negative_field"
+        if uncompressed_suffix(self.path) == ".jsonl":
+            for location, values in read_objects(self.path, self.encoding, self.errors, list(settings)):
+                if self.negative_field is not None and values.get(self.negative_field, "") is None:
+                    values = {**values, self.negative_field: ""}  # null is no negative
+                yield QueryPair(*(get_text(values, key, location, name).strip() for key, name in settings.items()))
+        else:
+            lines = read_lines(self.path, self.encoding, self.errors)
+            for _, row in read_table(lines, str(self.path), settings):
+                yield QueryPair(*(row[key].strip() for key in settings))
+
+    def hash(self) -> str:
+        self._check()
+        return DocumentFiles(root=self.path).hash()
+
+    def size(self) -> int | None:
+        self._check()
+        return None  # unknown, because the file contains more than the texts
+
+    def _check(self) -> None:
+        if not self.path.is_file():
+            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
+            raise UserError(f"{self.path} is a folder; use one file of queries and documents ({', '.join(SUFFIXES)})")
+        if uncompressed_suffix(self.path) not in SUFFIXES:
+            raise UserError(
+                f"{self.path} has none of the suffixes of queries and documents, {', '.join(SUFFIXES)}; "
+                'write {"query": ..., "document": ...} on each line of a .jsonl file'
+            )

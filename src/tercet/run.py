@@ -230,18 +230,15 @@ class Run(RunView):
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
             pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
-            normalize: If True, scale vectors to length 1.
-            size: Number of elements to which vectors are cut, before they are normalized (default: all). The model
-                should have been trained for this size.
+            normalize, size: If True, scale vectors to length 1, after cutting them to `size` elements if it is given.
             batch_tokens: Maximum tokens per batch, including padding.
         """
         from tercet.encoding import embed
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         vectors = embed(
-            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling,
-            projection=encoder.projection, normalize=normalize, size=size, max_len=encoder.text_len,
-            batch_tokens=batch_tokens,
+            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalize=normalize,
+            projection=encoder.projection, size=size, max_len=encoder.text_len, batch_tokens=batch_tokens,
         ).vectors  # fmt: skip
         return vectors[0] if isinstance(texts, str) else vectors
 

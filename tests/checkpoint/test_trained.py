@@ -12,6 +12,7 @@ from tercet.evaluate import (
     LanguageEvaluation,
     MaskedEvaluation,
     TranslationEvaluation,
+    VectorsEvaluation,
     evaluation_of,
 )
 from tercet.models import (
@@ -35,7 +36,7 @@ SPECS = {
     "masked": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=MASKS),
     "labels": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None, classifier=LABELS),
     "both": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=MASKS, classifier=LABELS),
-    "embedding": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None),
+    "vectors": EncoderOnlySpec(**SIZES, stack=STACK, masked_head=None),
 }
 
 
@@ -51,7 +52,7 @@ def trained_model(name: str) -> TrainedModel:
         ("masked", "a masked language model", Encoder, "fill embed evaluate"),
         ("labels", "a classifier", Encoder, "classify embed evaluate"),
         ("both", "a classifier", Encoder, "classify fill embed evaluate"),
-        ("embedding", "an encoder", Encoder, "embed"),
+        ("vectors", "an encoder", Encoder, "embed evaluate"),
     ],
 )
 def test_trained_model_describes_itself(name: str, kind: str, class_: type[TrainedModel], verbs: str) -> None:
@@ -71,8 +72,7 @@ def test_trained_model_describes_itself(name: str, kind: str, class_: type[Train
         ("language", "translate", "a language model, not a translator; use `tercet generate runs/mine`"),
         ("language", "embed", "a language model, not an encoder; use `tercet generate runs/mine`"),
         ("labels", "fill", "a classifier, which cannot fill masks; use `tercet classify runs/mine`"),
-        ("embedding", "classify", "an encoder, not a classifier; use `tercet embed runs/mine`"),
-        ("embedding", "evaluate", "an encoder, which cannot fill masks; use `tercet embed runs/mine`"),
+        ("vectors", "classify", "an encoder, not a classifier; use `tercet embed runs/mine`"),
     ],
 )
 def test_unsupported_method_is_rejected_with_the_supported_ones(name: str, verb: Any, words: str) -> None:
@@ -93,12 +93,13 @@ def test_word_labels_are_not_text_labels() -> None:
     with pytest.raises(UserError, match="runs/mine assigns labels to texts, not to tokens"):
         classifier.require_labels("tokens")
     with pytest.raises(UserError, match="an encoder, not a classifier"):
-        trained_model("embedding").require("embed").require_labels("texts")
+        trained_model("vectors").require("embed").require_labels("texts")
 
 
 def test_each_task_has_its_evaluation() -> None:
-    classes = {name: type(evaluation_of(trained_model(name))) for name in SPECS if name != "embedding"}
+    classes = {name: type(evaluation_of(trained_model(name))) for name in SPECS}
     assert classes == {
         "language": LanguageEvaluation, "translation": TranslationEvaluation, "masked": MaskedEvaluation,
         "labels": LabelsEvaluation, "both": LabelsEvaluation,
+        "vectors": VectorsEvaluation,
     }  # fmt: skip

@@ -59,7 +59,11 @@ def test_by_the_recipe(tmp_path: Path, training: dict[str, Any], words: str) -> 
             "masked",
             "task masked trains encoder-only models, but this model is decoder-only; set task to langua",
         ),
-        ("labels", "language", "this model is encoder-only; set task to masked or labels, or choose another model"),
+        (
+            "labels",
+            "language",
+            "this model is encoder-only; set task to masked or labels or vectors, or choose another model",
+        ),
     ],
 )
 def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, words: str) -> None:
@@ -70,7 +74,7 @@ def test_a_task_and_a_model_of_another(tmp_path: Path, family: str, kind: str, w
 def test_a_recipe_needs_a_task() -> None:
     settings = {"data": {"source": "animals"}, "training": {"max_steps": 1}}
     with pytest.raises(
-        UserError, match="mine requires a task: language, masked, translation, labels, chat; for example `task: l"
+        UserError, match="mine requires a task: language, masked, translation, labels, chat, vectors; for example"
     ):
         parse_recipe(settings, name="mine")
     with pytest.raises(UserError, match="mine: task: unknown kind 'langauge'; did you mean 'language'"):

@@ -73,6 +73,10 @@ SCORE_METRICS = (
     "val/rmse",
     "val/pearson",
     "val/spearman",
+    "val/recall_at_1",
+    "val/recall_at_10",
+    "val/mrr",
+    "val/ndcg_at_10",
     "val/unigram_entropy",
 )  # computed on the whole model, which no device has in a sharded run
 

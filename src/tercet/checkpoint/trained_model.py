@@ -46,7 +46,6 @@ REJECTIONS: dict[Verb, str] = {
     "fill": "which cannot fill masks",
     "classify": "not a classifier",
     "embed": "not an encoder",
-    "evaluate": "which cannot fill masks",
 }
 
 

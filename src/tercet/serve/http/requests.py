@@ -258,7 +258,13 @@ class EmbeddingsRequest(RequestBody):
 
     input: TextOrIds
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int | None, Field(ge=1, description="size of the vectors: that of the model, or one of the smaller sizes that it was trained for")] = None
+    dimensions: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="size of the vectors: that of the model, or one of the smaller sizes that it was trained for",
+        ),
+    ] = None
     pooling: Annotated[
         Pooling | None,
         Field(description="pooling of the token vectors; default: that of the model"),

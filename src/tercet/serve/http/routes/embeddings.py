@@ -31,6 +31,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         available = f"{width} dimensions" if len(sizes) == 1 else f"{', '.join(map(str, sizes))} dimensions"
         message = f"the vectors of {context.model.name} have {available}, not {body.dimensions}"
         raise APIError(400, f"{message}; omit dimensions", param="dimensions")
+    width = body.dimensions or width
     rows = await context.tokenize(_encode_texts, context, body)
     pooling = body.pooling or encoder.sentence.pooling
     options = PoolingOptions(pooling=pooling, normalize=body.normalize, size=body.dimensions)
@@ -46,7 +47,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     usage = PromptUsage(prompt_tokens=tokens, total_tokens=tokens)
     answer = EmbeddingsResponse(data=[], model=context.model.name, usage=usage)
     return await item_list_response(
-        answer, "data", list(enumerate(vectors)), describe, characters=len(vectors) * (body.dimensions or width) * NUMBER_CHARACTERS
+        answer, "data", list(enumerate(vectors)), describe, characters=len(vectors) * width * NUMBER_CHARACTERS
     )
 
 

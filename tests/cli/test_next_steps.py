@@ -26,9 +26,10 @@ GERMAN = "".join(f"ein Haus und {n} Hunde\ta house and {n} dogs\n" for n in rang
 NUMBERS = "".join(f'{{"text": "{n} lines", "label": {n}.5}}\n' for n in range(100))
 LISTS = ("[]", '["even"]', '["even", "small"]')
 SETS = "".join(f'{{"text": "{n} lines", "label": {LISTS[n % 3]}}}\n' for n in range(100))
+QUERIES = "query,document\n" + "".join(f"the {n}th line,it says {n}\n" for n in range(100))
 FILES = {
     "prose.txt": PROSE, "labels.csv": LABELS, "chat.csv": CHATS, "pairs.tsv": GERMAN, "numbers.jsonl": NUMBERS,
-    "sets.jsonl": SETS,
+    "sets.jsonl": SETS, "queries.csv": QUERIES,
 }  # fmt: skip
 SMALL_WORDPIECE = "data.tokenizer.vocab_size=300"
 # Flags (apart from --set) and keys for each recipe. Recipes that are not listed train on shakespeare or prose.
@@ -43,13 +44,24 @@ RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "finetune-chat": (["--data", "chat.csv", "--pretrained", "runs/demo"], [*TUNING_KEYS, "model.max_len=64"]),
     "finetune-mlm": (["--data", "prose.txt", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
     "finetune-classify": (["--data", "labels.csv", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
+    "vectors-docstrings": (["--data", "queries.csv"], [*QUICK, "task.batch_size=8", SMALL_WORDPIECE]),
+    "finetune-vectors": (
+        ["--data", "queries.csv", "--pretrained", "runs/bert-python-docs"],
+        [*QUICK, "task.batch_size=8", "model.max_len=32"],
+    ),
     "finetune-translate": (
         ["--source", "pairs.tsv", "--pretrained", "runs/multi30k-de-en"],
         [*QUICK, "model.max_len=32", "task.batch_tokens=64", "task.micro_batch_tokens=64"],
     ),
 }
 # One recipe for each kind of task; the other recipes are exhaustive tests.
-KINDS_OF_RECIPE = ("bert-python-docs", "classify-docstring-code", "finetune-chat", "multi30k-de-en")
+KINDS_OF_RECIPE = (
+    "bert-python-docs",
+    "classify-docstring-code",
+    "finetune-chat",
+    "multi30k-de-en",
+    "vectors-docstrings",
+)
 TRANSLATORS = ("grokking", "multi30k-de-en", "multi30k-en-de", "wmt14-en-de-base")
 KINDS_OF_TEXT = {
     "dna": ("".join(DRAWS.choice(list("ACGT"), 4000)), "nanogpt-cpu"),

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import tiny_labels_recipe, tiny_numbers_recipe, tiny_pairs_recipe, tiny_recipe, tiny_sets_recipe
+from tiny_runs import (
+    tiny_labels_recipe,
+    tiny_numbers_recipe,
+    tiny_pairs_recipe,
+    tiny_recipe,
+    tiny_sets_recipe,
+    tiny_vectors_recipe,
+)
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
@@ -49,6 +56,7 @@ SMALL_CLASSIFIER: dict[str, Any] = {
 RECIPES = recipes_from_scratch()
 ENCODERS = [name for name in RECIPES if load_recipe(name).model.family == "encoder-only"]
 CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
+SEARCHERS = [name for name in ENCODERS if load_recipe(name).task.kind == "vectors"]
 TRANSLATORS = [name for name in RECIPES if load_recipe(name).task.kind == "translation"]
 REGRESSIONS = [name for name in CLASSIFIERS if getattr(load_recipe(name).data, "problem_type") == "regression"]  # noqa: B009
 WRITERS = {
@@ -67,6 +75,9 @@ def small(name: str, folder: Path) -> Recipe:
         source = WRITERS[kind](folder).data.source  # writes the texts
         data = {**SMALL_CLASSIFIER["data"], "source": source}
         return load_recipe(name, {**SMALL_CLASSIFIER, "data": data})
+    if name in SEARCHERS:
+        data = {**SMALL_CLASSIFIER["data"], "source": tiny_vectors_recipe(folder).data.source}
+        return load_recipe(name, {**SMALL_CLASSIFIER, "data": data, "task": {"batch_size": 2}})
     if name not in TRANSLATORS:
         tiny_recipe(folder)  # writes the text
         tokenizer = SMALL["data"]["tokenizer"]
@@ -122,10 +133,11 @@ def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     assert all(float(rows[0][name]) > 0 for name in ("train/loss", "val/loss", "lr", "grad_norm", "seconds"))
     spec = load_recipe(name).training
     assert bool(rows[0]["val/bleu"]) == (name in TRANSLATORS)
-    assert bool(rows[0]["val/accuracy"]) == (name in ENCODERS and name not in REGRESSIONS)
+    assert bool(rows[0]["val/accuracy"]) == (name in ENCODERS and name not in (*REGRESSIONS, *SEARCHERS))
     assert bool(rows[0]["val/f1"]) == (name in CLASSIFIERS and name not in REGRESSIONS)
     assert bool(rows[0]["val/spearman"]) == (name in REGRESSIONS)
-    assert bool(rows[0]["val/unigram_entropy"]) == (name in ENCODERS and name not in CLASSIFIERS)
+    assert bool(rows[0]["val/ndcg_at_10"]) == (name in SEARCHERS)
+    assert bool(rows[0]["val/unigram_entropy"]) == (name in ENCODERS and name not in (*CLASSIFIERS, *SEARCHERS))
     assert bool(rows[0]["train/nll"]) == bool(spec.label_smoothing)
 
 

@@ -20,6 +20,7 @@ from tercet.run import Run
 from tercet.training import train
 from tercet.training.loop.out_of_memory import remedies
 from tercet.training.planning.micro_batch import smallest_micro_batch
+from tercet.training.recipe.recipe import VectorsRecipe
 from tercet.training.tasks.vectors import VectorsTask
 
 FinishedRun = Callable[[str], Path]
@@ -91,7 +92,9 @@ def test_imported_encoders_need_data(finished_run: FinishedRun, tmp_path: Path) 
 
 
 def test_a_micro_batch_has_the_negatives_of_its_pairs(tmp_path: Path) -> None:
-    task = VectorsTask(tiny_vectors_recipe(tmp_path))
+    recipe = tiny_vectors_recipe(tmp_path)
+    assert isinstance(recipe, VectorsRecipe)
+    task = VectorsTask(recipe)
     batches = task.batches(0, rank=0, world=1)
     assert [len(batch.queries) for batch in batches] == [8, 8]
     assert all(len(batch.documents) >= 8 for batch in batches)

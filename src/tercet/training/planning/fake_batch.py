@@ -82,8 +82,9 @@ def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
             return classify_loss(model, batch, smoothing=smoothing).total
         case VectorsRecipe():
             spec = recipe.task
-            settings = {"pooling": spec.pooling, "temperature": spec.temperature, "sizes": spec.sizes}
-            return contrastive_loss(model, batch, **settings).total
+            return contrastive_loss(
+                model, batch, pooling=spec.pooling, temperature=spec.temperature, sizes=spec.sizes
+            ).total
         case _:
             raise TypeError(f"no loss for a {type(recipe).__name__}")
 

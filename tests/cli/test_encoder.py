@@ -322,7 +322,7 @@ def test_evaluate_reports_accuracy_of_a_classifier(
         ("evaluate bert --per-line --source a --within-word", "--within-word to masked language models; leave one"),
         ("embed bert", "nothing to do: pass --output FILE.npz to write vectors, or --query TEXT to search"),
         ("embed bert --output x.npz --top 3", "--top requires --query TEXT; add it"),
-        ("evaluate bare", "without masked tokens or labels to predict"),
+        ("evaluate bare", "does not contain its training data settings; to use other data: tercet evaluate "),
         ("evaluate bert", "does not contain its training data settings; to use other data: tercet evaluate "),
         ("evaluate texts", "does not contain its training data settings; to use other data: tercet evaluate "),
         ("evaluate bert --data x --within-word", "--within-word requires --pseudo-perplexity N or --per-line; add one"),

@@ -32,6 +32,7 @@ class Family:
         settings: Function that draws the settings of a config.
         heads: Suffixes of its class names, which seeds use in turn.
         config: Prefix of its config class, if it is not `name`.
+        attention: Implementation of attention, if the default of `transformers` computes something else.
         untied: If True, odd seeds get a separate output matrix, which the config does not mention.
         written_as: Prefix of the class names in our exports.
     """
@@ -41,6 +42,7 @@ class Family:
     written_as: str
     heads: tuple[str, ...] = ("ForCausalLM",)
     config: str | None = None
+    attention: str | None = None
     untied: bool = False
 
     def draw(self, seed: int) -> Any:
@@ -49,7 +51,9 @@ class Family:
         settings = self.settings(rng)
         kind = getattr(transformers, f"{self.name}{self.heads[seed % len(self.heads)]}")
         torch.manual_seed(seed)
-        model = kind(getattr(transformers, f"{self.config or self.name}Config")(**settings))
+        config = getattr(transformers, f"{self.config or self.name}Config")(**settings)
+        config._attn_implementation = self.attention
+        model = kind(config)
         if self.untied and seed % 2:
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
         return shaken(model, seed)
@@ -191,7 +195,8 @@ def t5gemma(rng: random.Random) -> dict[str, Any]:
         return {
             "vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 29, "num_attention_heads": heads,
             "num_hidden_layers": n_layers, "num_key_value_heads": rng.choice([n for n in (1, 2, 3) if heads % n == 0]),
-            "head_dim": head_dim, "query_pre_attn_scalar": rng.choice([head_dim, 9]), "attn_logit_softcapping": None,
+            "head_dim": head_dim, "query_pre_attn_scalar": rng.choice([head_dim, 9]),
+            "attn_logit_softcapping": rng.choice([None, 0.3, 2.0]),
             "final_logit_softcapping": rng.choice([None, 5.0]), "attention_bias": rng.random() < 0.3,
             "layer_types": rng.choice([None, ["full_attention"] * n_layers]), "max_position_embeddings": 31,
             "sliding_window": rng.choice([31, 23]), "rms_norm_eps": rng.choice([1e-6, 1e-3]),
@@ -257,6 +262,16 @@ FAMILIES = {
             lambda rng: {
                 "attention_bias": rng.random() < 0.3, "tie_word_embeddings": True,
                 "hidden_act": rng.choice(["gelu_pytorch_tanh", "silu"]),
+            }
+        ),
+    ),
+    "Gemma 2": Family(
+        name="Gemma2", written_as="Gemma2", attention="eager",
+        settings=llama_like(
+            lambda rng: {
+                "attention_bias": rng.random() < 0.3, "tie_word_embeddings": True, "sliding_window": rng.choice([2, 5]),
+                "query_pre_attn_scalar": rng.choice([7, 16]), "final_logit_softcapping": rng.choice([None, 5.0]),
+                "attn_logit_softcapping": rng.choice([None, 0.3, 2.0]),
             }
         ),
     ),
@@ -331,7 +346,7 @@ FAMILIES = {
     "BART": Family(name="Bart", settings=bart, written_as="Bart", heads=TRANSLATES),
     "mBART": Family(name="MBart", settings=bart, written_as="MBart", heads=TRANSLATES),
     "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES),
-    "T5Gemma": Family(name="T5Gemma", settings=t5gemma, written_as="T5Gemma", heads=TRANSLATES),
+    "T5Gemma": Family(name="T5Gemma", settings=t5gemma, written_as="T5Gemma", heads=TRANSLATES, attention="eager"),
 }  # fmt: skip
 
 

@@ -136,6 +136,12 @@ def test_tied_tensor_is_stored_once(tmp_path: Path) -> None:
         ({"norm": "layer"}, {}, r"stack\.gated is true, .* which GPT-NeoX .* a model with stack\.gated: false"),
         ({"gated": False, "qk_norm": True}, {}, r"stack\.gated is false, which Qwen3 .* stack\.gated: true can"),
         ({"placement": "branch"}, {}, r"stack\.qk_norm is false, which Olmo2 .* stack\.qk_norm: all_heads can"),
+        (
+            {"attention_softcap": 9.0},
+            {},
+            r"stack\.attention_softcap is 9\.0, which Llama .*attention_softcap: null can",
+        ),
+        ({"placement": "sandwich"}, {}, r"stack\.activation is silu, which Gemma2 .*: gelu_tanh can"),
         ({"qk_norm": "all_heads"}, {}, r"stack\.placement is pre, which Olmo2 .* stack\.placement: branch can"),
         ({"qk_norm": True, "bias": True}, {}, r"stack\.bias\.feedforward is true, which Qwen3 .*: false can"),
         (

@@ -54,6 +54,7 @@ def furthest(model: EncoderDecoder, theirs: Any) -> float:
         ({"activation": "gelu"}, {"embedding_norm": True, "scale_embedding": True, "share_embeddings": False}, 3),
         ({"activation": "relu_squared", "gated": False}, {"embedding_norm": True, "logit_softcap": 5.0}, 3),
         ({"bias": Biases(qkv=True, out=False, feedforward=False)}, {"tie_embeddings": False}, 3),
+        ({"attention_softcap": 0.3}, {"scale_embedding": True}, 2),
         ({}, {"source_vocab_size": 29, "share_embeddings": False, "embedding_norm": True}, 3),
     ],
 )
@@ -134,7 +135,7 @@ def theirs_as_folder(folder: Path, side: str = "decoder", change: dict[str, Any]
 @pytest.mark.parametrize(
     ("side", "change", "message"),
     [
-        ("encoder", {"attn_logit_softcapping": 50.0}, r"encoder: attn_logit_softcapping is 50\.0, a cap on attention"),
+        ("encoder", {"attn_logit_softcapping": "far"}, "encoder: config.json has 'far' as attn_logit_softcapping"),
         ("decoder", {"query_pre_attn_scalar": 0}, "decoder: query_pre_attn_scalar is 0, but must be at least 1"),
         ("decoder", {"hidden_size": None}, "decoder: config.json has no hidden_size; put back the int"),
         ("decoder", {"hidden_size": 36}, "config of this T5Gemma is inconsistent: encoder and decoder must have the"),

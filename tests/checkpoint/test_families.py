@@ -167,6 +167,8 @@ ATTENTION = "model.layers.0.self_attn"
         ("Gemma 3", 0, {"query_pre_attn_scalar": 0}, {}, "query_pre_attn_scalar is 0.0; it must be above 0"),
         ("Qwen2", 0, {}, {f"{ATTENTION}.q_proj.bias": None}, r"Qwen2: layers\.0\.self_attn\.q_proj\.bias missing"),
         ("Qwen3", 0, {}, {f"{ATTENTION}.q_norm.weight": None}, r"Qwen3: layers\.0\.self_attn\.q_norm\.weight missing"),
+        ("Gemma 2", 0, {"attn_logit_softcapping": "far"}, {}, "config.json has 'far' as attn_logit_softcapping"),
+        ("Gemma 2", 0, {"attn_logit_softcapping": 0}, {}, r"config of this Gemma2 is inconsistent: .*softcap"),
         ("OLMo 2", 0, {"rms_norm_eps": 0.0}, {}, r"rms_norm_eps is 0\.0; for Olmo2 it must be at least 1e-12"),
         ("OLMo 2", 0, {}, {f"{ATTENTION}.k_norm.weight": None}, r"Olmo2: layers\.0\.self_attn\.k_norm\.weight missing"),
         ("Qwen3", 0, {"head_dim": 6}, {}, r"q_proj\.weight has shape .*, but the config requires"),
@@ -253,7 +255,7 @@ def whole(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return full_config(theirs), theirs.state_dict()
 
 
-CAUSAL = ("Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma 3", "SmolLM3", "OLMo 2")
+CAUSAL = ("Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma 2", "Gemma 3", "SmolLM3", "OLMo 2")
 ANY_VALUE = st.sampled_from(
     [None, True, False, 0, 1, 2, -1, -5, 3, 10**12, -0.5, 1e-9, float("inf"), "", "gelu", "no", [], {}, [1], {"0": "a"},
      ["sliding_attention"], {"0": ["a"], "1": "b", "2": None}, {"rope_type": []}, {"rope_theta": {}}]
@@ -381,6 +383,7 @@ def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:
         ("DistilBERT", 0, "fill"),
         ("EuroBERT", 0, "fill"),
         ("EuroBERT", 2, "embed"),
+        ("Gemma 2", 0, "generate"),
         ("ModernBERT", 0, "fill"),
         ("ModernBERT", 1, "classify"),
         ("RoBERTa", 3, "embed"),

@@ -51,10 +51,10 @@ BERTS: dict[str, dict[str, Any]] = {
         "stack": {"placement": "post"}, "embedding_norm": True, "n_segments": 2,
         "masked_head": MaskedHead(transform=True, bias=True),
     },
-    "no first norm, transform without segments": {
+    "no first norm, plain head": {
         "stack": {"position": Rotary(), "first_norm": False, "norm_bias": False, "gated": True,
                   "activation": "silu"},
-        "embedding_norm": True, "masked_head": MaskedHead(transform=True),
+        "embedding_norm": True,
     },
     "pre, rotary, plain head": {"stack": {"position": Rotary()}, "masked_head": MaskedHead(bias=True)},
 }  # fmt: skip

@@ -15,7 +15,7 @@ from torch import nn
 
 from tercet.config import UserError, parse, to_plain
 from tercet.inspect.model_table import model_table
-from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec
+from tercet.models import Biases, BranchDropout, DecoderOnlySpec, Dropout, StackSpec, model_spec, record
 from tercet.nn import Block, FeedForward, Learned, RelativeBias, Residual
 
 SLOTS: dict[str, dict[str, Any]] = {
@@ -30,6 +30,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "no final norm": {"final_norm": False},
     "a final norm after post": {"final_norm": True, "placement": "post"},
     "one norm of all heads": {"qk_norm": "all_heads", "n_kv_heads": 2},
+    "bounded scores": {"attention_softcap": 0.5, "n_kv_heads": 2},
     "norm by deviation": {"norm": "layer_std", "norm_eps": 1e-6},
     "a long table": {"position": Learned(size=3 * MAX_LEN)},
 }
@@ -89,6 +90,18 @@ def test_parallel_sublayers_match_their_formula(parallel: bool | str, placement:
     norms = [part for part in block.modules() if isinstance(part, nn.LayerNorm)]
     n_norms = {"pre": 1, "post": 1, "sandwich": 3, "branch": 2}[placement]
     assert len(norms) == n_norms + (parallel is not True and placement in ("pre", "sandwich"))
+
+
+@torch.no_grad()
+def test_recorded_scores_are_bounded() -> None:
+    tokens = torch.randint(V, (2, 7))
+    for cap in (0.5, None):
+        decoder = model(attention_softcap=cap)
+        with record(decoder) as activations:
+            logits = decoder(tokens)
+        largest = max(activations[f"stack.blocks.{n}.self_attention.scores"].abs().max() for n in range(2))
+        assert (largest <= 0.5) == (cap is not None)
+        torch.testing.assert_close(logits, decoder(tokens), **CLOSE)
 
 
 @torch.no_grad()
@@ -225,6 +238,7 @@ def test_residual_uses_the_given_arguments() -> None:
 
 REJECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "stack.parallel": ({"parallel": True}, {}),
+    "stack.attention_softcap": ({"attention_softcap": 5.0}, {}),
     "stack.first_norm": ({"first_norm": False}, {}),
     "stack.final_norm": ({"final_norm": False}, {}),
     "stack.norm": ({"norm": "layer_std"}, {}),

@@ -193,6 +193,7 @@ def test_unsupported_models_use_separate_layers(calls: list[int]) -> None:
     decoder_logits(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
     decoder_logits(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
     decoder_logits(gpt(d_head=12), torch.randint(V, (3, 12)))
+    decoder_logits(gpt(attention_softcap=5.0), torch.randint(V, (3, 12)))
     model = gpt()
     model.stack.blocks[1].feedforward.activation = torch.sin
     decoder_logits(model, torch.randint(V, (3, 12)))

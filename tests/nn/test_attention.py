@@ -335,6 +335,22 @@ def test_qk_norm_makes_weights_independent_of_input_scale() -> None:
         assert torch.allclose(*weights, atol=1e-4) is qk_norm
 
 
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_softcap_bounds_the_scores_before_bias_and_mask(kind: str, with_bias: bool) -> None:
+    (q, k, v), cap, mask = tensors(2, S), 0.7, MASKS[kind](T, S)
+    bias = alibi(T, S) if with_bias else None
+    scores = cap * torch.tanh(q @ k.repeat_interleave(H // 2, 1).mT / K**0.5 / cap)
+    scores = scores if bias is None else scores + bias
+    weights = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1).nan_to_num(0.0)
+    expected = weights @ v.repeat_interleave(H // 2, 1)
+    out = attend(q, k, v, mask=mask, bias=bias, softcap=cap)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(out, attend(q, k, v, mask=mask, bias=bias), atol=1e-3)
+    out.square().sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
 @torch.no_grad()
 def test_qk_norm_of_all_heads_is_one_rms_norm_of_the_projection() -> None:
     attention, x = Attention(24, 4, n_kv_heads=2, qk_norm="all_heads"), torch.randn(B, T, 24)

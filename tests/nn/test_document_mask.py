@@ -58,12 +58,12 @@ def test_block_mask_is_complete_for_any_document_ids(causal: bool) -> None:
         ({"device": "mps"}, False),
         ({"dtype": torch.float32}, False),
         ({"dropout": 0.1}, False),
-        ({"has_bias": True}, False),
+        ({"changes_scores": True}, False),
         ({"d_head": 8}, False),
     ],
 )
 def test_block_mask_is_used_only_where_the_kernel_supports_it(overrides: dict, expected: bool) -> None:
-    settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "has_bias": False}
+    settings = {"device": "cuda", "dtype": torch.bfloat16, "d_head": 64, "dropout": 0.0, "changes_scores": False}
     assert supports_block_mask(**settings | overrides) is expected
 
 

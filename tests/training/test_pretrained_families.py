@@ -131,6 +131,11 @@ def going_on(folder: Path, recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     [
         (qwen3, tiny_recipe, "Qwen3ForCausalLM"),
         pytest.param(gemma3, tiny_recipe, "Gemma3ForCausalLM", marks=pytest.mark.exhaustive),
+        (
+            lambda: llama_like("Gemma2", layers=2, sliding_window=3, attn_implementation="eager"),
+            tiny_recipe,
+            "Gemma2ForCausalLM",
+        ),
         pytest.param(lambda: llama_like("Olmo2"), tiny_recipe, "Olmo2ForCausalLM", marks=pytest.mark.exhaustive),
         (roberta, tiny_masked_recipe, "BertForMaskedLM"),
         (distilbert, tiny_labels_recipe, "DistilBertForSequenceClassification"),
@@ -223,6 +228,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "opt": (opt, tiny_recipe),
     "opt-post": (lambda: opt(do_layer_norm_before=False), tiny_recipe),
     "gemma3": (gemma3, tiny_recipe),
+    "gemma2": (lambda: llama_like("Gemma2", layers=2, sliding_window=3, attn_implementation="eager"), tiny_recipe),
     "olmo2": (lambda: llama_like("Olmo2"), tiny_recipe),
     "smollm3": (lambda: llama_like("SmolLM3", layers=2, no_rope_layer_interval=2), tiny_recipe),
     "bert": (bert, tiny_masked_recipe),

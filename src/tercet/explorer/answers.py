@@ -185,6 +185,7 @@ def _stack_sizes(name: str, stack: Stack) -> Plain:
         "norm": spec.norm,
         "norm_eps": spec.norm_eps,
         "qk_norm": spec.qk_norm,
+        "attention_softcap": spec.attention_softcap,
         "position": spec.position.kind,
         "activation": spec.activation,
         "gated": spec.gated,

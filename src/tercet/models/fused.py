@@ -55,7 +55,7 @@ METHODS = [
     (kind, name) for kind in MODULE_TYPES for name in ("forward", "attend", "keys_values") if hasattr(kind, name)
 ]
 ORIGINAL_METHODS = [getattr(kind, name) for kind, name in METHODS]
-WATCHED_ATTRIBUTES = ("eps", "n_heads", "n_kv_heads", "d_head", "activation", "parallel", "spec")
+WATCHED_ATTRIBUTES = ("eps", "n_heads", "n_kv_heads", "d_head", "softcap", "activation", "parallel", "spec")
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,8 @@ def _fits(spec: StackSpec, part: nn.Module) -> bool:
         case Attention():
             norms = [(part.query_norm, heads), (part.key_norm, groups)]
             return (
-                (part.n_heads, part.n_kv_heads, part.d_head) == (heads, groups, width)
+                part.softcap is None  # no step bounds the scores
+                and (part.n_heads, part.n_kv_heads, part.d_head) == (heads, groups, width)
                 and _product_fits(part.query, heads * width, d_model)
                 and all(_product_fits(linear, groups * width, d_model) for linear in (part.key, part.value))
                 and _product_fits(part.out, d_model, heads * width)

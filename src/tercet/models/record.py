@@ -6,7 +6,8 @@
 
 The output of each module is recorded under the module's name. There are also these tensors:
 
-    attention A       A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask
+    attention A       A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask,
+                                                                       after the cap
     feed-forward F    F.activations                                    the input of F.down
     positions P       P.embed                                          the vector added to the embedding, if any
 

@@ -37,6 +37,8 @@ from tercet.spec import (
     spec,
 )
 
+Softcap = Annotated[float, Interval(gt=0, le=10**6)]
+
 
 @spec
 class BranchDropout:
@@ -121,6 +123,8 @@ class StackSpec:
         bias: True if all linear layers have biases, False if none has, or one value for each kind of layer.
         qk_norm: If True, apply an RMS norm to the queries and keys of each head; with `all_heads`, to those of all
             heads together (OLMo 2).
+        attention_softcap: Bound c of the attention scores, which become c * tanh(scores / c) before biases and mask
+            (Gemma 2); None for no bound. Attention is then slower, because no fused implementation supports it.
         dropout: Dropout rates.
     """
 
@@ -143,6 +147,7 @@ class StackSpec:
     parallel: Parallel = False
     bias: bool | Biases = True
     qk_norm: QKNorm = False
+    attention_softcap: Softcap | None = None
     dropout: Dropout = field(default_factory=Dropout)
 
     def __post_init__(self) -> None:
@@ -217,7 +222,7 @@ class ModelSpec:
     tie_embeddings: bool = True
     scale_embedding: bool = False
     embedding_norm: bool = False
-    logit_softcap: Annotated[float, Interval(gt=0, le=10**6)] | None = None
+    logit_softcap: Softcap | None = None
     init: Init = field(default_factory=Normal)
 
 

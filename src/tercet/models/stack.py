@@ -55,6 +55,7 @@ class Stack(FusibleStack):
             out_bias=spec.biases.out,
             qk_norm=spec.qk_norm,
             dropout=spec.dropout.attention,
+            softcap=spec.attention_softcap,
         )
         feedforward = partial(
             FeedForward,
@@ -207,7 +208,7 @@ class Stack(FusibleStack):
             multiplied_dtype(x),
             d_head=self.spec.head_width,
             dropout=self.spec.dropout.attention if self.training else 0.0,
-            has_bias=self.position.has_bias,
+            changes_scores=self.position.has_bias or self.spec.attention_softcap is not None,
         )
 
 

@@ -1,10 +1,10 @@
 """Attention: each query receives a weighted average of the values.
 
-    attend(q, k, v) = softmax(q kᵀ / √K + bias) v
+    attend(q, k, v) = softmax(cap(q kᵀ / √K) + bias) v        cap(x) = c tanh(x / c), or x without a cap
 
 Vaswani et al., "Attention Is All You Need" (2017), equation 1. Fewer key/value heads than query heads: Shazeer (2019,
 multi-query) and Ainslie et al. (2023, grouped-query). Norms on queries and keys: Henry et al. (2020); over all heads
-together: OLMo 2 (2024).
+together: OLMo 2 (2024). A cap c of the scores: Gemma 2 (2024), 2.
 
 There is one difference from the formula: if a query may not attend to any key, the formula gives 0/0, and all
 implementations return zero.
@@ -45,6 +45,7 @@ def attend(
     bias: Bias | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    softcap: float | None = None,
 ) -> Float[Tensor, "B H T K"]:
     """Compute attention with the fastest implementation available for these tensors.
 
@@ -56,14 +57,18 @@ def attend(
         bias: Numbers added to the scores (ALiBi, T5). Every implementation computes the gradient of a learned bias.
         causal: If True, query t attends to keys 0..t. Requires T = S and no mask; this is the fastest path.
         dropout: Share of attention weights that are set to zero (default: 0).
+        softcap: Bound c of the scores before bias and mask; None for no bound. No fused implementation supports it, so
+            attention is then computed step by step.
 
     Raises:
         ValueError: If the mask is not bool (PyTorch would silently add a float mask), if the shapes of keys and values
             differ before the last axis, if H is not a multiple of G, or if `causal` is combined with a mask or with
-            T != S. With a `BlockMask` nothing is checked.
+            T != S. With a `BlockMask` nothing is checked, and there can be no softcap.
     """
     if isinstance(mask, BlockMask):
         return attend_blocks(q, k, v, mask)
+    if softcap is not None:
+        return attend_by_hand(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout, softcap=softcap)
     _check(q, k, v, mask, causal)
     out = kernels.attention(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
     return attend_fused(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout) if out is None else out
@@ -106,6 +111,7 @@ def attend_by_hand(
     bias: Bias | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    softcap: float | None = None,
     note: Note = lambda name, tensor: tensor,
 ) -> Float[Tensor, "B H T K"]:
     """Compute `attend` step by step.
@@ -119,7 +125,7 @@ def attend_by_hand(
     """
     _check(q, k, v, mask, causal)
     q, k, v = note("q", q), note("k", k), note("v", v)
-    scores = note("scores", attention_scores(q, k, bias=bias))  # (B, H, T, S)
+    scores = note("scores", attention_scores(q, k, bias=bias, softcap=softcap))  # (B, H, T, S)
     mask = causal_mask(scores) if causal else mask
     mask = None if mask is None else note("mask", mask)
     weights = note("weights", attention_weights(scores, mask=mask))
@@ -128,10 +134,15 @@ def attend_by_hand(
 
 
 def attention_scores(
-    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B G S K"], *, bias: Bias | None = None
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    *,
+    bias: Bias | None = None,
+    softcap: float | None = None,
 ) -> Float[Tensor, "B H T S"]:
-    """Return q kᵀ / √K + bias, the similarity of each query and key."""
+    """Return cap(q kᵀ / √K) + bias, the similarity of each query and key."""
     scores = (q / math.sqrt(q.shape[-1])) @ _repeat_heads(k, q.shape[1]).mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     return scores if bias is None else scores + bias
 
 
@@ -168,6 +179,7 @@ class Attention(nn.Module):
         qk_norm: If True, apply an RMS norm to the queries and keys of each head before the rotation. With `all_heads`,
             a token's queries of all heads have one norm together, and so have its keys (OLMo 2).
         dropout: Dropout rate of the attention weights.
+        softcap: Bound of the attention scores; see `attend`.
 
     Raises:
         ValueError: If n_heads does not divide d_model and no d_head is given, or if n_kv_heads does not divide n_heads.
@@ -186,6 +198,7 @@ class Attention(nn.Module):
         out_bias: bool | None = None,
         qk_norm: QKNorm = False,
         dropout: float = 0.0,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -197,7 +210,7 @@ class Attention(nn.Module):
             raise ValueError(f"n_heads={n_heads} must be divisible by n_kv_heads={n_kv_heads}")
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
-        self.dropout = dropout
+        self.dropout, self.softcap = dropout, softcap
         self.query = Linear(d_model, n_heads * self.d_head, bias=bias)
         self.key = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.value = Linear(d_model, n_kv_heads * self.d_head, bias=bias)
@@ -235,7 +248,7 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         rows = len(q)
         q = fold_beams(q, len(k))  # the keys and values of a source are then read once for all of its beams
-        heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+        heads = self.attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout, softcap=self.softcap)
         heads = unfold_beams(heads, rows)  # (Q, H, T, K)
         return self.out(heads.transpose(1, 2).flatten(-2))  # (Q, T, D)
 

@@ -21,7 +21,7 @@ BLOCK = 128  # side of a square, the default of FlexAttention; other sizes were 
 MIN_HEAD_WIDTH = 16  # minimum width of a head that the kernel supports
 
 
-def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, has_bias: bool) -> bool:
+def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout: float, changes_scores: bool) -> bool:
     """Return whether `attend_blocks` supports this kind of attention.
 
     Args:
@@ -29,9 +29,9 @@ def supports_block_mask(device: str, dtype: torch.dtype, *, d_head: int, dropout
         dtype: Type in which queries and keys are multiplied.
         d_head: Width of a head.
         dropout: Share of attention weights that are set to zero.
-        has_bias: If True, the position scheme adds a bias to the scores.
+        changes_scores: If True, the position scheme adds a bias to the scores, or they have a softcap.
     """
-    return device in DEVICES and dtype in DTYPES and d_head >= MIN_HEAD_WIDTH and not dropout and not has_bias
+    return device in DEVICES and dtype in DTYPES and d_head >= MIN_HEAD_WIDTH and not dropout and not changes_scores
 
 
 def document_blocks(documents: Int[Tensor, "B T"], *, causal: bool) -> BlockMask:

@@ -73,6 +73,10 @@ USED = {
     "qwen2": (*LLAMA, *WINDOW_KEYS),
     "qwen3": (*LLAMA, *WINDOW_KEYS, "attention_bias"),
     "gemma": (*LLAMA, "attention_bias", "use_bidirectional_attention"),
+    "gemma2": (
+        *LLAMA, "attention_bias", "use_bidirectional_attention", "sliding_window", "layer_types",
+        "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
+    ),
     "gemma3_text": (
         *LLAMA, "attention_bias", "use_bidirectional_attention", "sliding_window", "sliding_window_pattern",
         "_sliding_window_pattern", "layer_types", "rope_local_base_freq", "query_pre_attn_scalar",

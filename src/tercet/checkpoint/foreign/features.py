@@ -103,6 +103,7 @@ def features_of_stack(
     parallel: Sequence[Parallel] = (False,),
     layers_differ: bool = False,
     first_norm: bool = True,
+    softcap: bool = False,
 ) -> list[Feature]:
     """Return features of a stack, each with the values that a format supports.
 
@@ -111,6 +112,7 @@ def features_of_stack(
         stack: Spec of the stack.
         placement, norm, gated, qk_norm, first_norm: Value of each setting that the format supports.
         positions, parallel: Position schemes and values of `parallel` that the format supports.
+        softcap: If True, a bound of the attention scores is supported.
         layers_differ: If True, the caller checks the features that differ between layers, and scaled rotations.
     """
     return [
@@ -118,23 +120,30 @@ def features_of_stack(
         (f"{key}.placement", stack.placement, [placement]),
         (f"{key}.norm", stack.norm, [norm]),
         (f"{key}.gated", stack.gated, [gated]),
-        *features_of_block(key, stack, parallel=parallel, first_norm=first_norm),
+        *features_of_block(key, stack, parallel=parallel, first_norm=first_norm, softcap=softcap),
         *([] if layers_differ else [*features_of_layers(key, stack), *features_of_scaling(key, stack, [])]),
         (f"{key}.qk_norm", stack.qk_norm, [qk_norm]),
     ]
 
 
 def features_of_block(
-    key: str, stack: StackSpec, *, parallel: Sequence[Parallel] = (False,), first_norm: bool = True
+    key: str,
+    stack: StackSpec,
+    *,
+    parallel: Sequence[Parallel] = (False,),
+    first_norm: bool = True,
+    softcap: bool = False,
 ) -> list[Feature]:
-    """Return `parallel`, `first_norm` and `final_norm` of a stack, each with the values that a format supports.
+    """Return features of a block, and `final_norm` of a stack, each with the values that a format supports.
 
-    By default, attention and feed-forward network must be applied one after the other, not in parallel. There must be a
-    final norm unless the placement of norms is "post"; then there must be none.
+    By default, attention and feed-forward network must be applied one after the other, not in parallel, and attention
+    scores must have no bound. There must be a final norm unless the placement of norms is "post"; then there must be
+    none.
     """
     return [
         (f"{key}.parallel", stack.parallel, parallel),
         (f"{key}.first_norm", stack.first_norm, [first_norm]),
+        (f"{key}.attention_softcap", stack.attention_softcap, [stack.attention_softcap if softcap else None]),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
 

@@ -70,6 +70,7 @@ BRANCH_NORMS = {  # names of norms that differ with the placements "sandwich" an
 NORMS = ("before.weight", "branch.weight", "final_norm.weight")  # suffixes of norms, except those on queries and keys
 QK_NORMS = ("query_norm.weight", "key_norm.weight")
 QUERIES_KEYS = ("query.weight", "query.bias", "key.weight", "key.bias")
+ATTENTION_CAP, LOGIT_CAP = "attn_logit_softcapping", "final_logit_softcapping"
 REQUIRED_SETTINGS = {"use_bidirectional_attention": False}
 MIN_EPS = 1e-12  # minimum epsilon of norms on queries and keys, since `llama_source` divides by it
 
@@ -150,7 +151,7 @@ def _nearest(spec: DecoderOnlySpec) -> str:
     """Return the model_type that fits a model best."""
     stack, biases = spec.stack, spec.stack.biases
     if stack.placement == "sandwich":
-        return "gemma3_text"
+        return "gemma3_text" if stack.qk_norm else "gemma2"
     if stack.placement == "branch" or stack.qk_norm == "all_heads":
         return "olmo2"
     if isinstance(stack.position, Rotary) and stack.position.skip_layers:
@@ -185,6 +186,7 @@ def features_of_family(stack: StackSpec, family: Family) -> list[Feature]:
             gated=family.gated,
             qk_norm=family.qk_norm,
             layers_differ=True,
+            softcap=family.attention_softcap,
         ),
         ("stack.position.share", position.share, [1.0]),
         *features_of_family_layers(stack, family),
@@ -214,7 +216,7 @@ def _config(spec: DecoderOnlySpec, model_type: str) -> Plain:
         "max_position_embeddings": spec.max_len,
         "tie_word_embeddings": spec.tie_embeddings,
         **write_stack(spec.stack, family),
-        **({"final_logit_softcapping": spec.logit_softcap} if family.logit_softcap else {}),
+        **({LOGIT_CAP: spec.logit_softcap} if family.logit_softcap else {}),
     }
 
 
@@ -237,6 +239,7 @@ def write_stack(stack: StackSpec, family: Family) -> Plain:
         family.activation_key: ACTIVATION_NAMES[stack.activation],
         "rms_norm_eps": stack.norm_eps,
         "attention_dropout": stack.dropout.attention,
+        **({ATTENTION_CAP: stack.attention_softcap} if family.attention_softcap else {}),
         **({"query_pre_attn_scalar": stack.head_width} if family.scales_queries else {}),
         **{switch: getattr(stack.biases, kind) for kind, switch in switches if isinstance(switch, str)},
     }
@@ -244,15 +247,15 @@ def write_stack(stack: StackSpec, family: Family) -> Plain:
 
 def _spec(config: Mapping[str, Any], family: Family) -> DecoderOnlySpec:
     check_settings(config, REQUIRED_SETTINGS, family.kind)
-    if config.get("attn_logit_softcapping") is not None:
-        raise UserError(f"attn_logit_softcapping is set, which Tercet does not support for {family.kind}")
+    if config.get(ATTENTION_CAP) is not None and not family.attention_softcap:
+        raise UserError(f"{ATTENTION_CAP} is set, which Tercet does not support for {family.kind}")
     stack = read_stack(config, family)
     return DecoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=read_context(config, stack.position),
         tie_embeddings=read_bool(config, "tie_word_embeddings", family.tie_embeddings),
         scale_embedding=family.scale_embedding,
-        logit_softcap=_read_softcap(config) if family.logit_softcap else None,
+        logit_softcap=_read_softcap(config, family, LOGIT_CAP) if family.logit_softcap else None,
         stack=stack,
     )
 
@@ -286,13 +289,14 @@ def read_stack(config: Mapping[str, Any], family: Family) -> StackSpec:
         gated=family.gated,
         bias=_read_biases(config, family),
         qk_norm=family.qk_norm,
+        attention_softcap=_read_softcap(config, family, ATTENTION_CAP) if family.attention_softcap else None,
         dropout=Dropout(attention=read_value(config, "attention_dropout", float, 0.0)),
     )
 
 
-def _read_softcap(config: Mapping[str, Any]) -> float | None:
-    key = "final_logit_softcapping"
-    return None if config.get(key) is None else read_value(config, key, float)
+def _read_softcap(config: Mapping[str, Any], family: Family, key: str) -> float | None:
+    keys = {**family.softcaps, **config}
+    return None if keys.get(key) is None else read_value(keys, key, float)
 
 
 def query_scale(config: Mapping[str, Any], family: Family, head_width: int) -> float:

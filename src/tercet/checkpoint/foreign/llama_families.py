@@ -5,6 +5,8 @@ Mistral   Jiang et al. (2023); no biases; older models have sliding-window atten
 Qwen2     Yang et al. (2024); biases on queries, keys and values
 Qwen3     Yang et al. (2025); norms on the queries and keys of each head
 Gemma     Mesnard et al. (2024); scaled embeddings, GELU by tanh, and norms that multiply by 1 + weight
+Gemma 2   Riviere et al. (2024); norms before and after each sublayer, bounds of attention scores and logits; every
+          other layer has a sliding window
 Gemma 3   Kamath et al. (2025); norms before and after each sublayer and on queries and keys; most layers have a
           sliding window and another base
 SmolLM3   Bakouch et al. (2025); some layers without positions
@@ -40,7 +42,9 @@ class Family:
         base: Default base of the rotation.
         local_base: Default base in layers with a window; None if it is that of the other layers.
         placement: Placement of the norms.
-        logit_softcap: If True, the logits may be bounded.
+        pattern: With layers "pattern", the default of n: every n-th layer has no window.
+        logit_softcap, attention_softcap: If True, the logits or the attention scores may be bounded.
+        softcaps: Default bounds by config key.
         scales_queries: If True, scores are divided by the root of `query_pre_attn_scalar`.
         activation_key: Config key of the activation function.
         norm_offset: Number that is added to the stored weights of norms.
@@ -62,7 +66,10 @@ class Family:
     base: float = 10_000.0
     local_base: float | None = None
     placement: Placement = "pre"
+    pattern: int = 6
     logit_softcap: bool = False
+    attention_softcap: bool = False
+    softcaps: Mapping[str, float] = field(default_factory=dict[str, float])
     scales_queries: bool = False
     activation_key: str = "hidden_act"
     norm_offset: float = 0.0
@@ -94,6 +101,13 @@ FAMILIES = {
     "gemma": Family(
         kind="Gemma", qkv_bias="attention_bias", out_bias="attention_bias", head_dim=256, norm_offset=1.0,
         scale_embedding=True, tie_embeddings=True, renamed_activations={"gelu": "gelu_pytorch_tanh"},
+    ),
+    "gemma2": Family(
+        kind="Gemma2", qkv_bias="attention_bias", out_bias="attention_bias", head_dim=256, window=True,
+        layers="pattern", pattern=2, placement="sandwich", norm_offset=1.0, scale_embedding=True, tie_embeddings=True,
+        logit_softcap=True, attention_softcap=True, scales_queries=True, divisible_width=True,
+        softcaps={"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        activation_key="hidden_activation",
     ),
     "gemma3_text": Family(
         kind="Gemma3", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True, head_dim=256,

@@ -1,7 +1,7 @@
 """What differs between the layers of a Llama-like model: sliding windows, and rotations.
 
 layer_types       kind of each layer, "sliding_attention" or "full_attention"; by default it follows from
-                  max_window_layers (Qwen), sliding_window_pattern (Gemma 3) or no_rope_layers (SmolLM3)
+                  max_window_layers (Qwen), sliding_window_pattern (Gemma) or no_rope_layers (SmolLM3)
 sliding_window    length of the window in tokens, including the current one
 no_rope_layers    0 for each layer without a rotation (SmolLM3)
 rope_parameters   in Gemma 3 one mapping for each kind of layer; in older files rope_local_base_freq
@@ -21,7 +21,7 @@ from tercet.nn import Rotary
 from tercet.nn.specs import Window
 from tercet.spec import Layers, check_range
 
-WINDOW, FIRST_WINDOW_LAYER, PATTERN, NO_ROPE_INTERVAL = 4096, 28, 6, 4  # defaults of transformers
+WINDOW, FIRST_WINDOW_LAYER, NO_ROPE_INTERVAL = 4096, 28, 4  # defaults of transformers
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -123,7 +123,7 @@ def _slides(config: Mapping[str, Any], family: Family) -> list[bool]:
             first = read_value(config, "max_window_layers", int, FIRST_WINDOW_LAYER)
             return [layer >= first for layer in range(n_layers)]
         case "pattern":
-            step = _step(config, "sliding_window_pattern", PATTERN)
+            step = _step(config, "sliding_window_pattern", family.pattern)
             return [(layer + 1) % step != 0 for layer in range(n_layers)]
         case _:
             return [not has_rotation for has_rotation in _rotated(config)]

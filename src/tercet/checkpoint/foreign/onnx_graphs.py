@@ -250,4 +250,4 @@ def _attend(
     q = q if rotation is None else rotate(q, rotation)
     project = partial(self.keys_values, x if source is None else source, rotation)
     k, v = project() if cache is None else cache.keys_values(project)  # (B, G, S, K)
-    return self.out(attend_by_hand(q, k, v, **options).transpose(1, 2).flatten(-2))  # (B, T, D)
+    return self.out(attend_by_hand(q, k, v, softcap=self.softcap, **options).transpose(1, 2).flatten(-2))  # (B, T, D)

@@ -5,8 +5,8 @@ norms before and after each sublayer that multiply by 1 + weight, gated feed-for
 multiplied by sqrt(D). Encoder and decoder have a config and an embedding each; the logits can share the decoder's.
 
 Attention scores are divided by the square root of `query_pre_attn_scalar` instead of the width of a head, so Tercet's
-queries are those of T5Gemma times sqrt(width / scalar). Published models have a cap on attention scores, which Tercet
-does not support. A sliding window that is shorter than the maximum length reduces the maximum length, as in `llama`.
+queries are those of T5Gemma times sqrt(width / scalar). A sliding window that is shorter than the maximum length
+reduces the maximum length.
 """
 
 import math
@@ -181,7 +181,9 @@ def _features(spec: EncoderDecoderSpec, sides: Mapping[str, StackSpec]) -> list[
     for side, stack in sides.items():
         share = stack.position.share if isinstance(stack.position, Rotary) else 1.0
         features += [
-            *features_of_stack(side, stack, placement="sandwich", positions=["rotary"], norm="rms", gated=True),
+            *features_of_stack(
+                side, stack, placement="sandwich", positions=["rotary"], norm="rms", gated=True, softcap=True
+            ),
             (f"{side}.position.share", share, [1.0]),
             feature_of_width(side, stack),
             (f"{side}.bias.feedforward", stack.biases.feedforward, [False]),
@@ -229,7 +231,7 @@ def _module_config(spec: EncoderDecoderSpec, stack: StackSpec, vocab_size: int) 
         "attention_bias": stack.biases.qkv,
         "layer_types": ["full_attention"] * stack.n_layers,
         "sliding_window": spec.max_len,  # `transformers` requires a number although no layer has a window
-        "attn_logit_softcapping": None,
+        "attn_logit_softcapping": stack.attention_softcap,
         "final_logit_softcapping": spec.logit_softcap,
         "tie_word_embeddings": spec.tie_embeddings,
     }
@@ -263,11 +265,7 @@ def _spec(config: Mapping[str, Any]) -> EncoderDecoderSpec:
 
 def _stack(module: Mapping[str, Any]) -> StackSpec:
     """Return the stack of one side, without dropout, from the config of this side."""
-    cap = module.get("attn_logit_softcapping", SCORE_CAP)
-    if cap is not None:
-        raise UserError(
-            f"attn_logit_softcapping is {show(cap)}, a cap on attention scores that Tercet does not support"
-        )
+    has_cap = module.get("attn_logit_softcapping", SCORE_CAP) is not None
     if (scalar := read_value(module, "query_pre_attn_scalar", int, SCALAR)) < 1:
         raise UserError(f"query_pre_attn_scalar is {scalar}, but must be at least 1")
     bias = read_bool(module, "attention_bias", False)
@@ -286,6 +284,7 @@ def _stack(module: Mapping[str, Any]) -> StackSpec:
         activation=read_activation({"hidden_activation": ACTIVATION, **module}, "hidden_activation"),
         gated=True,
         bias=bias and Biases(qkv=True, out=True, feedforward=False),
+        attention_softcap=read_value(module, "attn_logit_softcapping", float, SCORE_CAP) if has_cap else None,
     )
 
 

@@ -6,7 +6,6 @@ UNSUPPORTED_TYPES = {
     "albert": "weights of one block shared by all blocks",
     "deberta": "attention to relative positions",
     "deberta-v2": "attention to relative positions",
-    "gemma2": "a cap on attention scores",
     "gemma3": "images",
     "longformer": "sliding-window attention",
     "mixtral": EXPERTS,

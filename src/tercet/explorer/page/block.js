@@ -223,6 +223,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
     rows,
     keys,
     biased: isBiased(stack, kind),
+    softcap: stack.attention_softcap ?? null,
     off,
   });
   worked.show(row, column);
@@ -275,6 +276,8 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
       : "hatched: masked";
   const size = `(${T} × ${S})`;
   const bias = isBiased(stack, kind) ? " + bias" : "";
+  const cap = stack.attention_softcap ?? null;
+  const formula = cap === null ? `q kᵀ / √${width}` : `${cap} tanh(q kᵀ / √${width} / ${cap})`;
 
   return element(
     "div",
@@ -289,7 +292,7 @@ function attention({ pane, state, change, stack, name, opened, row, part: kind, 
       strip(`values of head ${head}`, `v = ${queryInput} W_v`, v, "v", { ...byKey, notes: [grouped] }),
     ),
     row3(
-      step("scores", `q kᵀ / √${width}${bias}  ${size}`, map(scores, "scores", "signed")),
+      step("scores", `${formula}${bias}  ${size}`, map(scores, "scores", "signed")),
       step(
         "mask",
         `may t attend to s?  ${size}`,

@@ -12,7 +12,7 @@
  *             d_ff: number, placement: "pre" | "post" | "sandwich" | "branch", norm: string, position: string,
  *             activation: string, gated: boolean, causal: boolean, cross: boolean,
  *             parallel: boolean | "separate_norms", final_norm: boolean, first_norm?: boolean,
- *             qk_norm?: boolean | "all_heads"}} StackInfo */
+ *             qk_norm?: boolean | "all_heads", attention_softcap?: number | null}} StackInfo */
 /** @typedef {{family: string, stacks: StackInfo[], vocab_size: number, can: Record<string, boolean>,
  *             linear_head: boolean}} Model */
 /** @typedef {{ask: Ask, at: number, truncated: boolean, sides: Side[],

@@ -11,11 +11,11 @@ const VALUES = 4; // largest terms of an output
 
 /**
  * @param {{q: Tensor, k: Tensor, v: Tensor, scores: Tensor, weights: Tensor, mask: Tensor, head: Tensor,
- *          rows: string[], keys: string[], biased: boolean, off: boolean}} of one head; biased: numbers were added to
+ *          rows: string[], keys: string[], biased: boolean, softcap: number | null, off: boolean}} of one head; biased: numbers were added to
  *          the scores (ALiBi, T5); off: its output was set to zero
  * @returns {{element: HTMLElement, show: (t: number, s: number) => void}}
  */
-export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, biased, off }) {
+export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, biased, softcap, off }) {
   const lines = element("div", { class: "sums" });
   const title = element("h3", {});
   const show = (/** @type {number} */ t, /** @type {number} */ s) => {
@@ -32,15 +32,17 @@ export function workedOut({ q, k, v, scores, weights, mask, head, rows, keys, bi
     const dot = terms.reduce((sum, { product }) => sum + product, 0);
     const root = Math.sqrt(query.length);
     const entry = scores.get(t, s);
-    const bias = entry - dot / root;
+    const capped = softcap === null ? dot / root : softcap * Math.tanh(dot / root / softcap);
+    const bias = entry - capped;
     const added = biased ? ` ${bias < 0 ? "−" : "+"} ${number(Math.abs(bias))}` : "";
     const equals = q.half > 0 || scores.half > 0 ? "≈" : "=";
-    const meaning = `q[${t}] · k[${s}] / √${query.length}${biased ? " + bias" : ""}`;
+    const cap = (/** @type {string} */ text) => (softcap === null ? text : `${softcap} tanh(${text} / ${softcap})`);
+    const meaning = `${cap(`q[${t}] · k[${s}] / √${query.length}`)}${biased ? " + bias" : ""}`;
     const term = (/** @type {{i: number, product: number}} */ { i, product }) =>
       `q[${t},${i}] k[${s},${i}] = ${number(query[i] ?? 0)} × ${number(key[i] ?? 0)} = ${number(product)}`;
     const largest = terms.sort((a, b) => Math.abs(b.product) - Math.abs(a.product)).slice(0, TERMS);
     return [
-      `${meaning} = ${number(dot)} / ${number(root)}${added} ${equals} ${exact(entry, scores.half)}`,
+      `${meaning} = ${cap(`${number(dot)} / ${number(root)}`)}${added} ${equals} ${exact(entry, scores.half)}`,
       `largest terms: ${largest.map(term).join(";  ")}`,
     ];
   };

@@ -163,12 +163,13 @@ def _describe_steps(
         columns[name] = _describe_column(name, linear, norm, shape, position if turns else None)
     shares = "" if n_groups == n_heads else f"{n_heads // n_groups} query heads share each key/value head"
     bias = format_position(position) if isinstance(position, ALiBi | RelativeBias) else ""
+    cap = "" if part.softcap is None else f"then {part.softcap:g} tanh(scores / {part.softcap:g})"
     sees = SEES_SOURCE if kind == "cross" else SEES_EARLIER if stack.causal else SEES_ALL
     return {
         "inputs": tuple(inputs),
         "columns": columns,
         "scores": Box(kind="product", title=f"q kᵀ / √{d_head}", name="scores", shape=scores_shape,
-                       details=tuple(text for text in (shares, bias) if text)),
+                       details=tuple(text for text in (shares, cap, bias) if text)),
         "weights": Box(kind="softmax", title="Mask, then softmax over the keys", name="weights", shape=scores_shape,
                         details=(f"{sees}; padding is masked", "each query's weights sum to 1"),
                         dropout=part.dropout),

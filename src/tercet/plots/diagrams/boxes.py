@@ -87,6 +87,8 @@ def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, posit
     if not isinstance(part.query_norm, nn.Identity):
         joint = isinstance(part.query_norm, JointRMSNorm)
         details.append(f"RMS norm on {'all heads' if joint else 'each head'}'s queries and keys")
+    if part.softcap is not None:
+        details.append(f"scores bounded by {part.softcap:g} tanh(scores / {part.softcap:g})")
     if part.dropout:
         details.append(f"dropout {part.dropout:g} on the weights")
     return Box(kind="attention", title="", name=name, details=tuple(details), shape=shape)

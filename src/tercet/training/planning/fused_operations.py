@@ -55,13 +55,14 @@ def attend_fake(
     bias: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return a tensor with the shape of the output of `tercet.nn.attend` for the same arguments.
 
     The backward pass keeps as much as that of a fused kernel on `device`.
     """
-    if device == "cpu" and (dropout or bias is not None):
-        return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout)
+    if softcap is not None or (device == "cpu" and (dropout or bias is not None)):
+        return attend(q, k, v, mask=mask, bias=bias, causal=causal, dropout=dropout, softcap=softcap)
     q, k, v = (x.to(multiplied_dtype(x)) for x in (q, k, v))
     if isinstance(mask, BlockMask):
         mask = None

@@ -116,6 +116,7 @@ def test_it_builds_at_its_own_size(name: str) -> None:
 USUAL = (
     "demo", "grokking", "induction", "nanogpt-cpu-modern", "original-decoder", "numbers", "multi30k-de-en",
     "bert-shakespeare", "cramming", "animals", "classify-docstring-code", "regress-docstring-lines",
+    "vectors-docstrings",
 )  # fmt: skip
 
 

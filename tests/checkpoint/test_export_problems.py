@@ -64,6 +64,14 @@ SPECS: tuple[tuple[Callable[[], AnySpec], set[str]], ...] = (  # with the format
     (lambda: encoder(POST, masked_head=MaskedHead(transform=False)), {"hf", "gguf"}),
     (lambda: encoder(POST, pooler=True, pooler_activation="relu"), {"hf", "gguf"}),
     (lambda: encoder(POST, classifier=Classifier(labels=("a", "b"))), {"hf", "ctranslate2", "gguf"}),
+    (lambda: decoder(replace(LLAMA, qk_norm="all_heads", placement="branch")), {"ctranslate2", "gguf"}),
+    (
+        lambda: decoder(
+            replace(LLAMA, attention_softcap=5.0, placement="sandwich", activation="gelu_tanh"), scale_embedding=True
+        ),
+        {"ctranslate2", "gguf"},
+    ),
+    (lambda: encoder(replace(LLAMA, norm="layer", first_norm=False)), {"ctranslate2", "gguf"}),
     (lambda: translator(POST, scale_embedding=True), {"gguf"}),
     (lambda: translator(T5), {"gguf"}),
     (lambda: translator(replace(LLAMA, qk_norm=True)), {"hf", "ctranslate2", "gguf"}),

@@ -72,6 +72,7 @@ def test_compilers_emit_no_warnings(compiler: str, flags: tuple[str, ...]) -> No
     assert process.returncode == 0, process.stderr
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_warning_is_detected(tmp_path: Path) -> None:
     source = tmp_path / "narrow.cpp"
     source.write_text("float narrow(long x) { return x; }\n")

@@ -130,6 +130,7 @@ def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
         ("data look a.txt --max-len 5", "--max-len requires --tokenizer FOLDER or --recipe NAME"),
         ("data look a.txt --recipe demo --tokenizer .", "pass one of"),
         ("data look a.txt --recipe dmo", "dmo"),
+        ("data look b.csv --recipe vectors-docstrings", "reads queries and documents, which data look does not"),
         ("data look a.txt b.txt c.txt", "unknown argument 'c.txt'; see `tercet data look --help`"),
         ("data look a.txt --tokenizer a.csv", "a.csv is not a tokenizer.json: "),
         ("data look a.txt --tokenizer a.csv", "; pass the tokenizer.json of a model"),

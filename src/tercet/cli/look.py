@@ -171,6 +171,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         return _apply_reading(recognize(source, target, over=args.over, **fields), args), args.max_len
 
     from tercet.config import UserError
+    from tercet.data import QueriesSpec
     from tercet.training.request import RunRequest, resolve
 
     name = args.recipe
@@ -182,6 +183,8 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         raise UserError(
             f"the recipe {name} uses the tokenizer of {recipe.pretrained}; pass --tokenizer instead of --recipe"
         )
+    if isinstance(recipe.data, QueriesSpec):
+        raise UserError(f"the recipe {name} reads queries and documents, which data look does not; pass another --recipe")
     return _apply_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 

@@ -51,7 +51,7 @@ TEXT = "".join(
     for boats in range(20)
 )
 TEXTS = ["where is the captain?", "7 ships", "a line that is long enough to be cut off " * 30]
-QUICK = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.warmup_steps=0")
+QUICK = ("training.max_steps=2", "training.validate_every=2", "training.save_every=2", "training.warmup_steps=1")
 ADAPTER = ("adapter={kind: lora, rank: 4, targets: [all]}", "training.optimizer.lr=0.05")
 BATCH, LENGTH = 2, 9
 

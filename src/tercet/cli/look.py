@@ -184,7 +184,9 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
             f"the recipe {name} uses the tokenizer of {recipe.pretrained}; pass --tokenizer instead of --recipe"
         )
     if isinstance(recipe.data, QueriesSpec):
-        raise UserError(f"the recipe {name} reads queries and documents, which data look does not; pass another --recipe")
+        raise UserError(
+            f"the recipe {name} reads queries and documents, which data look does not; pass another --recipe"
+        )
     return _apply_reading(recipe.data, args), args.max_len or recipe.model.max_len
 
 

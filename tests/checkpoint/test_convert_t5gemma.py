@@ -186,7 +186,7 @@ def test_context_ends_with_the_window_with_a_notice(
 
 def test_adapter_has_the_scale_of_the_base_models_queries(tmp_path: Path) -> None:
     """`transformers` divides scores by the root of `query_pre_attn_scalar`, which Tercet's spec does not contain."""
-    folder = theirs_as_folder(tmp_path / "theirs")
+    folder = theirs_as_folder(tmp_path / "theirs", change={"query_pre_attn_scalar": 7})
     config = json.loads((folder / "config.json").read_text())
     model = load_model(folder).model
     name = "model.decoder.layers.0.self_attn.q_proj"

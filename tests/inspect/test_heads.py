@@ -23,7 +23,7 @@ PREVIOUS, INDUCTION = "stack.blocks.0.self_attention", "stack.blocks.1.self_atte
 def attend_at_offset(offset: int, head: int):
     """Return scores with which one head attends `offset` tokens back, and the others uniformly."""
 
-    def scores(q: Tensor, k: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    def scores(q: Tensor, k: Tensor, *, bias: Tensor | None = None, softcap: float | None = None) -> Tensor:
         attention_logits = torch.zeros(*q.shape[:-1], k.shape[-2])
         attention_logits[:, head] += 50.0 * torch.ones(q.shape[-2], k.shape[-2]).tril(-offset).triu(-offset)
         return attention_logits

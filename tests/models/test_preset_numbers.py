@@ -35,7 +35,15 @@ def plain_stack(d_model: int, n_layers: int, n_heads: int, d_ff: int, **options:
     """Return the numbers of a stack without the additions of later papers."""
     sizes = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "kv_heads": n_heads, "inner_width": d_ff}
     rest = {"head_width": d_model // n_heads, "norm": "layer", "norm_bias": True, "gated": False, "parallel": False}
-    return {**sizes, **rest, "qk_norm": False, "biases": ALL_BIASES, "dropout": Dropout(), **options}
+    return {
+        **sizes,
+        **rest,
+        "qk_norm": False,
+        "first_norm": True,
+        "biases": ALL_BIASES,
+        "dropout": Dropout(),
+        **options,
+    }
 
 
 def same_stack(stack: StackSpec, expected: dict[str, Any]) -> None:

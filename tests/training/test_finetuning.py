@@ -18,7 +18,15 @@ from tercet.training.recipe.files import recipes_from_scratch
 from tercet.training.request import RunRequest, resolve
 
 FinishedRun = Callable[[str], Path]
-FAMILY = {"lm": "text", "chat": "chat", "mlm": "masked", "classify": "masked", "translate": "pairs"}
+FAMILY = {
+    "lm": "text",
+    "chat": "chat",
+    "mlm": "masked",
+    "classify": "masked",
+    "vectors": "masked",
+    "translate": "pairs",
+}
+DATA = FAMILY | {"classify": "labels", "vectors": "vectors"}
 TWO_STEPS = {
     "training": {"max_steps": 2, "max_epochs": None, "accelerator": "cpu", "compile": "never", "precision": "fp32"},
 }
@@ -28,7 +36,7 @@ TASKS: dict[str, Any] = {"translate": {"batch_tokens": 64, "micro_batch_tokens":
 
 def finetune(kind: str, pretrained: Path, out: Path, changes: dict[str, Any] | None = None) -> Path:
     """Run two steps of the recipe on the data of the tiny run of its family."""
-    data = to_plain(TINY["labels" if kind == "classify" else FAMILY[kind]](out.parent).data)
+    data = to_plain(TINY[DATA[kind]](out.parent).data)
     del data["tokenizer"]
     data.pop("source_tokenizer", None)
     settings = {**TWO_STEPS, "data": data, "task": TASKS.get(kind, ROWS), **(changes or {})}

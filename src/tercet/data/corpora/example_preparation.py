@@ -4,6 +4,7 @@ The validation part is drawn from the source of the training part, or comes from
 again each time they are needed, so that only a few are in memory.
 """
 
+import sys
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,6 +113,9 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             if (hash_text(example.identity) in validation_hashes) == (side == "validation"):
                 yield example
 
+    def _key(self) -> list[Any]:
+        return [self.content_hash, self.tokenizer.hash, sys.byteorder]
+
     def _check(self) -> None:
         self._read_through()
 
@@ -168,6 +172,18 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             spec = replace(spec, **dict.fromkeys(roles, True))
         content = digest(self.training_hash, *key) if key else self.training_hash
         return learn_tokenizer(spec, training_texts, content, self.snapshots[:1])
+
+    def _encoder_tokenizer(
+        self, custom: Tokenizer | None, spec: TokenizerSpec, texts: Callable[[ExampleType], Iterable[str]]
+    ) -> Tokenizer:
+        """Return `custom`, or the tokenizer that is learned from the training part; both with bos and eos.
+
+        Raises:
+            UserError: If the tokenizer has no bos or no eos.
+        """
+        tokenizer = custom or self._learn_tokenizer(spec, texts, ("pad", "bos", "eos"))
+        self._check_special_tokens(tokenizer, "tokenizer", ("bos", "eos"))
+        return tokenizer
 
     def _check_special_tokens(self, tokenizer: Tokenizer, setting: str, roles: Sequence[str]) -> None:
         """Raise UserError if the tokenizer set by `data.<setting>` lacks one of `roles`, such as "bos"."""

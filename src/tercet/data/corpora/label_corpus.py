@@ -4,7 +4,6 @@ A vocabulary is learned from the training texts only. A label that only the vali
 anything is written, because training could never learn it.
 """
 
-import sys
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -146,15 +145,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
     def _choose_tokenizer(self) -> Tokenizer:
-        roles = ("pad", "bos", "eos")
-        tokenizer = self._custom_tokenizer or self._learn_tokenizer(
-            self._spec.tokenizer, lambda example: (example.text,), roles
-        )
-        self._check_special_tokens(tokenizer, "tokenizer", ("bos", "eos"))
-        return tokenizer
-
-    def _key(self) -> list[Any]:
-        return [self.content_hash, self.tokenizer.hash, sys.byteorder]
+        return self._encoder_tokenizer(self._custom_tokenizer, self._spec.tokenizer, lambda example: (example.text,))
 
     def _read_through(self) -> None:
         _ = self._labels, self._scale

@@ -5,7 +5,6 @@ query, so that training never treats one of them as a negative.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -126,15 +125,7 @@ class _QueryPreparation(ExamplePreparation[QueryPair, QueryCorpus]):
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
     def _choose_tokenizer(self) -> Tokenizer:
-        roles = ("pad", "bos", "eos")
-        tokenizer = self._custom_tokenizer or self._learn_tokenizer(
-            self._spec.tokenizer, lambda pair: pair.texts, roles
-        )
-        self._check_special_tokens(tokenizer, "tokenizer", ("bos", "eos"))
-        return tokenizer
-
-    def _key(self) -> list[Any]:
-        return [self.content_hash, self.tokenizer.hash, sys.byteorder]
+        return self._encoder_tokenizer(self._custom_tokenizer, self._spec.tokenizer, lambda pair: pair.texts)
 
     def _files(self) -> list[ArrayFile]:
         dtype = id_dtype(self.tokenizer)

@@ -5,15 +5,13 @@ CodeSearchNet (Husain et al. 2019).
 """
 
 import ast
-from array import array
 from functools import cache
 from pathlib import Path
 
 from tercet.cache_dir import cache_dir
 from tercet.data.datasets.docstring_code import Function
-from tercet.data.datasets.docstrings import MAX_VALIDATION, MIN_WORDS, PARTS, load_rows, parse_library
+from tercet.data.datasets.docstrings import MIN_WORDS, PARTS, load_rows, parse_library, split_examples
 from tercet.data.examples.queries import QueryPair, QueryTexts
-from tercet.data.text_hashes import draw_validation, hash_text
 
 
 def read_docstring_search(part: str) -> QueryTexts:
@@ -28,15 +26,7 @@ def read_docstring_search(part: str) -> QueryTexts:
 @cache
 def _split(cache_folder: str) -> dict[str, tuple[QueryPair, ...]]:
     rows = load_rows(Path(cache_folder), "search.json", [PARTS, "search"], read_functions)
-    pairs = [QueryPair(query, document) for query, document in rows]
-    hashes = array("Q", (hash_text(pair.query) for pair in pairs))
-    error = "the library has only one docstring; use a Python that includes its source files"
-    validation_hashes = draw_validation(hashes, MAX_VALIDATION, error)
-    held_out = [hash_text(pair.query) in validation_hashes for pair in pairs]
-    return {
-        part: tuple(pair for pair, is_held_out in zip(pairs, held_out, strict=True) if is_held_out == wanted)
-        for part, wanted in (("train", False), ("validation", True))
-    }
+    return split_examples([QueryPair(query, document) for query, document in rows])
 
 
 def read_functions(library: Path) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
 from tercet.data.cache import create_atomically, digest, is_complete, report_disk_errors, write_meta
+from tercet.data.examples.example_source import ExampleType
 from tercet.data.examples.labels import Example, LabelTexts
 from tercet.data.text_hashes import draw_validation, hash_text
 
@@ -66,13 +67,13 @@ def _split(cache_folder: str) -> dict[str, tuple[Example, ...]]:
     return split_examples([Example((text,), (label,)) for text, label in rows])
 
 
-def split_examples(examples: list[Example]) -> dict[str, tuple[Example, ...]]:
-    """Return the examples of each part; the validation part is drawn by a hash of the text."""
-    hashes = array("Q", (hash_text(example.text) for example in examples))
+def split_examples(examples: list[ExampleType]) -> dict[str, tuple[ExampleType, ...]]:
+    """Return the examples of each part; the validation part is drawn by a hash of their identity."""
+    hashes = array("Q", (hash_text(example.identity) for example in examples))
     validation_hashes = draw_validation(
         hashes, MAX_VALIDATION, "the library has only one docstring; use a Python that includes its source files"
     )
-    held_out = [hash_text(example.text) in validation_hashes for example in examples]
+    held_out = [hash_text(example.identity) in validation_hashes for example in examples]
     return {
         part: tuple(
             example

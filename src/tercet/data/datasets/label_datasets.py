@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tercet.config import UserError, suggest
-from tercet.data.datasets.text_datasets import check_moved
+from tercet.config import UserError
+from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
-from tercet.data.sources.files import find_path
 from tercet.data.specs import LabelsSpec, Side
 from tercet.spec import ProblemType
 
@@ -52,15 +51,8 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
                 f"{spec.source} has {PROBLEM_DESCRIPTIONS[problem_type]}; set data.problem_type to {problem_type}"
             )
         return LABEL_DATASETS[spec.source].open(part)
-    if part != "train":
-        raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(LABEL_DATASETS)}")
-    path = find_path(spec.source)
-    if path.name == spec.source and not path.suffix and not path.exists():
-        check_moved(spec.source)
-        guess = suggest(spec.source, LABEL_DATASETS)
-        raise UserError(f"no file or dataset of labeled texts is called {spec.source!r}{guess}")
     return LabelFile(
-        path=path,
+        path=find_example_file(spec.source, part, LABEL_DATASETS, "labeled texts"),
         text_field=spec.text_field,
         label_field=spec.label_field,
         over=spec.over,

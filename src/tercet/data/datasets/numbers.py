@@ -33,7 +33,7 @@ def number_pairs(part: str, source: str, target: str) -> PairTexts:
         UserError: If the `num2words` package is not installed.
     """
     texts = tuple(Pair(_spell(number, source), _spell(number, target)) for number in _draw_numbers()[part])
-    return PairTexts(name="numbers", texts=texts)
+    return PairTexts(name="numbers", items=texts)
 
 
 @cache

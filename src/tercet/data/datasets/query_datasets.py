@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tercet.config import UserError, suggest
 from tercet.data.datasets.label_datasets import LIBRARY
-from tercet.data.datasets.text_datasets import check_moved
+from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.queries import QueryFile, QuerySource, QueryTexts
-from tercet.data.sources.files import find_path
 from tercet.data.specs import QueriesSpec, Side
 
 
@@ -36,15 +34,8 @@ def find_queries(spec: QueriesSpec, part: Side = "train") -> QuerySource:
     """
     if spec.source in QUERY_DATASETS:
         return QUERY_DATASETS[spec.source].open(part)
-    if part != "train":
-        raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(QUERY_DATASETS)}")
-    path = find_path(spec.source)
-    if path.name == spec.source and not path.suffix and not path.exists():
-        check_moved(spec.source)
-        guess = suggest(spec.source, QUERY_DATASETS)
-        raise UserError(f"no file or dataset of queries is called {spec.source!r}{guess}")
     return QueryFile(
-        path=path,
+        path=find_example_file(spec.source, part, QUERY_DATASETS, "queries"),
         query_field=spec.query_field,
         document_field=spec.document_field,
         negative_field=spec.negative_field,

@@ -1,7 +1,7 @@
 """Named datasets of text. The code that creates or downloads one is imported only when it is opened."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from tercet.data.sources.fasta import SequenceCase
 from tercet.data.sources.files import find_path
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.line_documents import DocumentUnit
-from tercet.data.specs import TextSpec
+from tercet.data.specs import Side, TextSpec
 
 if TYPE_CHECKING:
     from tercet.data.sources.id_files import IdFile
@@ -107,6 +107,27 @@ def find_documents(
             raise UserError(f"no dataset, file or folder is called {source!r}; datasets: {', '.join(sorted(DATASETS))}")
         files.files()  # raises with the nearest path
     return files
+
+
+def find_example_file(source: str, part: Side, datasets: Collection[str], title: str) -> Path:
+    """Return the path of a file of examples, for a source that is not a named dataset.
+
+    Args:
+        source: Path of the file.
+        part: Requested part.
+        datasets: Names of the datasets of such examples.
+        title: Name of the examples in messages.
+
+    Raises:
+        UserError: If a name without suffix is not a file, or a part other than "train" is requested.
+    """
+    if part != "train":
+        raise UserError(f"{source} has no {part} part; datasets with one: {', '.join(datasets)}")
+    path = find_path(source)
+    if path.name == source and not path.suffix and not path.exists():
+        check_moved(source)
+        raise UserError(f"no file or dataset of {title} is called {source!r}{suggest(source, datasets)}")
+    return path
 
 
 def check_moved(source: str) -> None:

@@ -7,14 +7,13 @@ not learned.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
 
 from tercet.config import UserError, suggest
-from tercet.data.sources.documents import DocumentFiles
-from tercet.data.sources.files import Errors, check_field, find_path, get_text, read_lines, read_objects
+from tercet.data.examples.example_files import ExampleFile
+from tercet.data.sources.files import check_field, find_path, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
-from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.data.sources.tables import read_table
 from tercet.data.specs import ConversationsSpec
 from tercet.messages import show
 
@@ -25,7 +24,6 @@ EXCHANGE_FIELDS = ("prompt", "response")
 # Keys in OpenAI's files, other than role and content, that would change what is learned.
 UNREAD_OF_OBJECT = ("tools", "functions", "parallel_tool_calls")
 UNREAD_OF_MESSAGE = ("name", "tool_calls", "tool_call_id", "function_call", "audio", "refusal")
-SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 
 
 class Conversation(NamedTuple):
@@ -69,23 +67,18 @@ class Conversation(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversationFile:
+class ConversationFile(ExampleFile):
     """Conversations in the JSONL, CSV or TSV file `path`.
 
     The other fields are those of `ConversationsSpec`; `errors` is that of `read_text`.
     """
 
     example_name: ClassVar[str] = "conversation with an answer (the role assistant)"
-    path: Path
+    plural: ClassVar[str] = "conversations"
+    line: ClassVar[str] = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
     messages_field: str = MESSAGES_FIELDS[0]
     prompt_field: str = EXCHANGE_FIELDS[0]
     response_field: str = EXCHANGE_FIELDS[1]
-    encoding: str = "utf-8"
-    errors: Errors = "strict"
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     def examples(self) -> Iterator[Conversation]:
         """Yield every conversation, including those without an answer.
@@ -103,14 +96,6 @@ class ConversationFile:
                 read_lines(self.path, self.encoding, self.errors), str(self.path), required_fields
             ):
                 yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
-
-    def hash(self) -> str:
-        self._check()
-        return DocumentFiles(root=self.path).hash()
-
-    def size(self) -> int | None:
-        self._check()
-        return None  # unknown, because the file contains more than the texts
 
     def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
         """Return the messages of an object, or its prompt and response as messages.
@@ -135,17 +120,6 @@ class ConversationFile:
     def _read_exchange(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
         prompt = get_text(values, self.prompt_field, location, "data.prompt_field")
         return _exchange(prompt, get_text(values, self.response_field, location, "data.response_field"))
-
-    def _check(self) -> None:
-        example = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-        if not self.path.is_file():
-            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
-            raise UserError(f"{self.path} is a folder; use one file of conversations ({', '.join(SUFFIXES)})")
-        if uncompressed_suffix(self.path) not in SUFFIXES:
-            raise UserError(
-                f"{self.path} has none of the suffixes of conversations, {', '.join(SUFFIXES)}; "
-                f"write {example} on each line of a .jsonl file"
-            )
 
 
 def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:

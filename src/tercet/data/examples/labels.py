@@ -4,14 +4,12 @@ Files are JSONL or tables (CSV, TSV). Labels are text: 3 and true in JSON become
 number is read by `Example.number`.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, cast
 
 from tercet.config import UserError
+from tercet.data.examples.example_files import ExampleFile, ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
 from tercet.data.examples.label_values import (
     parse_number,
@@ -21,14 +19,12 @@ from tercet.data.examples.label_values import (
     read_number,
     split_labels,
 )
-from tercet.data.sources.documents import DocumentFiles
-from tercet.data.sources.files import Errors, check_field, get_text, read_lines, read_objects
+from tercet.data.sources.files import check_field, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
-from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.data.sources.tables import read_table
 from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
-SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 EXAMPLE_NAME = "labeled text"
 
 
@@ -59,45 +55,28 @@ class Example(NamedTuple):
 LabelSource = ExampleSource[Example]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelTexts:
+class LabelTexts(ExampleTexts[Example]):
     """Labeled texts in memory."""
 
     example_name: ClassVar[str] = EXAMPLE_NAME
-    name: str
-    items: tuple[Example, ...]
-
-    def examples(self) -> Iterator[Example]:
-        yield from self.items
-
-    def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
-
-    def size(self) -> int:
-        return sum(len(example.text.encode()) for example in self.items)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelFile:
+class LabelFile(ExampleFile):
     """Labeled texts in the JSONL, CSV or TSV file `path`.
 
     The other fields are those of `LabelsSpec`; `errors` is that of `read_text`.
     """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
-    path: Path
+    plural: ClassVar[str] = "labeled texts"
+    line: ClassVar[str] = "one JSON object with a text and a label"
     text_field: str = "text"
     label_field: str = "label"
     over: Over = "texts"
-    encoding: str = "utf-8"
     problem_type: ProblemType = "single_label_classification"
     label_separator: str = ","
     label_fields: tuple[str, ...] = ()
-    errors: Errors = "strict"
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     def examples(self) -> Iterator[Example]:
         """Yield every example, including those with an empty text.
@@ -116,23 +95,8 @@ class LabelFile:
             for location, row in read_table(lines, str(self.path), required_fields):
                 yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
 
-    def hash(self) -> str:
-        self._check()
-        return DocumentFiles(root=self.path).hash()
-
-    def size(self) -> int | None:
-        self._check()
-        return None  # unknown, because the file contains more than the texts
-
     def _check(self) -> None:
-        if not self.path.is_file():
-            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
-            raise UserError(f"{self.path} is a folder; use one file of labeled texts ({', '.join(SUFFIXES)})")
-        if uncompressed_suffix(self.path) not in SUFFIXES:
-            raise UserError(
-                f"{self.path} has none of the suffixes of labeled texts, {', '.join(SUFFIXES)}; "
-                "write one JSON object with a text and a label on each line of a .jsonl file"
-            )
+        super()._check()
         if self.over == "tokens" and uncompressed_suffix(self.path) != ".jsonl":
             raise UserError(
                 f"{self.path}: words and their labels are two lists, which only JSONL can contain; "

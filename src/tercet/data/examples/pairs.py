@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from tercet.config import UserError
+from tercet.data.examples.example_files import ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
@@ -45,22 +46,10 @@ class Pair(NamedTuple):
 PairSource = ExampleSource[Pair]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTexts:
+class PairTexts(ExampleTexts[Pair]):
     """Pairs in memory."""
 
     example_name: ClassVar[str] = EXAMPLE_NAME
-    name: str
-    texts: tuple[Pair, ...]
-
-    def examples(self) -> Iterator[Pair]:
-        yield from self.texts
-
-    def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
-
-    def size(self) -> int:
-        return sum(len(source.encode()) + len(target.encode()) for source, target in self.texts)
 
 
 @dataclass(frozen=True, kw_only=True)

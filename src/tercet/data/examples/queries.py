@@ -3,21 +3,16 @@
 Surrounding white space is removed.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from tercet.config import UserError
+from tercet.data.examples.example_files import ExampleFile, ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
-from tercet.data.sources.documents import DocumentFiles
-from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
+from tercet.data.sources.files import get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
-from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
+from tercet.data.sources.tables import read_table
 
-SUFFIXES = (".jsonl", *TABLE_SUFFIXES)
 EXAMPLE_NAME = "pair with a query and a document"
 
 
@@ -44,42 +39,25 @@ class QueryPair(NamedTuple):
 QuerySource = ExampleSource[QueryPair]
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueryTexts:
+class QueryTexts(ExampleTexts[QueryPair]):
     """Pairs in memory."""
 
     example_name: ClassVar[str] = EXAMPLE_NAME
-    name: str
-    items: tuple[QueryPair, ...]
-
-    def examples(self) -> Iterator[QueryPair]:
-        yield from self.items
-
-    def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
-
-    def size(self) -> int:
-        return sum(len(text.encode()) for pair in self.items for text in pair.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryFile:
+class QueryFile(ExampleFile):
     """Pairs in the JSONL, CSV or TSV file `path`.
 
     The other fields are those of `QueriesSpec`; `errors` is that of `read_text`.
     """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
-    path: Path
+    plural: ClassVar[str] = "queries and documents"
+    line: ClassVar[str] = '{"query": ..., "document": ...}'
     query_field: str = "query"
     document_field: str = "document"
     negative_field: str | None = None
-    encoding: str = "utf-8"
-    errors: Errors = "strict"
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     def examples(self) -> Iterator[QueryPair]:
         """Yield every pair, including those with an empty side.
@@ -100,21 +78,3 @@ class QueryFile:
             lines = read_lines(self.path, self.encoding, self.errors)
             for _, row in read_table(lines, str(self.path), settings):
                 yield QueryPair(*(row[key].strip() for key in settings))
-
-    def hash(self) -> str:
-        self._check()
-        return DocumentFiles(root=self.path).hash()
-
-    def size(self) -> int | None:
-        self._check()
-        return None  # unknown, because the file contains more than the texts
-
-    def _check(self) -> None:
-        if not self.path.is_file():
-            DocumentFiles(root=self.path).files()  # raises with the nearest path, or lists the missing files
-            raise UserError(f"{self.path} is a folder; use one file of queries and documents ({', '.join(SUFFIXES)})")
-        if uncompressed_suffix(self.path) not in SUFFIXES:
-            raise UserError(
-                f"{self.path} has none of the suffixes of queries and documents, {', '.join(SUFFIXES)}; "
-                'write {"query": ..., "document": ...} on each line of a .jsonl file'
-            )

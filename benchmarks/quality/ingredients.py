@@ -10,7 +10,8 @@ per step. Its loss is that of the whole validation part; that of a translator is
 pair is one seed on one corpus, with the same batches. The effect is the mean difference of the pairs, with a 95 %
 interval (Student's t). Seeds are added until half of the interval is below the limit, or up to a maximum. The results
 are in `ingredients/` next to this file, so that the runs can continue on another machine. Two processes share the runs
-with `--part 1/2` and `--part 2/2`. `--steps`, `--corpora` and `--variants` select a part of the experiment.
+with `--part 1/2` and `--part 2/2`. With `--device cuda` models are trained on a GPU, for as many steps as on a CPU;
+about a dozen processes share one. `--steps`, `--corpora` and `--variants` select a part of the experiment.
 """
 
 import argparse
@@ -70,6 +71,11 @@ SWIGLU = ["model.stack.activation=silu", "model.stack.gated=true", "model.stack.
 NO_SOFTCAP, NO_QK_NORM = "model.logit_softcap=null", "model.stack.qk_norm=false"
 NO_EMBEDDING_NORM = "model.embedding_norm=false"
 SIDES = ("encoder", "decoder")
+T5 = [
+    change
+    for side in SIDES
+    for change in (f"model.{side}.qk_norm=false", f"model.{side}.position={{kind: relative_bias}}")
+]
 FAMILIES = {
     "decoder": Family(
         recipe="nanogpt-cpu-modern",
@@ -106,10 +112,24 @@ FAMILIES = {
                 for side in SIDES
                 for change in (f"model.{side}.qk_norm=false", f"model.{side}.placement=sandwich")
             ],
-            "relative bias, without QK norm (T5)": [
+            "relative bias, without QK norm (T5)": T5,
+            "relative bias, without QK norm (T5), half the learning rate": [
+                *T5,
+                "training.optimizer={kind: muon, lr: 0.0075, adam_lr: 0.003}",
+            ],
+            "sinusoidal, layer norm, ReLU (M2M-100)": [
                 change
                 for side in SIDES
-                for change in (f"model.{side}.qk_norm=false", f"model.{side}.position={{kind: relative_bias}}")
+                for change in (
+                    f"model.{side}.qk_norm=false",
+                    f"model.{side}.position={{kind: sinusoidal}}",
+                    f"model.{side}.norm=layer",
+                    f"model.{side}.norm_bias=true",
+                    f"model.{side}.bias=true",
+                    f"model.{side}.activation=relu",
+                    f"model.{side}.gated=false",
+                    f"model.{side}.d_ff=512",
+                )
             ],
         },
     ),
@@ -125,6 +145,10 @@ FAMILIES = {
         },
         variants={
             "default": [],
+            "without first norm, with a transform (ModernBERT)": [
+                "model.stack.first_norm=false",
+                "model.masked_head.transform=true",
+            ],
             "RMS norm": ["model.stack.norm=rms"],
             "without embedding norm": [NO_EMBEDDING_NORM],
             "SiLU": ["model.stack.activation=silu"],
@@ -176,10 +200,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
 
 
-def measure_times(name: str, family: Family, out: Path) -> None:
+def measure_times(name: str, family: Family, out: Path, rounds: int) -> None:
     """Measure the seconds per step of each variant, in turn, and keep the lowest of several rounds."""
     seconds = dict[str, float]()
-    for _ in range(TIMED_ROUNDS):
+    for _ in range(rounds):
         for variant in family.variants:
             taken = seconds_per_step(family, variant, out)
             seconds[variant] = min(taken, seconds.get(variant, taken))
@@ -207,7 +231,7 @@ def results_path(name: str, family: Family) -> Path:
     return RESULTS / f"{name}-{family.steps}.jsonl"
 
 
-def train_all(name: str, family: Family, out: Path, part: tuple[int, int]) -> None:
+def train_all(name: str, family: Family, out: Path, part: tuple[int, int], device: str) -> None:
     """Train pairs, seed by seed, until each variant is decided; `part` (i, n) takes every n-th run from the i-th on."""
     path = results_path(name, family)
     seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
@@ -216,27 +240,32 @@ def train_all(name: str, family: Family, out: Path, part: tuple[int, int]) -> No
         open_variants = [v for v in family.variants if v == "default" or not is_decided(family, v, results)]
         if len(open_variants) == 1:
             break
-        pairs = [(corpus, variant) for corpus in family.corpora for variant in open_variants]
-        for corpus, variant in pairs[part[0] - 1 :: part[1]]:
+        pairs = [(corpus, variant) for corpus in family.corpora for variant in family.variants]
+        for number, (corpus, variant) in enumerate(pairs, start=(seed - 1) * len(pairs)):
             key = {"corpus": corpus, "variant": variant, "seed": seed}
-            if any(key.items() <= result.items() for result in results):
+            is_other = number % part[1] != part[0] - 1 or variant not in open_variants
+            if is_other or any(key.items() <= result.items() for result in results):
                 continue
             steps = round(family.steps * seconds["default"] / seconds[variant])
-            changes = [f"training.max_steps={steps}", f"training.seed={seed}"]
+            accelerator = "gpu" if device == "cuda" else device
+            changes = [f"training.max_steps={steps}", f"training.seed={seed}", f"training.accelerator={accelerator}"]
             recipe = recipe_of(family, corpus, variant, out, changes)
-            result = key | {"steps": steps} | run(recipe, out / f"run-{part[0]}")
+            result = key | {"steps": steps} | run(recipe, out / f"run-{name}-{part[0]}", device)
+            result |= {} if device == "cpu" else {"device": device}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
             print(corpus, variant, seed, f"{result['loss']:.4f}", f"{result['seconds']:.0f} s", flush=True)
 
 
-def run(recipe: Recipe, folder: Path) -> dict[str, float]:
+def run(recipe: Recipe, folder: Path, device: str) -> dict[str, float]:
     """Train a recipe and return its loss on the whole validation part, in nats per token, and BLEU of a translator."""
     shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
     train(recipe, folder, quiet=True)
     seconds = time.perf_counter() - started
-    evaluation = evaluation_of(load_model(folder / "last"))
+    trained = load_model(folder / "last")
+    trained.model.to(device)
+    evaluation = evaluation_of(trained)
     scores = evaluation.score_held_out(evaluation.load_held_out()).scores
     loss = next(score for measure, score in scores.items() if measure.startswith("nats_per_"))
     bleu = {"bleu": scores["bleu"]} if "bleu" in scores else {}
@@ -292,6 +321,8 @@ if __name__ == "__main__":
     parser.add_argument("family", choices=tuple(FAMILIES))
     parser.add_argument("--out", type=Path, required=True, help="folder of the corpora and of the current run")
     parser.add_argument("--part", default="1/1", help="of `train`: share of this process, such as 1/2")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of `train`; times are a CPU's")
+    parser.add_argument("--rounds", type=int, default=TIMED_ROUNDS, help=f"of `time` (default: {TIMED_ROUNDS})")
     parser.add_argument("--steps", type=int, help="steps of the default (default: those of the family)")
     parser.add_argument("--corpora", help="only these corpora, separated by commas")
     parser.add_argument(
@@ -303,9 +334,9 @@ if __name__ == "__main__":
     write_corpora(arguments.out)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
     if arguments.action == "time":
-        measure_times(name, selected, arguments.out)
+        measure_times(name, selected, arguments.out, arguments.rounds)
     elif arguments.action == "train":
         number, count = map(int, arguments.part.split("/"))
-        train_all(name, selected, arguments.out, (number, count))
+        train_all(name, selected, arguments.out, (number, count), arguments.device)
     else:
         print_report(name, selected)

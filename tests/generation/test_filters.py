@@ -12,6 +12,7 @@ from tercet.generation.filters import (
     keep_top_k,
     keep_top_p,
     penalize_repetition,
+    sums_by_doubling,
 )
 
 INF = math.inf
@@ -93,3 +94,9 @@ def test_penalty_lowers_seen_tokens_on_both_sides_of_zero() -> None:
     logits = torch.tensor([[2.0, -2.0, 0.0, 2.0, -INF]])
     seen_mask = torch.tensor([[True, True, True, False, True]])
     assert penalize_repetition(logits, seen_mask, 4.0).tolist() == [[0.5, -8.0, 0.0, 2.0, -INF]]
+
+
+@given(row=st.lists(st.integers(0, 99), min_size=1, max_size=40), width=st.sampled_from([1, 2, 16, 33]))
+def test_sums_by_doubling_are_cumulative_sums(row: list[int], width: int) -> None:
+    x = torch.tensor([(row * width)[:width], (row * width)[-width:]]).double()
+    assert sums_by_doubling(x).equal(x.cumsum(-1))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from tiny_runs import (
     CHECKPOINT,
@@ -278,3 +279,20 @@ def wait_for(path: Path) -> None:
             return
         time.sleep(0.005)
     raise AssertionError(f"{path} did not appear")
+
+
+def test_settings_for_determinism_end_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, Lightning makes the process deterministic, which would be in force in the code after the run."""
+    trainer, seen = pl.Trainer, list[bool]()
+
+    def deterministic_trainer(**settings: Any) -> pl.Trainer:
+        made = trainer(**{**settings, "deterministic": True})
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return made
+
+    monkeypatch.setattr(pl, "Trainer", deterministic_trainer)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    train(tiny_recipe(tmp_path, max_steps=2), tmp_path / "run", quiet=True)
+    assert seen == [True]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ

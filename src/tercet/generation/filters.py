@@ -12,6 +12,7 @@ Functions with a parameter of type `PerRow` also take a tensor (B, 1) with one n
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -20,6 +21,27 @@ PerRow = Float[Tensor, "B 1"]
 
 # Sums and ratios of float32 probabilities differ from round numbers such as 0.9 by a few units in the last place.
 ROUNDING = 1e-6
+
+
+def cumulative_sums(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
+    """Return the cumulative sums over the last dimension, as `x.cumsum(-1)`.
+
+    CUDA has no deterministic `cumsum` of floating-point numbers, so PyTorch raises an error if deterministic algorithms
+    are required. In that case each number receives the sum of 1, 2, 4, ... numbers before it (Hillis and Steele 1986),
+    which is always added in the same order.
+    """
+    if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
+        return x.cumsum(-1)
+    return sums_by_doubling(x)
+
+
+def sums_by_doubling(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
+    """Return the cumulative sums over the last dimension, in log2(V) additions of whole tensors."""
+    step = 1
+    while step < x.shape[-1]:
+        x = x + F.pad(x[..., :-step], (step, 0))
+        step *= 2
+    return x
 
 
 def penalize_repetition(logits: Logits, seen_mask: Bool[Tensor, "B V"], penalty: float | PerRow) -> Logits:
@@ -91,7 +113,8 @@ def keep_nucleus(logits: Logits, share: float | PerRow) -> Logits:
     At least one token is kept.
     """
     sorted_probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    likelier_sum = sorted_probabilities.cumsum(-1) - sorted_probabilities  # total probability of all more likely tokens
+    # Total probability of all more likely tokens.
+    likelier_sum = cumulative_sums(sorted_probabilities) - sorted_probabilities
     keep = likelier_sum < share
     keep[..., 0] = True
     return logits.masked_fill(~keep.scatter(-1, order, keep), -math.inf)

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.generation.filters import (
+    cumulative_sums,
     finite_temperature,
     keep_above_ratio,
     keep_from_kth,
@@ -171,7 +172,7 @@ def choose_rows(
         logits = keep_nucleus(logits, share)
     if filters.min_p:
         logits = keep_above_ratio(logits, ratio)
-    sums = logits.softmax(-1).double().cumsum(-1)  # (B, V)
+    sums = cumulative_sums(logits.softmax(-1).double())  # (B, V)
     total = sums[:, -1:]
     sampled_ids = torch.searchsorted(sums, uniform[:, None] * total, right=True).squeeze(-1)
     sampled_ids = sampled_ids.clamp(max=logits.shape[-1] - 1)  # past the end only if the row diverged

@@ -32,6 +32,7 @@ from tercet.generation.decode_graphs import (
     round_up_rows,
 )
 from tercet.generation.decoding import current_device
+from tercet.generation.filters import cumulative_sums
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, device_of
 from tercet.generation.row_sampling import UniformNumbers
@@ -183,7 +184,7 @@ def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T
 
 def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """Return a token for each distribution, as in `sampling.draw`, and True for distributions that are empty."""
-    sums = p.cumsum(-1)
+    sums = cumulative_sums(p)
     total = sums[..., -1:]
     ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
     return ids.clamp(max=p.shape[-1] - 1), ~(total > 0).squeeze(-1)

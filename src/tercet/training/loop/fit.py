@@ -1,6 +1,7 @@
 """Training loop: combine model, data, strategy and actions, and run Lightning's Trainer."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.strategies import Strategy
 
 from tercet.checkpoint import load_model
@@ -37,7 +39,7 @@ from tercet.training.loop.step_actions import (
     Validation,
 )
 from tercet.training.recipe.recipe import Recipe
-from tercet.training.run_folder.arithmetic import MICRO_BATCH
+from tercet.training.run_folder.arithmetic import CUBLAS_WORKSPACE, MICRO_BATCH
 from tercet.training.run_folder.checkpoints import METRICS, Checkpoints
 from tercet.training.run_folder.folder import StartPoint
 from tercet.training.tasks.task import Task
@@ -108,6 +110,7 @@ class TrainingLoop:
         actions = self._actions(validation, metrics, bar, samples, interruption)
         with ExitStack() as stack:
             stack.enter_context(_silence_lightning())
+            stack.enter_context(_restore_determinism())
             trainer = self._trainer(io, metrics, [interruption, liveness, StepActions(*actions)])
             stack.enter_context(interruption)
             stack.enter_context(liveness)
@@ -197,6 +200,25 @@ def _strategy(recipe: Recipe, io: CheckpointFolderIO) -> str | Strategy:
 
         return ShardedStrategy(spec.data_parallel_size, spec.tensor_parallel_size, io, offload=spec.cpu_offload)
     return "ddp" if spec.world_size > 1 else "auto"
+
+
+@contextmanager
+def _restore_determinism() -> Generator[None]:
+    """Restore the settings of this process that Lightning changes for deterministic training."""
+    enabled, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(CUBLAS_WORKSPACE)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            os.environ.pop(CUBLAS_WORKSPACE, None)
+        else:
+            os.environ[CUBLAS_WORKSPACE] = workspace
 
 
 @contextmanager

@@ -74,7 +74,7 @@ for stage in $stages; do
                 "${nanogpt[@]}" --out "$out" 2>&1
             ;;
         tests)
-            timeout "$(left)" make test-gpu PYTHON="$python" ${dry:+TEST_DEVICE=cpu} 2>&1 | tee "$out/tests.txt"
+            timeout --signal=INT --kill-after=10 "$(left)" make test-gpu PYTHON="$python" ${dry:+TEST_DEVICE=cpu} 2>&1 | tee "$out/tests.txt"
             ;;
         suite)
             timeout "$(left)" env TERCET_KERNEL=auto OMP_NUM_THREADS=1 "$python" -m pytest -n "$(nproc)" -W default \

@@ -113,6 +113,9 @@ FAMILIES = {
                 for change in (f"model.{side}.qk_norm=false", f"model.{side}.placement=sandwich")
             ],
             "relative bias, without QK norm (T5)": T5,
+            "relative bias per layer, without QK norm (umT5)": [
+                change.replace("relative_bias", "relative_bias, per_layer: true") for change in T5
+            ],
             "relative bias, without QK norm (T5), half the learning rate": [
                 *T5,
                 "training.optimizer={kind: muon, lr: 0.0075, adam_lr: 0.003}",
@@ -149,6 +152,8 @@ FAMILIES = {
                 "model.stack.first_norm=false",
                 "model.masked_head.transform=true",
             ],
+            "without first norm": ["model.stack.first_norm=false"],
+            "with a transform": ["model.masked_head.transform=true"],
             "RMS norm": ["model.stack.norm=rms"],
             "without embedding norm": [NO_EMBEDDING_NORM],
             "SiLU": ["model.stack.activation=silu"],

@@ -16,6 +16,7 @@ from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.foreign.modernbert import from_modernbert, modernbert_spec, to_modernbert
 from tercet.config import UserError
 from tercet.models import Biases, Classifier, Dropout, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
+from tercet.models.presets import PRESETS
 from tercet.models.specs import BranchDropout
 from tercet.nn import Rotary
 from tercet.nn.specs import LinearScaling, Window
@@ -62,6 +63,9 @@ def random_model(seed: int) -> tuple[str, EncoderOnly]:
         "norm_bias": draw.random() < 0.4, "norm_eps": draw.choice([1e-6, 1e-3]),
     }  # fmt: skip
     masked = {"masked_head": MaskedHead(transform=True, bias=draw.random() < 0.5)} if kind == "MaskedLM" else {}
+    if masked and draw.random() < 0.5:  # without a dense layer before the unembedding
+        stack |= {"norm_eps": 1e-6, "norm_bias": False, "bias": Biases(qkv=True, out=True, feedforward=False)}
+        masked = {"masked_head": MaskedHead(bias=draw.random() < 0.5)}
     return kind, ours(
         seed, stack, **HEADS[kind] | masked,
         vocab_size=draw.choice([17, 31]), pad_vocab_to=draw.choice([1, 64]), tie_embeddings=draw.random() < 0.5,
@@ -106,6 +110,41 @@ def test_conversion_back_is_bitwise_identical_with_each_head(kind: str, tmp_path
     before, after = round_trip(tmp_path / "again", folder)
     assert before == after
     assert read_spec(folder).stack.window == STACK.window
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_head_without_a_dense_layer_gets_layers_that_change_nothing(bias: bool, tmp_path: Path) -> None:
+    model = ours(stack={"norm_eps": 1e-6}, masked_head=MaskedHead(bias=bias))
+    folder = export_model(tmp_path, model)
+    theirs = load_in_transformers(folder, CLASSES["MaskedLM"])
+    assert theirs.config.classifier_activation == "linear"
+    assert furthest(model, theirs) < 1e-5
+    assert read_spec(folder).masked_head == MaskedHead(bias=bias)
+    assert furthest(load_model(folder).model, theirs) < 1e-5
+    before, after = round_trip(tmp_path / "again", folder)
+    assert before == after
+
+
+def test_preset_modern_encoder_is_a_modernbert() -> None:
+    spec = replace(PRESETS["modern-encoder"], vocab_size=23)
+    config, state = to_modernbert(EncoderOnly(spec, seed=0))
+    again = modernbert_spec(config, state)
+    assert (again.stack.norm_eps, again.stack.d_ff, again.stack.window) == (1e-6, 1024, None)
+    assert again.masked_head == spec.masked_head
+
+
+def test_final_norm_with_a_weight_of_zero_is_rejected() -> None:
+    model = ours(stack={"norm_eps": 1e-6}, masked_head=MaskedHead())
+    model.stack.final_norm.weight.data[3] = 0.0
+    with pytest.raises(UserError, match=r"stack\.final_norm has a weight of 0, which the head of ModernBERT cannot"):
+        to_modernbert(model)
+
+
+@pytest.mark.parametrize("name", ["head.dense.weight", "head.norm.weight"])
+def test_linear_layers_that_change_hidden_states_are_rejected(name: str) -> None:
+    config, state = to_modernbert(ours(stack={"norm_eps": 1e-6}, masked_head=MaskedHead()))
+    with pytest.raises(UserError, match=r"classifier_activation is 'linear', .*layers of the head change nothing"):
+        from_modernbert(config, state | {name: state[name] * 1.01})
 
 
 def test_only_the_classifier_of_two_heads_is_written() -> None:

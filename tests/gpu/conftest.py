@@ -63,3 +63,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERCET_CACHE", fill_cache(folder))
         yield folder
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: the time of a GPU may end before the summary."""
+    if report.failed and "tests/gpu/" in report.nodeid:
+        print(f"\n{report.nodeid}: {report.longreprtext[-2000:]}", flush=True)

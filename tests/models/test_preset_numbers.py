@@ -182,7 +182,7 @@ def test_modern_encoder_has_modernberts_parts() -> None:
     same_stack(
         spec.stack,
         plain_stack(
-            384, 6, 6, 8 * 384 // 3, norm_eps=theirs.norm_eps, norm_bias=theirs.norm_bias, biases=biases,
+            384, 6, 6, 8 * 384 // 3, norm_eps=1e-6, first_norm=False, norm_bias=theirs.norm_bias, biases=biases,
             activation=ACTIVATIONS[theirs.hidden_activation], gated=True, placement="pre", has_final_norm=True,
             position=Rotary(), dropout=Dropout(embedding=theirs.embedding_dropout, attention=theirs.attention_dropout),
         ),

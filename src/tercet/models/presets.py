@@ -169,8 +169,9 @@ PRESETS: dict[str, AnySpec] = {
             gated=True,
         ),
     ),
-    # Tercet's own: the findings of Warner et al. (2024, ModernBERT) at the size of "modern". d_ff is 8/3 d_model, so
-    # that three matrices have as many weights as two with 4 d_model.
+    # Tercet's own: the architecture of ModernBERT (Warner et al. 2024) with full attention, at the size of "modern", so
+    # that other programs can run the models. d_ff is 8/3 d_model, so that three matrices have as many weights as two
+    # with 4 d_model. No dense layer before the unembedding: see benchmarks/log/encoders.md.
     "modern-encoder": EncoderOnlySpec(
         vocab_size=8_192,
         max_len=512,
@@ -181,6 +182,8 @@ PRESETS: dict[str, AnySpec] = {
             n_heads=6,
             d_ff=1024,
             position=Rotary(),
+            first_norm=False,
+            norm_eps=1e-6,
             norm_bias=False,
             bias=False,
             gated=True,

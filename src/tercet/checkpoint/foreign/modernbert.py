@@ -3,7 +3,10 @@
 ModernBERT (Warner et al. 2024) is an encoder with rotary positions and gated feed-forward networks. Its embeddings are
 normalized, so the first block has no norm before attention. Most layers have a sliding window and another base of the
 rotation. Each class has at most one head: masked words, or a classifier over texts or over tokens, each with a dense
-layer, an activation and a norm before its last layer.
+layer, an activation and a norm before its last layer. A head for masked words without these layers, W (w n(x)) with the
+final norm w n(x), becomes one whose layers change nothing:
+
+    dense 1 / w, activation "linear", norm with the weight w      w n(n(x)) = w n(x), up to half of norm_eps
 
 layer_types       kind of each layer, "sliding_attention" or "full_attention"; by default every third layer, from the
                   first on, is a full one (global_attn_every_n_layers in older files)
@@ -16,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
@@ -87,6 +91,8 @@ CLASSIFIERS: dict[str, Literal["texts", "tokens"]] = {
 }
 POOLINGS: dict[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
 POOLING_NAMES = {pooling: name for name, pooling in POOLINGS.items()}
+# For norms with at most this eps, layers that should change nothing change float32 numbers by their rounding only.
+MAX_EPS, LINEAR = 1e-6, "linear"
 # Defaults of transformers.
 WINDOW, INTERVAL, BASE, LOCAL_BASE, EPS, ACTIVATION, POOLING = 128, 3, 160_000.0, 10_000.0, 1e-5, "gelu", "cls"
 
@@ -104,6 +110,8 @@ def from_modernbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     """
     spec = modernbert_spec(config, state, n_ids=n_ids)
     tensors = strip_names(state, prefix=PREFIX, no_weight=lambda name: False)
+    if spec.masked_head is not None and not spec.masked_head.transform:
+        _drop_layers_without_effect(tensors)
     tied = None if spec.masked_head is None else TIED
     return build_model(EncoderOnly, spec, tensors, modernbert_source, kind=KIND, tied=tied)
 
@@ -166,15 +174,19 @@ def to_modernbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     spec, stack = model.spec, model.spec.stack
     biases = stack.biases
     attention = biases.qkv or biases.out
+    head = None if spec.classifier is not None else spec.masked_head
     export_spec = replace(
         spec,
         pad_vocab_to=1,
         scale_embedding=False,
-        masked_head=None if spec.classifier is not None else spec.masked_head,
+        masked_head=None if head is None else replace(head, transform=True),
         stack=replace(stack, bias=Biases(qkv=attention, out=attention, feedforward=biases.feedforward)),
     )
     equivalent = rewrite_model(model, export_spec)
     config = _config(equivalent.spec)
+    if head is not None and not head.transform:
+        _fill_layers_without_effect(equivalent)
+        config["classifier_activation"] = LINEAR
     prefix = "" if config["architectures"] == [f"{CLASS}Model"] else PREFIX
     return config, export_state(own_tensors(equivalent), modernbert_source, prefix=prefix, unprefixed=HEADS)
 
@@ -188,7 +200,11 @@ def modernbert_source(native_name: str) -> Source:
 def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
     head, classifier = spec.masked_head, spec.classifier
     return [
-        *([] if head is None or classifier is not None else [("masked_head.transform", head.transform, [True])]),
+        *(
+            []
+            if head is None or classifier is not None or _can_pass_on(spec.stack)
+            else [("masked_head.transform", head.transform, [True])]
+        ),
         *([] if classifier is None else [("classifier.transform", classifier.transform, [True])]),
         *(
             [("classifier.pooling", classifier.pooling, list(POOLING_NAMES))]
@@ -198,6 +214,40 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
         ("pooler", spec.pooler, [False]),
         ("next_sentence", spec.next_sentence, [False]),
     ]
+
+
+def _can_pass_on(stack: StackSpec) -> bool:
+    """Return whether the layers of a head can be such that they change nothing."""
+    return stack.norm_eps <= MAX_EPS and not stack.norm_bias and not stack.biases.feedforward
+
+
+@torch.no_grad()
+def _fill_layers_without_effect(model: EncoderOnly) -> None:
+    """Set the layers before the unembedding so that they pass on the hidden states, if their activation is linear.
+
+    Raises:
+        UserError: If a weight of the final norm is 0.
+    """
+    weight, transform = model.get_parameter("stack.final_norm.weight"), model.get_submodule("transform")
+    if not weight.all():
+        raise UserError(f"stack.final_norm has a weight of 0, which the head of {KIND} cannot express")
+    transform.get_parameter("dense.weight").copy_(torch.diag(1 / weight))
+    transform.get_parameter("norm.weight").copy_(weight)
+
+
+def _drop_layers_without_effect(tensors: dict[str, Tensor]) -> None:
+    """Remove the layers of a head with a linear activation.
+
+    Raises:
+        UserError: If they change the hidden states.
+    """
+    weight = tensors["final_norm.weight"]
+    dense, norm = tensors.pop("head.dense.weight"), tensors.pop("head.norm.weight")
+    if not (torch.allclose(dense * weight, torch.eye(len(weight)), atol=1e-5) and torch.equal(norm, weight)):
+        raise UserError(
+            f"classifier_activation is {show(LINEAR)}, which Tercet supports only if the layers of the head change "
+            "nothing"
+        )
 
 
 def _architecture(spec: EncoderOnlySpec) -> str:
@@ -249,16 +299,18 @@ def _config(spec: EncoderOnlySpec) -> Plain:
 def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnlySpec:
     read_model_type(config, MODEL_TYPE)
     stack, classifier = _stack(config), _read_classifier(config, state) if LABELS in state else None
-    has_transform = "head.dense.weight" in state
-    if has_transform:
+    has_head = "head.dense.weight" in state
+    masked = has_head and classifier is None
+    passes_on = masked and config.get("classifier_activation") == LINEAR and _can_pass_on(stack)
+    if has_head and not passes_on:
         _check_transform(config, stack)
-    masked = has_transform and classifier is None
+    bias = read_bool(config, "decoder_bias", True)
     return EncoderOnlySpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=read_value(config, "max_position_embeddings", int),
         tie_embeddings=read_bool(config, "tie_word_embeddings", True),
         embedding_norm=True,
-        masked_head=MaskedHead(transform=True, bias=read_bool(config, "decoder_bias", True)) if masked else None,
+        masked_head=MaskedHead(transform=not passes_on, bias=bias) if masked else None,
         classifier=classifier,
         stack=stack,
     )

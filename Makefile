@@ -42,7 +42,7 @@ demo: .venv/.base
 # The second run uses three threads and does not set the variable, so that guarantees are not tested with one thread only.
 # Waiting threads sleep soon, as in the command line.
 test: setup
-	$(PYTEST)
+	$(PYTEST) --durations=40
 	env -u OMP_NUM_THREADS GOMP_SPINCOUNT=10000 TERCET_TEST_THREADS=3 $(BIN)/python -m pytest -n 2 \
 		-m "threads and not exhaustive" $$(grep -rl --include='test_*.py' 'mark\.threads' tests)
 

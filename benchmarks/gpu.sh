@@ -2,7 +2,7 @@
 # Measure Tercet on a machine with a GPU as it comes: nothing has to be installed, and no network is needed.
 #
 #     bash benchmarks/gpu.sh [SECONDS [STAGES]]        # 450, and "smoke rows runs"
-#     bash benchmarks/gpu.sh 200 tests                 # the tests of a GPU; "suite": the fast tests of the CPU
+#     bash benchmarks/gpu.sh 200 tests                 # the tests of a GPU; "profile"; "suite": the fast tests of the CPU
 #
 # python3 (or PYTHON) has PyTorch, Lightning and transformers; what else is needed is in .gpu (or TERCET_GPU_BUNDLE), a
 # folder that `python -m benchmarks.gpu.bundle` fills beforehand. Results are written to OUT, by default build/gpu, as they
@@ -55,6 +55,10 @@ for stage in $stages; do
                 timeout "$(left)" "$python" -m tercet generate "$work/smoke" --prompt "ROMEO:" --max-new-tokens 40; } 2>&1 |
                 tee "$out/smoke.txt"
             ;;
+        profile)
+            timeout "$(left)" "$python" -m benchmarks.gpu.profile_rows gpt-baby greedy-1 gpt-124m ${dry:+--tiny} \
+                "${nanogpt[@]}" --out "$out" 2>&1
+            ;;
         rows)
             # Whole runs take their time afterwards. A row that ends the program, by a fault of the GPU for example, is
             # tried again after all others.
@@ -80,7 +84,7 @@ for stage in $stages; do
             timeout "$(left)" env TERCET_KERNEL=auto OMP_NUM_THREADS=1 "$python" -m pytest -n "$(nproc)" -W default \
                 -m "not slow and not exhaustive" tests 2>&1 | tee "$out/suite.txt"
             ;;
-        *) echo "unknown stage: $stage; there are smoke, rows, runs, tests and suite" >&2 && exit 2 ;;
+        *) echo "unknown stage: $stage; there are smoke, profile, rows, runs, tests and suite" >&2 && exit 2 ;;
     esac
 done
 say "written to $out"

@@ -50,7 +50,7 @@ class TrainingSpec:
             batches of changing shapes except on one GPU. There, the model and its loss are one graph, unless
             `activation_checkpointing` is set. cuda_graphs also replays the kernels of a step as one launch; it requires
             one GPU and batches of equal shape, and excludes `exact` and `activation_checkpointing`. auto tries it if
-            kernel launches dominate a step. Both forms have not yet been run on a GPU.
+            kernel launches dominate a step. CUDA graphs have not yet been timed on a GPU.
         activation_checkpointing: If True, keep only the input of each block and recompute its activations in the
             backward pass. A step needs less memory and more time (a fifth more for GPT-2 124M on a CPU), and computes
             the same weights. May change when a run is resumed.

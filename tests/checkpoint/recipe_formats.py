@@ -288,9 +288,14 @@ def in_onnxruntime(trained_model: TrainedModel, folder: Path) -> float:
 
 def in_peft(trained_model: TrainedModel, folder: Path) -> float:
     import peft
+    import transformers
 
-    base = load_model(trained_model.folder.parent / "pretrained")
-    theirs = open_in_transformers(base, convert(base.folder, folder.with_name(f"{folder.name}-base"), "hf"))
+    base, spec = load_model(trained_model.folder.parent / "pretrained"), trained_model.model.spec
+    base_folder = convert(base.folder, folder.with_name(f"{folder.name}-base"), "hf")
+    if isinstance(spec, EncoderOnlySpec) and spec.masked_head is None and spec.classifier is None:
+        theirs = transformers.AutoModel.from_pretrained(base_folder, attn_implementation="eager")  # without its head
+    else:
+        theirs = open_in_transformers(base, base_folder)
     adapted = peft.PeftModel.from_pretrained(theirs, folder).eval()
     ids, source = example(trained_model)
     found, expected = logits_in_transformers(adapted, ids, source), logits(trained_model, ids, source)

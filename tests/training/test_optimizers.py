@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tercet.models import DecoderOnly, model_spec
+from tercet.models import DecoderOnly, build, model_spec
 from tercet.training.optim import muon
 from tercet.training.optim.muon import COEFFICIENTS, MuonAdamW, orthogonalize
 from tercet.training.optim.optimizers import base_rates, build_optimizer, hidden_matrices, set_rates
@@ -65,6 +65,18 @@ def test_muon_takes_the_matrices_inside_blocks_only(preset: str) -> None:
     assert "embedding.weight" in left
     groups = build_optimizer(Muon(weight_decay=0.2, lr=0.1, adam_lr=0.3), model).param_groups
     assert [(g["muon"], g["lr"], g["weight_decay"]) for g in groups] == [(True, 0.1, 0.2), (False, 0.3, 0.0)]
+
+
+def test_muon_takes_the_matrices_between_an_encoder_and_its_heads() -> None:
+    changes = {
+        "preset": "bert-tiny", "vocab_size": 17, "max_len": 8, "pooler": True, "classifier": {"labels": ["a", "b"]},
+        "stack": {"d_model": 12, "n_heads": 2, "d_ff": 24},
+    }  # fmt: skip
+    model = build(model_spec(changes))
+    matrices, rest = ({id(p) for p in parameters} for parameters in hidden_matrices(model))
+    names = {name: id(p) for name, p in model.named_parameters() if ".blocks." not in name}
+    assert [name for name, key in names.items() if key in matrices] == ["transform.dense.weight", "pooler.dense.weight"]
+    assert {names["classifier.weight"], names["embedding.weight"], names["segment_embedding.weight"]} <= rest
 
 
 def test_muon_rejects_a_vector() -> None:

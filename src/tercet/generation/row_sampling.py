@@ -172,12 +172,22 @@ def choose_rows(
         logits = keep_nucleus(logits, share)
     if filters.min_p:
         logits = keep_above_ratio(logits, ratio)
-    sums = cumulative_sums(logits.softmax(-1).double())  # (B, V)
-    total = sums[:, -1:]
-    sampled_ids = torch.searchsorted(sums, uniform[:, None] * total, right=True).squeeze(-1)
-    sampled_ids = sampled_ids.clamp(max=logits.shape[-1] - 1)  # past the end only if the row diverged
+    sampled_ids, is_empty = draw_rows(logits.softmax(-1).double(), uniform)
     is_greedy = is_greedy.squeeze(-1)
-    return torch.where(is_greedy, best, sampled_ids), torch.where(is_greedy, diverged, ~(total > 0).squeeze(-1))
+    return torch.where(is_greedy, best, sampled_ids), torch.where(is_greedy, diverged, is_empty)
+
+
+def draw_rows(p: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> tuple[Int[Tensor, "*B"], Bool[Tensor, "*B"]]:
+    """Return a token for each distribution, as in `sampling.draw`, and True for distributions that are empty.
+
+    Args:
+        p: Probabilities in float64.
+        uniform: Number in [0, 1) for each distribution, in float64.
+    """
+    sums = cumulative_sums(p)
+    total = sums[..., -1:]
+    ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
+    return ids.clamp(max=p.shape[-1] - 1), ~(total > 0).squeeze(-1)  # past the end only if the row diverged
 
 
 def _limiting_k(sampling: Sampling, vocab_size: int) -> int:

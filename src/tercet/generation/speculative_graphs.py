@@ -32,10 +32,9 @@ from tercet.generation.decode_graphs import (
     round_up_rows,
 )
 from tercet.generation.decoding import current_device
-from tercet.generation.filters import cumulative_sums
 from tercet.generation.prefill import prefill
 from tercet.generation.protocol import AnyDecoder, device_of
-from tercet.generation.row_sampling import UniformNumbers
+from tercet.generation.row_sampling import UniformNumbers, draw_rows
 from tercet.generation.sampling import DIVERGENCE_MESSAGE, distribution, mark_seen
 from tercet.generation.specs import Sampling
 from tercet.generation.speculative_row import Row
@@ -120,7 +119,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
     logits = models[0].read_ahead(torch.cat((state.last[:, None], ids), dim=1), state.target)  # (B, K+1, V)
     p = _probabilities(logits, _seen_masks(state, ids), state, sampling)  # (B, K+1, V)
     if q is None:
-        tokens_drawn, is_empty = _draw(p, state.uniform)  # (B, K+1)
+        tokens_drawn, is_empty = draw_rows(p, state.uniform)  # (B, K+1)
         n_accepted = (valid & (tokens_drawn[:, :K] == ids)).long().cumprod(-1).sum(-1)
         token, diverged = _at(tokens_drawn, n_accepted), (is_empty & _up_to(n_accepted, is_empty)).any(-1)
     else:
@@ -132,7 +131,7 @@ def speculative_round(models: Sequence[Any], state: RoundState, sampling: Sampli
         surplus = (p_next - q_next).clamp(min=0)
         differs = rejected & (surplus.sum(-1) != 0)  # if False, they differ only by rounding
         number = state.uniform.gather(1, (n_drafted + n_accepted + rejected)[:, None])
-        tokens_drawn, is_empty = _draw(torch.where(differs[:, None], surplus, p_next)[:, None], number)
+        tokens_drawn, is_empty = draw_rows(torch.where(differs[:, None], surplus, p_next)[:, None], number)
         token, diverged = tokens_drawn[:, 0], is_empty[:, 0]
     if is_draft_empty is not None:
         diverged = diverged | (is_draft_empty & valid).any(-1)
@@ -159,7 +158,7 @@ def _draft(
             next_logits = draft.step(state.ids[:, place - 1], cache)
             seen_mask = seen_mask.scatter(1, state.ids[:, place - 1 : place], True)
         q = _probabilities(next_logits[:, None], seen_mask[:, None], state, sampling)  # (B, 1, V)
-        ids, row_is_empty = _draw(q, state.uniform[:, place : place + 1])
+        ids, row_is_empty = draw_rows(q, state.uniform[:, place : place + 1])
         state.ids[:, place] = ids[:, 0]
         distributions.append(q)
         is_empty.append(row_is_empty)
@@ -180,14 +179,6 @@ def _seen_masks(state: RoundState, ids: Int[Tensor, "B K"]) -> Bool[Tensor, "B T
     counts = torch.zeros(rows, ids.shape[1] + 1, width, dtype=torch.long, device=ids.device)
     counts[:, 1:].scatter_(2, ids[..., None], 1)
     return (counts.cumsum(1) > 0) | state.seen_mask[:, None]
-
-
-def _draw(p: Float[Tensor, "B T V"], uniform: Float[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Return a token for each distribution, as in `sampling.draw`, and True for distributions that are empty."""
-    sums = cumulative_sums(p)
-    total = sums[..., -1:]
-    ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
-    return ids.clamp(max=p.shape[-1] - 1), ~(total > 0).squeeze(-1)
 
 
 def _at(table: Tensor, place: Int[Tensor, " B"]) -> Tensor:

@@ -3,10 +3,7 @@
 ModernBERT (Warner et al. 2024) is an encoder with rotary positions and gated feed-forward networks. Its embeddings are
 normalized, so the first block has no norm before attention. Most layers have a sliding window and another base of the
 rotation. Each class has at most one head: masked words, or a classifier over texts or over tokens, each with a dense
-layer, an activation and a norm before its last layer. A head for masked words without these layers, W (w n(x)) with the
-final norm w n(x), becomes one whose layers change nothing:
-
-    dense 1 / w, activation "linear", norm with the weight w      w n(n(x)) = w n(x), up to half of norm_eps
+layer, an activation and a norm before its last layer. See `head_without_effect.py` for models without these layers.
 
 layer_types       kind of each layer, "sliding_attention" or "full_attention"; by default every third layer, from the
                   first on, is a full one (global_attn_every_n_layers in older files)
@@ -19,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-import torch
 from torch import Tensor
 
 from tercet.checkpoint.foreign.config_keys import (
@@ -40,6 +36,12 @@ from tercet.checkpoint.foreign.features import (
     features_of_stack,
     features_of_vocabulary,
     rewrite_model,
+)
+from tercet.checkpoint.foreign.head_without_effect import (
+    LINEAR,
+    can_pass_on,
+    drop_layers_without_effect,
+    fill_layers_without_effect,
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
 from tercet.checkpoint.foreign.llama_layers import GLOBAL, LOCAL
@@ -91,8 +93,6 @@ CLASSIFIERS: dict[str, Literal["texts", "tokens"]] = {
 }
 POOLINGS: dict[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
 POOLING_NAMES = {pooling: name for name, pooling in POOLINGS.items()}
-# For norms with at most this eps, layers that should change nothing change float32 numbers by their rounding only.
-MAX_EPS, LINEAR = 1e-6, "linear"
 # Defaults of transformers.
 WINDOW, INTERVAL, BASE, LOCAL_BASE, EPS, ACTIVATION, POOLING = 128, 3, 160_000.0, 10_000.0, 1e-5, "gelu", "cls"
 
@@ -111,7 +111,7 @@ def from_modernbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     spec = modernbert_spec(config, state, n_ids=n_ids)
     tensors = strip_names(state, prefix=PREFIX, no_weight=lambda name: False)
     if spec.masked_head is not None and not spec.masked_head.transform:
-        _drop_layers_without_effect(tensors)
+        drop_layers_without_effect(tensors)
     tied = None if spec.masked_head is None else TIED
     return build_model(EncoderOnly, spec, tensors, modernbert_source, kind=KIND, tied=tied)
 
@@ -185,7 +185,7 @@ def to_modernbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     equivalent = rewrite_model(model, export_spec)
     config = _config(equivalent.spec)
     if head is not None and not head.transform:
-        _fill_layers_without_effect(equivalent)
+        fill_layers_without_effect(equivalent)
         config["classifier_activation"] = LINEAR
     prefix = "" if config["architectures"] == [f"{CLASS}Model"] else PREFIX
     return config, export_state(own_tensors(equivalent), modernbert_source, prefix=prefix, unprefixed=HEADS)
@@ -202,7 +202,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
     return [
         *(
             []
-            if head is None or classifier is not None or _can_pass_on(spec.stack)
+            if head is None or classifier is not None or can_pass_on(spec.stack)
             else [("masked_head.transform", head.transform, [True])]
         ),
         *([] if classifier is None else [("classifier.transform", classifier.transform, [True])]),
@@ -214,40 +214,6 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
         ("pooler", spec.pooler, [False]),
         ("next_sentence", spec.next_sentence, [False]),
     ]
-
-
-def _can_pass_on(stack: StackSpec) -> bool:
-    """Return whether the layers of a head can be such that they change nothing."""
-    return stack.norm_eps <= MAX_EPS and not stack.norm_bias and not stack.biases.feedforward
-
-
-@torch.no_grad()
-def _fill_layers_without_effect(model: EncoderOnly) -> None:
-    """Set the layers before the unembedding so that they pass on the hidden states, if their activation is linear.
-
-    Raises:
-        UserError: If a weight of the final norm is 0.
-    """
-    weight, transform = model.get_parameter("stack.final_norm.weight"), model.get_submodule("transform")
-    if not weight.all():
-        raise UserError(f"stack.final_norm has a weight of 0, which the head of {KIND} cannot express")
-    transform.get_parameter("dense.weight").copy_(torch.diag(1 / weight))
-    transform.get_parameter("norm.weight").copy_(weight)
-
-
-def _drop_layers_without_effect(tensors: dict[str, Tensor]) -> None:
-    """Remove the layers of a head with a linear activation.
-
-    Raises:
-        UserError: If they change the hidden states.
-    """
-    weight = tensors["final_norm.weight"]
-    dense, norm = tensors.pop("head.dense.weight"), tensors.pop("head.norm.weight")
-    if not (torch.allclose(dense * weight, torch.eye(len(weight)), atol=1e-5) and torch.equal(norm, weight)):
-        raise UserError(
-            f"classifier_activation is {show(LINEAR)}, which Tercet supports only if the layers of the head change "
-            "nothing"
-        )
 
 
 def _architecture(spec: EncoderOnlySpec) -> str:
@@ -301,7 +267,7 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     stack, classifier = _stack(config), _read_classifier(config, state) if LABELS in state else None
     has_head = "head.dense.weight" in state
     masked = has_head and classifier is None
-    passes_on = masked and config.get("classifier_activation") == LINEAR and _can_pass_on(stack)
+    passes_on = masked and config.get("classifier_activation") == LINEAR and can_pass_on(stack)
     if has_head and not passes_on:
         _check_transform(config, stack)
     bias = read_bool(config, "decoder_bias", True)

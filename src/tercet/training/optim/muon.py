@@ -1,4 +1,4 @@
-"""Muon: orthogonalized momentum for the matrices inside blocks, and AdamW for the other weights.
+"""Muon: orthogonalized momentum for hidden matrices, and AdamW for the other weights.
 
     M <- m M + (1 - m) G                                         m: momentum, G: gradient
     U  = orthogonalize(m M + (1 - m) G)                          Nesterov momentum

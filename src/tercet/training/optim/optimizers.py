@@ -15,6 +15,8 @@ from tercet.training.optim.muon import MuonAdamW
 from tercet.training.optim.specs import Adam, AdamW, Muon, OptimizerSpec
 from tercet.training.optim.trainable import trainable_parameters
 
+HIDDEN = ("blocks", "transform", "pooler")  # modules whose matrices map hidden states to hidden states
+
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
     """Build the optimizer for the trainable parameters of `model`."""
@@ -60,10 +62,10 @@ def _muon(spec: Muon, model: nn.Module) -> Optimizer:
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the trainable matrices inside blocks, and all other trainable parameters."""
-    blocks = [module for name, module in model.named_modules() if name.endswith("blocks")]
-    block_matrices = {p: None for block in blocks for p in trainable_parameters(block) if p.ndim == 2}  # an ordered set
-    return list(block_matrices), [p for p in trainable_parameters(model) if p not in block_matrices]
+    """Return the trainable matrices between embeddings and output heads, and all other trainable parameters."""
+    parts = [module for name, module in model.named_modules() if name.endswith(HIDDEN)]
+    matrices = {p: None for part in parts for p in trainable_parameters(part) if p.ndim == 2}  # an ordered set
+    return list(matrices), [p for p in trainable_parameters(model) if p not in matrices]
 
 
 def base_rates(optimizer: Optimizer) -> list[float]:

@@ -45,12 +45,14 @@ class AdamW:
 
 @spec
 class Muon:
-    """Muon for the matrices inside blocks; AdamW for embeddings, output head, norms and biases.
+    """Muon for hidden matrices; AdamW for embeddings, output heads, norms and biases.
+
+    Hidden matrices map hidden states to hidden states: those of blocks, and the dense layers of a transform or pooler.
 
     Args:
         lr: Learning rate of Muon.
         momentum: Decay of Muon's moving average of gradients.
-        weight_decay: Weight decay of the matrices inside blocks. Each step multiplies them by 1 - rate * weight_decay.
+        weight_decay: Weight decay of hidden matrices. Each step multiplies them by 1 - rate * weight_decay.
         adam_lr: Learning rate of AdamW for the other parameters, which have no weight decay.
         beta1: Decay of AdamW's moving average of gradients.
         beta2: Decay of AdamW's moving average of squared gradients.

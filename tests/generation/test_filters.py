@@ -8,11 +8,11 @@ from torch import Tensor
 
 from tercet.generation.filters import (
     apply_temperature,
+    deterministic_cumsum,
     keep_min_p,
     keep_top_k,
     keep_top_p,
     penalize_repetition,
-    sums_by_doubling,
 )
 
 INF = math.inf
@@ -97,6 +97,6 @@ def test_penalty_lowers_seen_tokens_on_both_sides_of_zero() -> None:
 
 
 @given(row=st.lists(st.integers(0, 99), min_size=1, max_size=40), width=st.sampled_from([1, 2, 16, 33]))
-def test_sums_by_doubling_are_cumulative_sums(row: list[int], width: int) -> None:
+def test_deterministic_cumsum_is_cumsum(row: list[int], width: int) -> None:
     x = torch.tensor([(row * width)[:width], (row * width)[-width:]]).double()
-    assert sums_by_doubling(x).equal(x.cumsum(-1))
+    assert deterministic_cumsum(x).equal(x.cumsum(-1))

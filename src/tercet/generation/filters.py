@@ -23,7 +23,7 @@ PerRow = Float[Tensor, "B 1"]
 ROUNDING = 1e-6
 
 
-def cumulative_sums(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
+def cumsum(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
     """Return the cumulative sums over the last dimension, as `x.cumsum(-1)`.
 
     CUDA has no deterministic `cumsum` of floating-point numbers, so PyTorch raises an error if deterministic algorithms
@@ -32,10 +32,10 @@ def cumulative_sums(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
     """
     if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
         return x.cumsum(-1)
-    return sums_by_doubling(x)
+    return deterministic_cumsum(x)
 
 
-def sums_by_doubling(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
+def deterministic_cumsum(x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
     """Return the cumulative sums over the last dimension, in log2(V) additions of whole tensors."""
     step = 1
     while step < x.shape[-1]:
@@ -114,7 +114,7 @@ def keep_nucleus(logits: Logits, share: float | PerRow) -> Logits:
     """
     sorted_probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     # Total probability of all more likely tokens.
-    likelier_sum = cumulative_sums(sorted_probabilities) - sorted_probabilities
+    likelier_sum = cumsum(sorted_probabilities) - sorted_probabilities
     keep = likelier_sum < share
     keep[..., 0] = True
     return logits.masked_fill(~keep.scatter(-1, order, keep), -math.inf)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tercet.generation.filters import (
-    cumulative_sums,
+    cumsum,
     finite_temperature,
     keep_above_ratio,
     keep_from_kth,
@@ -184,7 +184,7 @@ def draw_rows(p: Float[Tensor, "*B V"], uniform: Float[Tensor, "*B"]) -> tuple[I
         p: Probabilities in float64.
         uniform: Number in [0, 1) for each distribution, in float64.
     """
-    sums = cumulative_sums(p)
+    sums = cumsum(p)
     total = sums[..., -1:]
     ids = torch.searchsorted(sums, uniform[..., None] * total, right=True).squeeze(-1)
     return ids.clamp(max=p.shape[-1] - 1), ~(total > 0).squeeze(-1)  # past the end only if the row diverged

@@ -3,7 +3,7 @@
 ModernBERT (Warner et al. 2024) is an encoder with rotary positions and gated feed-forward networks. Its embeddings are
 normalized, so the first block has no norm before attention. Most layers have a sliding window and another base of the
 rotation. Each class has at most one head: masked words, or a classifier over texts or over tokens, each with a dense
-layer, an activation and a norm before its last layer. See `head_without_effect.py` for models without these layers.
+layer, an activation and a norm before its last layer. See `identity_head.py` for models without these layers.
 
 layer_types       kind of each layer, "sliding_attention" or "full_attention"; by default every third layer, from the
                   first on, is a full one (global_attn_every_n_layers in older files)
@@ -37,11 +37,11 @@ from tercet.checkpoint.foreign.features import (
     features_of_vocabulary,
     rewrite_model,
 )
-from tercet.checkpoint.foreign.head_without_effect import (
+from tercet.checkpoint.foreign.identity_head import (
     LINEAR,
-    can_pass_on,
-    drop_layers_without_effect,
-    fill_layers_without_effect,
+    drop_identity_head,
+    fill_identity_head,
+    supports_identity_head,
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
 from tercet.checkpoint.foreign.llama_layers import GLOBAL, LOCAL
@@ -111,7 +111,7 @@ def from_modernbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     spec = modernbert_spec(config, state, n_ids=n_ids)
     tensors = strip_names(state, prefix=PREFIX, no_weight=lambda name: False)
     if spec.masked_head is not None and not spec.masked_head.transform:
-        drop_layers_without_effect(tensors)
+        drop_identity_head(tensors)
     tied = None if spec.masked_head is None else TIED
     return build_model(EncoderOnly, spec, tensors, modernbert_source, kind=KIND, tied=tied)
 
@@ -185,7 +185,7 @@ def to_modernbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
     equivalent = rewrite_model(model, export_spec)
     config = _config(equivalent.spec)
     if head is not None and not head.transform:
-        fill_layers_without_effect(equivalent)
+        fill_identity_head(equivalent)
         config["classifier_activation"] = LINEAR
     prefix = "" if config["architectures"] == [f"{CLASS}Model"] else PREFIX
     return config, export_state(own_tensors(equivalent), modernbert_source, prefix=prefix, unprefixed=HEADS)
@@ -202,7 +202,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
     return [
         *(
             []
-            if head is None or classifier is not None or can_pass_on(spec.stack)
+            if head is None or classifier is not None or supports_identity_head(spec.stack)
             else [("masked_head.transform", head.transform, [True])]
         ),
         *([] if classifier is None else [("classifier.transform", classifier.transform, [True])]),
@@ -267,7 +267,7 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     stack, classifier = _stack(config), _read_classifier(config, state) if LABELS in state else None
     has_head = "head.dense.weight" in state
     masked = has_head and classifier is None
-    passes_on = masked and config.get("classifier_activation") == LINEAR and can_pass_on(stack)
+    passes_on = masked and config.get("classifier_activation") == LINEAR and supports_identity_head(stack)
     if has_head and not passes_on:
         _check_transform(config, stack)
     bias = read_bool(config, "decoder_bias", True)

@@ -1,4 +1,4 @@
-"""What all sources of examples share: those in memory, and those in a JSONL file or table."""
+"""Base classes of sources of examples: examples in memory, and examples in a JSONL file or table."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class ExampleFile:
 
     Attributes:
         plural: Name of the examples in messages.
-        line: What a line of a JSONL file contains, in messages.
+        line: Content of a line of a JSONL file, in messages.
         path: Path of the file.
         encoding: Encoding of the file.
         errors: As in `read_text`.

@@ -16,13 +16,13 @@ from tercet.models import EncoderOnly, StackSpec
 MAX_EPS, LINEAR = 1e-6, "linear"
 
 
-def can_pass_on(stack: StackSpec) -> bool:
+def supports_identity_head(stack: StackSpec) -> bool:
     """Return whether the layers of a head can change nothing."""
     return stack.norm_eps <= MAX_EPS and not stack.norm_bias and not stack.biases.feedforward
 
 
 @torch.no_grad()
-def fill_layers_without_effect(model: EncoderOnly) -> None:
+def fill_identity_head(model: EncoderOnly) -> None:
     """Set the layers before the unembedding so that they pass on the hidden states, if their activation is linear.
 
     Raises:
@@ -35,7 +35,7 @@ def fill_layers_without_effect(model: EncoderOnly) -> None:
     transform.get_parameter("norm.weight").copy_(weight)
 
 
-def drop_layers_without_effect(tensors: dict[str, Tensor]) -> None:
+def drop_identity_head(tensors: dict[str, Tensor]) -> None:
     """Remove the layers of a head with a linear activation.
 
     Raises:

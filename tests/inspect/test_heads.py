@@ -135,7 +135,7 @@ def test_a_translator_has_heads_in_three_places() -> None:
 
 
 @pytest.mark.slow
-def test_ablating_a_identity_head_changes_nothing() -> None:
+def test_ablating_a_head_without_effect_changes_nothing() -> None:
     decoder, text = model(), torch.randint(V, (3, 7))
     with torch.no_grad():
         decoder.stack.blocks[0].self_attention.out.weight[:, 6:12] = 0

@@ -32,9 +32,24 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the 
 }
 ROTARY = GATED | {"position": "rotary"}
 BERT = {"norm": "layer", "norm_bias": True, "bias": True, "placement": "post", "n_kv_heads": None, "norm_eps": 1e-12}
+MODERN_BERT = {
+    "norm": "layer", "position": "rotary", "gated": True, "first_norm": False, "n_kv_heads": None, "activation": "gelu",
+}  # fmt: skip
+WINDOW: dict[str, Any] = {
+    "window": {"size": 8, "global_layers": [0]},
+    "position": {"kind": "rotary", "base": 160_000.0, "local_base": 100.0},
+}
 ENCODERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "eurobert": (ROTARY, {"tie_embeddings": False}),
     "eurobert with a norm of the embeddings": (ROTARY, {"embedding_norm": True}),
+    "modernbert": (MODERN_BERT | {"norm_eps": 1e-6}, {"embedding_norm": True}),
+    "modernbert with gelu_tanh": (MODERN_BERT | {"activation": "gelu_tanh"}, {"embedding_norm": True}),
+    "modernbert with silu": (MODERN_BERT | {"activation": "silu"}, {"embedding_norm": True}),
+    "modernbert with a window in layers 1 and 2": (MODERN_BERT | WINDOW, {"embedding_norm": True}),
+    "modernbert with a window in layers 0 and 1": (
+        MODERN_BERT | WINDOW | {"window": {"size": 8, "global_layers": [2]}},
+        {"embedding_norm": True},
+    ),
     "bert with gelu_tanh": (BERT | {"activation": "gelu_tanh"}, {"embedding_norm": True, "n_segments": 2}),
     "bert with gelu": (BERT | {"activation": "gelu"}, {"embedding_norm": True, "n_segments": 2}),
 }

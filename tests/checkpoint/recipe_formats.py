@@ -255,9 +255,9 @@ def encoder_of_gguf(encoder: EncoderOnly, path: Path) -> Any:
     import transformers
 
     from tercet.checkpoint.foreign.features import rewrite_model
-    from tercet.checkpoint.foreign.gguf_encoder import BERT_NAMES, EUROBERT_NAMES
+    from tercet.checkpoint.foreign.gguf_encoder import ENCODER_NAMES
     from tercet.checkpoint.foreign.gguf_file import GgufFile
-    from tercet.checkpoint.foreign.gguf_support import is_eurobert, without_heads
+    from tercet.checkpoint.foreign.gguf_support import nearest_encoder_architecture, without_heads
     from tercet.checkpoint.foreign.state_dict import foreign_name
     from tercet.checkpoint.foreign.transformers_folder import to_transformers
 
@@ -267,7 +267,7 @@ def encoder_of_gguf(encoder: EncoderOnly, path: Path) -> Any:
     model: Any = transformers.AutoModel.from_config(
         transformers.AutoConfig.for_model(kind, **config), attn_implementation="eager"
     )
-    file, names = GgufFile(path), EUROBERT_NAMES if is_eurobert(spec) else BERT_NAMES
+    file, names = GgufFile(path), ENCODER_NAMES[nearest_encoder_architecture(spec)]
     loaded = model.load_state_dict({name: file.tensor(foreign_name(name, names)) for name in state}, strict=False)
     assert not loaded.unexpected_keys, loaded
     assert all("pooler" in name or "position_ids" in name for name in loaded.missing_keys), loaded

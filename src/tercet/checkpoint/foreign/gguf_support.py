@@ -9,11 +9,13 @@ from tercet.checkpoint.foreign.features import Support, features_of_layers
 from tercet.checkpoint.foreign.gguf_rotation import features_of_rotation
 from tercet.checkpoint.foreign.gpt2 import gpt2_support
 from tercet.checkpoint.foreign.llama import llama_support
+from tercet.checkpoint.foreign.modernbert import is_modernbert, modernbert_support
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderOnlySpec
 from tercet.nn import Rotary
 from tercet.nn.specs import Activation
 
 Architecture = Literal["llama", "qwen3", "arcee", "gpt2"]
+EncoderArchitecture = Literal["eurobert", "modern-bert", "bert"]
 
 ACTIVATION: dict[Architecture, Activation] = {
     "llama": "silu",
@@ -62,10 +64,21 @@ def nearest_architecture(spec: DecoderOnlySpec) -> Architecture:
 
 
 def _encoder_support(spec: EncoderOnlySpec) -> Support:
-    stack = spec.stack
-    if not is_eurobert(spec):  # llama.cpp computes GELU by tanh for both
+    kind, stack = nearest_encoder_architecture(spec), spec.stack
+    biases = [(f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in ("qkv", "out", "feedforward")]
+    if kind == "bert":  # llama.cpp computes GELU by tanh for both
         activations = ("stack.activation", stack.activation, ["gelu_tanh", "gelu"])
         return Support("BERT of llama.cpp", [*bert_support(spec).features, activations])
+    if kind == "modern-bert":
+        return Support(
+            "ModernBERT of llama.cpp",
+            [
+                *modernbert_support(spec).features,
+                ("stack.activation", stack.activation, ["gelu", "gelu_tanh", "silu"]),
+                ("stack.norm_bias", stack.norm_bias, [False]),
+                *biases,
+            ],
+        )
     return Support(
         "EuroBERT of llama.cpp",
         [
@@ -74,14 +87,20 @@ def _encoder_support(spec: EncoderOnlySpec) -> Support:
             ("stack.position.scaling", stack.position.scaling if isinstance(stack.position, Rotary) else None, [None]),
             ("stack.activation", stack.activation, ["silu"]),
             ("stack.d_head", stack.head_width, [stack.d_model // stack.n_heads]),
-            *((f"stack.bias.{part}", getattr(stack.biases, part), [False]) for part in ("qkv", "out", "feedforward")),
+            *biases,
         ],
     )
 
 
-def is_eurobert(spec: EncoderOnlySpec) -> bool:
-    """Return whether an encoder is exported as a EuroBERT; otherwise it is a BERT."""
-    return isinstance(spec.stack.position, Rotary) and spec.stack.placement != "post"
+def nearest_encoder_architecture(spec: EncoderOnlySpec) -> EncoderArchitecture:
+    """Return the architecture as which an encoder is exported.
+
+    A model with rotary positions is a EuroBERT if its norms are RMS norms, otherwise a ModernBERT. Any other model, and
+    one with the placement `post`, is a BERT.
+    """
+    if is_modernbert(spec):
+        return "modern-bert"
+    return "eurobert" if isinstance(spec.stack.position, Rotary) and spec.stack.placement != "post" else "bert"
 
 
 def without_heads(spec: EncoderOnlySpec) -> EncoderOnlySpec:

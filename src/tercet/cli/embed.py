@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
-from tercet.cli.parser import Verbs, passed_flags
+from tercet.cli.parser import Verbs, out_path, passed_flags
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
 from tercet.messages import counted, print_note, show
 
@@ -36,7 +36,7 @@ def register(verbs: Verbs, summary: str) -> None:
     add_text(parser.add_argument)
     add_input(parser.add_argument)
     parser.add_argument(
-        "--output", metavar="FILE", type=Path,
+        "--output", metavar="FILE", type=out_path,
         help="file to write the vectors to: .parquet or .jsonl, or .npz if all vectors fit into memory",
     )  # fmt: skip
     parser.add_argument(
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     _check_flags(args)
     if args.query is not None:
         return search(args)
-    _check_output(args.output)
+    _check_output(args.output, args.input)
     with ExitStack() as files:
         texts = read_texts(args, files)
         device = select_device(args.device, models=[args.run])
@@ -118,13 +118,13 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError(f"{flags[0]} applies to writing vectors, and --query writes none; leave one of them out")
 
 
-def _check_output(path: Path) -> None:
+def _check_output(path: Path, texts: str | None) -> None:
     from tercet.config import UserError
+    from tercet.storage import check_output_file
 
     if path.suffix not in SUFFIXES:
         raise UserError(f"--output {path} must end in one of {', '.join(SUFFIXES)}; rename it")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: no such folder: {path.parent}; create it first")
+    check_output_file(path, "--output", example="vectors.npz", inputs=[texts])
     if path.suffix == ".parquet":
         try:
             import pyarrow.parquet  # type: ignore[reportUnusedImport]  # noqa: F401

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.decoding import Add, add_beam, parse_search
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import replace_line_ends
-from tercet.cli.parser import Verbs, parse_number, passed_flags
+from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
 from tercet.cli.per_line import add_per_line, score_lines
 from tercet.cli.show import show
 from tercet.cli.texts import READING_FLAGS, add_batches, add_reading, report_truncated
@@ -61,7 +61,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "are comparable if signature, protocol and references are the same. Example: tercet evaluate runs/bert "
         "--per-line < texts.txt",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, .gguf file, or hf://user/name")
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --per-line, one per line")
     add_reading(parser.add_argument)
     add_quantize(parser.add_argument, on_gpu="none")
@@ -125,7 +125,7 @@ def _add_pairs(add: Add) -> None:
         "the Moses tokenizer (lc-tok)",
     )
     add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
-    add("--output", metavar="FILE", type=Path, help="file for the translations, line by line")
+    add("--output", metavar="FILE", type=out_path, help="file for the translations, line by line")
     add("--compare", metavar="FILE", type=Path, help="earlier result to compare with: a file written with --json")
     add_batches(add)
 
@@ -142,6 +142,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--encoding requires --data or --source; add one of them")
     if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
         raise UserError(f"{flags[0]} requires --data; add it")
+    if args.output is not None:
+        from tercet.storage import check_output_file
+
+        inputs = (args.source, args.target, args.data, args.compare)
+        check_output_file(args.output, "--output", example="translations.txt", inputs=inputs)
     previous = None if args.compare is None else _read_result(args.compare)
     parse_search(args)  # reject invalid flags before anything is loaded
     if args.within_word and args.pseudo_perplexity is None:
@@ -263,12 +268,9 @@ def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation")
 def _evaluate_translator(
     args: argparse.Namespace, evaluation: "TranslationEvaluation", previous: dict[str, Any] | None
 ) -> None:
-    from tercet.config import UserError
     from tercet.generation import Beam
     from tercet.storage import write_atomically
 
-    if args.output is not None and not args.output.parent.is_dir():
-        raise UserError(f"--output {args.output}: no such folder: {args.output.parent}; create it first")
     search = parse_search(args)
     assert isinstance(search, Beam)
     evaluated = evaluation.score(
@@ -312,6 +314,13 @@ def _read_result(path: Path) -> dict[str, Any]:
         result = None
     if not isinstance(result, dict):
         raise UserError(f"--compare {path} is not a result; write one with `tercet evaluate RUN --json > {path}`")
+
+    from tercet.evaluate.comparison import check_result
+
+    try:
+        check_result(result)  # before the translations are computed
+    except UserError as error:
+        raise UserError(f"--compare {path}: {error}") from None
     return result
 
 

@@ -1,10 +1,9 @@
 """`tercet explore`: explore the inside of a model on a page, in the browser or as one file."""
 
 import argparse
-from pathlib import Path
 
 from tercet.cli.device import add_device, select_device
-from tercet.cli.parser import Verbs, passed_flags
+from tercet.cli.parser import Verbs, out_path, passed_flags
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -25,7 +24,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )
     parser.add_argument("--target", metavar="TEXT", help="translation of the initial text (default: that of the model)")
     parser.add_argument(
-        "--export", metavar="PAGE.html", type=Path, help="write the page to this file instead of serving it"
+        "--export", metavar="PAGE.html", type=out_path, help="write the page to this file instead of serving it"
     )
     parser.add_argument("--host", metavar="H", help="address to listen on (default: 127.0.0.1, this machine only)")
     parser.add_argument(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.decoding import add_beam, add_sampling, add_search, describe_search, parse_search
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import open_lines, replace_line_ends, take_pool
-from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
 from tercet.messages import counted, one_line, print_note
 from tercet.spec import PoolLines
@@ -71,7 +71,7 @@ def register(verbs: Verbs, summary: str) -> None:
     output.add_argument(
         "--attention",
         metavar="FILE",
-        type=Path,
+        type=out_path,
         help="file to write a plot of the cross-attention to: .png, .svg or .pdf",
     )
     output.add_argument(

@@ -74,12 +74,12 @@ def _print(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from tercet.checkpoint.find_run import is_run
     from tercet.config import UserError
-    from tercet.web.page_files import check_page
+    from tercet.storage import check_output_file
 
     if len(args.runs) > 1:
         raise UserError(f"--export writes the report of one run; leave {args.runs[1]} out")
     run = Path(args.runs[0])
-    check_page(args.export, "--export")
+    check_output_file(args.export, "--export", example="page.html")
     device = select_device(
         args.device, models=[] if is_run(run) else [run]
     )  # a run that has not saved a model yet has a report too

@@ -35,6 +35,23 @@ class Comparison:
     p_value: float | None = None
 
 
+def check_result(result: Mapping[str, Any]) -> None:
+    """Check that a result, such as one that was read from a file, has the fields that `compare` reads.
+
+    Raises:
+        UserError: If a field is missing, or is not of its type.
+    """
+    fields: dict[str, type | tuple[type, ...]] = {"bleu": (float, int), "chrf": (float, int)}
+    fields |= dict.fromkeys(MATCHING_FIELDS, str)
+    if missing := [name for name in fields if name not in result]:
+        raise UserError(
+            f"cannot compare a result without {' and '.join(missing)}; write it with `tercet evaluate --json`"
+        )
+    fields |= {name: str for name in ("output", "output_sha256") if name in result}
+    if wrong := [name for name, kind in fields.items() if not isinstance(result[name], kind)]:
+        raise UserError(f"cannot compare a result with an invalid {wrong[0]}; write it with `tercet evaluate --json`")
+
+
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
     """Return the scores of the first result minus those of the second, without a p-value.
 
@@ -45,11 +62,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
         UserError: If a result has another format, or the signatures, protocols or references differ.
     """
     for result in (first, second):
-        missing = [key for key in ("bleu", "chrf", *MATCHING_FIELDS) if key not in result]
-        if missing:
-            raise UserError(
-                f"cannot compare a result without {' and '.join(missing)}; write it with `tercet evaluate --json`"
-            )
+        check_result(result)
     for key, remedy in MATCHING_FIELDS.items():
         if first[key] != second[key]:
             raise UserError(

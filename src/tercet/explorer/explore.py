@@ -8,7 +8,7 @@ from tercet.explorer.answers import Answers
 from tercet.explorer.export import write_page
 from tercet.explorer.opening_query import opening_query
 from tercet.messages import print_note
-from tercet.web.page_files import check_page
+from tercet.storage import check_output_file
 
 MISSING = (
     "tercet explore needs starlette and uvicorn: pip install 'tercet[explore]'; or write a page with --export PAGE.html"
@@ -27,7 +27,7 @@ def explore(
 ) -> None:
     """See `Run.explore`."""
     if export is not None:
-        check_page(Path(export), "--export")
+        check_output_file(Path(export), "--export", example="page.html")
         serve = None
     else:
         try:

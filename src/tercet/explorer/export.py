@@ -33,8 +33,7 @@ from tercet.explorer.queries import (
     Query,
     query_to_plain,
 )
-from tercet.storage import write_atomically
-from tercet.web.page_files import check_page
+from tercet.storage import check_output_file, write_atomically
 
 MAX_PAGE_CHARACTERS = 40_000_000  # browsers open larger files slowly
 MAX_LOGITS_CHARACTERS = 8_000_000  # packed logits of all rows; larger ones are left out
@@ -53,7 +52,7 @@ def write_page(answers: Answers, path: Path, query: Query | None = None) -> int:
     Raises:
         UserError: If `export_page` raises it, or the file cannot be written.
     """
-    check_page(path, "--export")
+    check_output_file(path, "--export", example="page.html")
     data = export_page(answers, query).encode()
     write_atomically(path, data)
     return len(data)

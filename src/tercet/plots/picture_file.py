@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.config import UserError
-from tercet.storage import write_atomically
+from tercet.storage import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,15 +21,15 @@ class NothingToDraw(UserError):
 
 
 def check_picture(path: Path, flag: str) -> None:
-    """Check the suffix and the folder of a picture's path, before any work is done.
+    """Check the path of a picture, before any work is done.
 
     Raises:
-        UserError: If the suffix is not that of a picture, or the folder does not exist. The message begins with `flag`.
+        UserError: If the suffix is not that of a picture, or `check_output_file` rejects the path. The message begins
+            with `flag`.
     """
     if path.suffix not in PICTURES:
         raise UserError(f"{flag} {path}: a picture's name ends in {', '.join(PICTURES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"{flag} {path}: no such folder: {path.parent}; create it first")
+    check_output_file(path, flag, example="picture.png")
 
 
 def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, as_text: bool = False) -> None:
@@ -43,7 +43,7 @@ def save(figure: "Figure", path: Path, *, flag: str = "--out", dpi: int = DPI, a
         as_text: If True, keep the words in an SVG as text, which can be searched and copied, instead of outlines.
 
     Raises:
-        UserError: If the suffix is not that of a picture, the folder does not exist, or the file cannot be written.
+        UserError: If the suffix is not that of a picture, or the file cannot be written.
     """
     import matplotlib as mpl
 

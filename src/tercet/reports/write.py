@@ -13,8 +13,8 @@ from tercet.reports.model_sections import data_section, model_section, recipe_se
 from tercet.reports.run_sections import cost_section, curves_section, samples_section
 from tercet.reports.score_section import score_section
 from tercet.reports.subject import ReportSubject, open_subject
-from tercet.storage import write_atomically
-from tercet.web.page_files import check_page, hash_of, read_page_files
+from tercet.storage import check_output_file, write_atomically
+from tercet.web.page_files import hash_of, read_page_files
 
 NAME = "report.html"
 
@@ -50,13 +50,13 @@ def write_report(
         device: Device to which the model is moved; None for its current device.
     """
     if out is not None:
-        check_page(Path(out), "out")  # before the run is read, which may take long
+        check_output_file(Path(out), "out", example="page.html")  # before the run is read, which may take long
     subject = open_subject(folder, trained_model)
     if subject.trained_model is not None and device is not None:
         subject.trained_model.model.to(device)
     default_path = subject.folder.with_suffix(".html") if subject.folder.is_file() else subject.folder / NAME
     path = default_path if out is None else Path(out)
-    check_page(path, "out")
+    check_output_file(path, "out", example="page.html")
     write_atomically(path, report_page(subject, evaluate=evaluate).encode())
     return path
 

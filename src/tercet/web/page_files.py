@@ -6,10 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
-
-from tercet.config import UserError
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 IMPORT_MAP = re.compile(r'(?<=<script type="importmap">).*?(?=</script>)', re.DOTALL)
@@ -32,22 +29,6 @@ def read_page_files(package: str) -> Mapping[str, str]:
         if type_of(file.name) is not None
     }
     return MappingProxyType(texts)
-
-
-def check_page(path: Path, flag: str) -> None:
-    """Check that a page can be written to `path`, before any work is done.
-
-    Args:
-        path: File to write.
-        flag: Option that sets `path`, for the error message.
-
-    Raises:
-        UserError: If `path` is a folder, or its folder does not exist.
-    """
-    if path.is_dir():
-        raise UserError(f"{flag} {path} is a folder; pass a file name, such as {path / 'page.html'}")
-    if not path.parent.is_dir():
-        raise UserError(f"{flag} {path}: no such folder: {path.parent}; create it first")
 
 
 def hash_of(text: str) -> str:

@@ -219,3 +219,15 @@ def test_model_without_an_adapter_is_rejected(tmp_path: Path) -> None:
     shutil.rmtree(run / "pretrained")
     with pytest.raises(UserError, match="base model of the adapter in"):
         read_adapter(run / "best") and load_model(run / "best")
+
+
+def test_base_of_the_adapter_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_of("llama", Path("run"))
+    expected = logits(load_model(run).model)
+    convert(run / "pretrained", "base", "hf")
+    convert(run, "adapter", "peft")
+    for source, base in ((run, run / "pretrained"), (run / "best", run / "pretrained"), (Path("adapter"), "base")):
+        with pytest.raises(UserError, match=r"(pretrained|base) is the (model to convert|base model of the adapter)"):
+            convert(source, base, merge=True, force=True)
+        torch.testing.assert_close(logits(load_model(source).model), expected, rtol=1e-4, atol=1e-4)

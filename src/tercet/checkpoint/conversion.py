@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tercet.checkpoint.adapter import find_base
 from tercet.checkpoint.export_problems import SENTENCE_TRANSFORMERS
 from tercet.checkpoint.folder import load_model, save_trained
 from tercet.checkpoint.foreign.ctranslate2_folder import ctranslate2_writer
@@ -81,6 +82,8 @@ def _convert(src: Path | str, dst: Path, to: str | None, *, merge: bool) -> None
             f"{src} is an adapter; pass --merge to merge it into its base model, or --to peft to export only the "
             "adapter"
         )
+    if trained_model.adapter is not None and _holds_model(dst, find_base(trained_model.folder, trained_model.adapter)):
+        raise UserError(f"{dst} is the base model of the adapter {src}; choose another folder")
     if to not in (None, SENTENCE_TRANSFORMERS) and trained_model.sentence != SentenceSettings():
         print_note(
             f"tercet: {dst} does not contain the settings of {src} for text vectors "
@@ -115,12 +118,17 @@ def _find_run(dst: Path) -> Path | None:
     return next((folder for folder in folders if any((folder / name).is_file() for name in (RECORD, LOCK))), None)
 
 
+def _holds_model(dst: Path, model: Path) -> bool:
+    """Return whether `dst` is the folder of a run, a model or a GGUF file, or one of the models of a run."""
+    folders = [model.parent] if model.is_file() else [model / name for name in (".", *MODELS)]
+    return dst.is_dir() and any(dst.resolve() == folder.resolve() for folder in folders)
+
+
 def _check_free(dst: Path, src: Path, *, force: bool) -> None:
     for path in (dst, *dst.parents):
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; choose a new folder")
-    holding = [src.parent] if src.is_file() else [src / name for name in (".", "best", "last")]
-    if dst.is_dir() and any(dst.resolve() == folder.resolve() for folder in holding):
+    if _holds_model(dst, src):
         raise UserError(f"{dst} is the model to convert; choose another folder")
     if dst.is_dir() and any(dst.iterdir()) and not force:
         raise UserError(f"{dst} is not empty; choose another folder, or pass --force to replace the model in it")

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tercet.cli.parser import Verbs
+from tercet.cli.parser import Verbs, out_path
 
 
 def register(verbs: Verbs, summary: str) -> None:
@@ -12,10 +12,10 @@ def register(verbs: Verbs, summary: str) -> None:
         "convert",
         help=summary,
         description="Convert the model in SRC to another format, and print the path of the result. SRC may be a run, "
-        "a Tercet model folder, a GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, OLMo 2, BERT, RoBERTa, XLM-RoBERTa, "
-        "CamemBERT, DistilBERT, EuroBERT, ModernBERT, T5, mT5, umT5 or Marian model of the transformers library, or a "
-        "Llama or GPT-2 model in a GGUF file. The format of SRC is detected automatically. If the other format cannot "
-        "represent the model, the error message contains the first setting that prevents it.",
+        "a Tercet model folder, a folder of the transformers library or of Sentence-Transformers, an adapter of peft, "
+        "or a GGUF file. Its format is detected automatically. If the other format cannot represent the "
+        "model, the error message contains the first setting that prevents it. For an unsupported architecture, "
+        "it lists the supported ones.",
         epilog="Examples: tercet convert runs/mine mine-for-transformers --to hf; tercet convert model.gguf here; "
         "tercet convert runs/mine hf://user/mine --to hf",
     )
@@ -23,18 +23,19 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "dst",
         metavar="DST",
+        type=out_path,
         help="folder to write, which must be empty or not exist yet (unless --force is passed), or hf://user/name to "
         "upload the model",
     )
     parser.add_argument(
         "--to",
         metavar="KIND",
-        help="output format: hf (for AutoModel and AutoTokenizer), sentence-transformers (for vectors of texts), "
+        help="output format: hf (for the transformers library), sentence-transformers (for vectors of texts), "
         "ctranslate2, gguf (for llama.cpp), onnx (for onnxruntime) or peft (only the adapter, for a model of "
         "transformers); default: a Tercet model folder",
     )
     parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
-    parser.add_argument("--force", action="store_true", help="write to DST even if it contains a model or other files")
+    parser.add_argument("--force", action="store_true", help="replace the model in DST; other files stay")
     parser.add_argument("--json", action="store_true", help="print one JSON object: output, the path of the result")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import platformdirs
 
+from tercet.config import UserError
+
 
 class UntrustedFile(Exception):
     """A file cannot be trusted: it is a symbolic link, or another user owns it or can change it.
@@ -16,8 +18,20 @@ class UntrustedFile(Exception):
 
 
 def cache_dir() -> Path:
-    """Return TERCET_CACHE if it is set, else the user's cache folder."""
-    return Path(os.environ.get("TERCET_CACHE") or platformdirs.user_cache_dir("tercet"))
+    """Return TERCET_CACHE if it is set, else the user's cache folder.
+
+    Raises:
+        UserError: If neither exists, since the user has no home folder, as in some containers.
+    """
+    if folder := os.environ.get("TERCET_CACHE"):
+        return Path(folder)
+    try:
+        path = Path(platformdirs.user_cache_dir("tercet"))
+    except RuntimeError:  # no home folder; other versions return a path that begins with "~"
+        path = Path()
+    if not path.is_absolute():
+        raise UserError("the user has no home folder for cached files; set TERCET_CACHE to a folder")
+    return path
 
 
 def check_owner(path: Path) -> None:

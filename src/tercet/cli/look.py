@@ -217,9 +217,10 @@ def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]
     from tercet.checkpoint.chat_template import read_chat_template
     from tercet.checkpoint.find_model import GGUF
     from tercet.config import UserError
+    from tercet.data.sources.files import find_path
     from tercet.tokens import Tokenizer
 
-    folder = Path(name).expanduser()
+    folder = find_path(name)
     candidates = (folder / "best" / "tokenizer.json", folder / "tokenizer.json")
     path = next((path for path in candidates if path.is_file()), folder)
     is_gguf = folder.suffix.lower() == GGUF and folder.is_file()

@@ -280,6 +280,14 @@ class TestWords:
         with pytest.raises(UserError, match=f"incomplete model in .*: {name} missing; copy the whole folder"):
             load_model(folder)
 
+    def test_missing_tokenizer_of_transformers_can_be_written(self, folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        with pytest.raises(UserError, match=r"tokenizer\.json missing; copy the whole folder, or train again$"):
+            load_model(folder)
+        (folder / "tokenizer_config.json").write_text("{}")
+        with pytest.raises(UserError, match=r", or write it with AutoTokenizer\.from_pretrained\('.*model'\)\.save_pr"):
+            load_model(folder)
+
     @pytest.mark.parametrize("name", ["config.json", "card.json"])
     def test_broken_json_is_reported(self, folder: Path, name: str) -> None:
         (folder / name).write_text('{"family": ')

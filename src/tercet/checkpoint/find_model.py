@@ -48,8 +48,11 @@ def find_model(path: Path) -> Path:
             return files[0]
         raise UserError(f"{path} has {len(files)} {GGUF} files; pass one of them, such as {files[0]}")
     if partial:
-        names = " and ".join(_missing(partial[0]))
-        raise UserError(f"incomplete model in {partial[0]}: {names} missing; copy the whole folder, or train again")
+        missing, remedy = _missing(partial[0]), "train again"
+        if missing == ["tokenizer.json"] and (partial[0] / "tokenizer_config.json").is_file():  # of `transformers`
+            remedy = f"write it with AutoTokenizer.from_pretrained({str(partial[0])!r}).save_pretrained(FOLDER)"
+        names = " and ".join(missing)
+        raise UserError(f"incomplete model in {partial[0]}: {names} missing; copy the whole folder, or {remedy}")
     raise UserError(f"no model in {path}: it has no config.json, best/ or last/; train one with --out {path}")
 
 

@@ -17,7 +17,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "Ctrl-D. If the input is a pipe, its lines are read in the same way, and only the answers are printed.",
         epilog="Example: tercet chat runs/chat --system 'Answer in a word.' --temperature 0.7",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, .gguf file, or hf://user/name")
     parser.add_argument("--system", metavar="TEXT", help="system message at the start of the conversation")
     add_text_sampling(parser.add_argument, default_length="default: as many as fit in the context", unit="answer")
     parser.add_argument(

@@ -35,7 +35,7 @@ def register(verbs: Verbs, summary: str) -> None:
         description="Continue prompts with a language model. Without a prompt, generate a text from its beginning.",
         epilog='Example: tercet generate runs/demo "Once upon a time" --temperature 0.8 --top-p 0.95',
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
+    parser.add_argument("run", metavar="RUN", help="folder of a run or model, .gguf file, or hf://user/name")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="prompt: text, FILE:path, or - for stdin")
     parser.add_argument(
         "--prompt", metavar="TEXT", action="append", default=[],

@@ -191,7 +191,8 @@ def build_model(
         ),
     ]
     if problems:
-        raise UserError(f"the weights do not fit the config of this {kind}: {'; '.join(problems)}")
+        text = "; ".join(problems)
+        raise UserError(f"the weights do not fit the config of this {kind}: {text}; copy the whole model again")
     with raise_config_errors(kind):  # allocates memory, so only after the weights were checked
         model = model_class(spec)
     for name, tensor in own_tensors(model).items():

@@ -85,22 +85,22 @@ class Block(nn.Module):
             ValueError: If the layer has cross-attention, and neither the memory nor a cache that contains it is given.
         """
         self_kv, cross_kv = (None, None) if cache is None else (cache.self_kv, cache.cross_kv)
-
-        def self_attend(h: Tensor) -> Tensor:
-            return self.self_attention(h, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=self_kv)
-
-        def cross_attend(h: Tensor) -> Tensor:
-            assert self.cross_attention is not None
+        read = partial(self._read, x, self.self_residual.before(x) if self.parallel is True else None)
+        x = self.self_residual(
+            x,
+            lambda h: self.self_attention(h, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=self_kv),
+            read=read(self.self_residual),
+        )
+        if (cross_attention := self.cross_attention) is not None and self.cross_residual is not None:
             if memory is None and (cross_kv is None or cross_kv.pair is None):
                 raise ValueError("cross-attention requires `memory`, or a cache that already contains it")
-            return self.cross_attention(h, memory, mask=memory_mask, cache=cross_kv)
-
-        stream, shared = x, self.self_residual.before(x) if self.parallel is True else None
-
-        def read(residual: Residual) -> Tensor | None:
-            return residual.before(stream) if self.parallel == "separate_norms" else shared
-
-        x = self.self_residual(x, self_attend, read=read(self.self_residual))
-        if self.cross_residual is not None:
-            x = self.cross_residual(x, cross_attend, read=read(self.cross_residual))
+            x = self.cross_residual(
+                x,
+                lambda h: cross_attention(h, memory, mask=memory_mask, cache=cross_kv),
+                read=read(self.cross_residual),
+            )
         return self.feedforward_residual(x, self.feedforward, read=read(self.feedforward_residual))
+
+    def _read(self, x: Tensor, shared: Tensor | None, residual: Residual) -> Tensor | None:
+        """Return what a parallel sublayer of the block with input `x` reads, or None for a sequential one."""
+        return residual.before(x) if self.parallel == "separate_norms" else shared

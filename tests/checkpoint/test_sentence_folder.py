@@ -93,7 +93,11 @@ def test_text_is_cut_at_the_folders_limit(bert: Path, file: str) -> None:
 
 
 def test_conversion_reports_dropped_settings(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    convert(write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}), tmp_path / "out", "onnx")
+    convert(
+        write(bert, {"pooling_mode": "cls"}, sentence_bert_config={"max_seq_length": 5}),
+        tmp_path / "out",
+        "ctranslate2",
+    )
     assert "for text vectors (pooling first, at most 5 tokens)" in capsys.readouterr().err
 
 

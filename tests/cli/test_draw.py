@@ -56,7 +56,9 @@ def test_plots_are_saved_in_current_folder_and_deterministic(
     assert (folder / f"{name}.{suffix}").read_bytes() == first
 
 
-@pytest.mark.parametrize(("command", "suffix"), [*zip(PLOTS, [".png", ".svg", ".pdf"] * 2, strict=True)])
+@pytest.mark.parametrize(
+    ("command", "suffix"), [*zip(PLOTS[1:], [".svg", ".pdf", ".png", ".svg", ".pdf"], strict=True)]
+)
 def test_every_kind_of_file(command: str, suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / f"a{suffix}"
     assert draw([*command.split(), "--out", str(path)], capsys) == f"{path}\n"

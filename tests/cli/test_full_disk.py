@@ -59,7 +59,7 @@ def test_a_training_loses_nothing(text: Path, tmp_path: Path, capsys: pytest.Cap
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_comparison_resumes(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare = ["compare", "demo", "--data", str(text), *FLAGS, "--set", "training.max_steps=2"]
     compare += ["--vary", "model.stack.position=rotary,alibi", "--out", str(tmp_path / "compared")]

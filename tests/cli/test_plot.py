@@ -81,7 +81,9 @@ def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-@pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.exhaustive), "translator"])
+@pytest.mark.parametrize(
+    "family", ["gpt", *(pytest.param(family, marks=pytest.mark.exhaustive) for family in ("bert", "translator"))]
+)
 def test_all_plots_of_a_run(
     family: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

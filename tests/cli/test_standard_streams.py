@@ -88,7 +88,7 @@ def test_notes_that_cannot_be_written_are_dropped(condition: str, tmp_path: Path
     assert completed.stderr == b""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_training_continues_if_progress_cannot_be_written(tmp_path: Path) -> None:
     command = next(command for command in COMMANDS if command.startswith("train demo --data"))
     assert start(command, CONDITIONS["errors full"], tmp_path).returncode == 0

@@ -56,7 +56,7 @@ def test_no_module_is_in_two_parts() -> None:
     assert list(docstrings.PARTS) == sorted(docstrings.PARTS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_docstrings_of_this_python(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     modules = set(sys.modules)
     train, validation = (

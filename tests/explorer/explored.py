@@ -64,11 +64,8 @@ TRANSLATORS: dict[str, dict[str, Any]] = {
     "3 + 6": {"layers": (3, 6), "stack": {"position": Rotary(), "n_heads": 2, "n_kv_heads": 1}, "own": True},
 }
 FAST = ("sandwich, rotary, grouped, gated, qk norm", "as the paper", "1 + 2")  # one of each family
-OWN_SOURCE = "3 + 6"
 ALL_MODELS = [
-    pytest.param(
-        name, id=name, marks=() if name in FAST else pytest.mark.slow if name == OWN_SOURCE else pytest.mark.exhaustive
-    )
+    pytest.param(name, id=name, marks=() if name in FAST else pytest.mark.exhaustive)
     for name in (*GPTS, *BERTS, *TRANSLATORS)
 ]
 

@@ -11,7 +11,11 @@ from tercet.checkpoint import Card, load_model, save_model
 from tercet.cli.main import main
 from tercet.explorer import Answers
 
-MODELS = ["sandwich, rotary, grouped, gated, qk norm", "pre, rotary, plain head", "1 + 2"]
+MODELS = [
+    "sandwich, rotary, grouped, gated, qk norm",
+    pytest.param("pre, rotary, plain head", marks=pytest.mark.exhaustive),
+    pytest.param("1 + 2", marks=pytest.mark.exhaustive),
+]
 
 
 def on_terminal(run: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

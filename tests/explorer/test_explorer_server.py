@@ -225,7 +225,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive), (signal.SIGTERM, 143)]
+)
 def test_the_program_serves_until_it_is_stopped(number: signal.Signals, code: int, folder: Path) -> None:
     command = [sys.executable, "-m", "tercet", "explore", str(folder), "--prompt", "abc", "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

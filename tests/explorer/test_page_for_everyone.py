@@ -13,7 +13,6 @@ from pages import (
     bert,
     candidates,
     chips,
-    every_family,
     few_families,
     gpt,
     slow,
@@ -46,7 +45,7 @@ def assert_keeps_working(tab: Tab) -> None:
 @pytest.mark.parametrize(
     ("family", "scheme", "size"),
     [
-        pytest.param("gpt", "light", WIDE, id="gpt"),
+        pytest.param("gpt", "light", WIDE, id="gpt", marks=pytest.mark.exhaustive),
         pytest.param("bert", "light", PHONE, id="bert", marks=pytest.mark.exhaustive),
         pytest.param("translator, 6 + 3", "dark", PHONE, id="translator"),
     ],
@@ -168,7 +167,7 @@ def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
 
 
 @slow
-@every_family
+@few_families
 def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
     with open_page(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
         tab.key("tour").focus()

@@ -123,7 +123,7 @@ def test_a_saved_page_opens_from_disk(browser: Any, family: str, tmp_path: Path)
         tab.assert_no_problems()
 
 
-@slow
+@pytest.mark.exhaustive
 def test_two_saved_pages_are_independent(browser: Any, tmp_path: Path) -> None:
     answers = gpt()
     write_page(answers, tmp_path / "one.html")
@@ -162,7 +162,7 @@ def word_gpt() -> TrainedModel:
 
 
 @slow
-@pytest.mark.parametrize("is_saved", [False, True], ids=["served", "saved"])
+@pytest.mark.parametrize("is_saved", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["served", "saved"])
 def test_a_token_that_is_a_script_is_text(browser: Any, is_saved: bool, tmp_path: Path) -> None:
     trained_model = word_gpt()
     script = trained_model.tokenizer.id_of(SCRIPT)

@@ -194,7 +194,7 @@ def run_program(tmp_path: Path, stderr: str = "", **environment: str) -> list[st
     return process.stdout.split()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_kernel
 def test_results_are_the_same_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unoptimized = tmp_path / "c++"  # compiles in a third of the time

@@ -11,9 +11,9 @@ import pytest
 @pytest.mark.parametrize(
     "traced",
     [
-        ("decoder:rotary", "encoder:learned", "translator:sinusoidal"),
+        ("decoder:rotary", "translator:sinusoidal"),
         pytest.param(
-            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "encoder:rotary"),
+            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "encoder:rotary", "encoder:learned"),
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
@@ -31,7 +31,7 @@ def test_each_pass_traces_once_as_one_graph(traced: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("whole", "rotary", "softcap, padded vocabulary, bias", "masked"),
+        pytest.param(("whole", "rotary", "softcap, padded vocabulary, bias", "masked"), marks=pytest.mark.exhaustive),
         pytest.param(("whole",), marks=pytest.mark.exhaustive),
         pytest.param(("chunks",), marks=pytest.mark.exhaustive),
         pytest.param(("shapes",), marks=pytest.mark.exhaustive),

@@ -189,7 +189,9 @@ def test_diverged_variant_is_reported_and_others_continue(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pairs", "masked", "labels"])
+@pytest.mark.parametrize(
+    "kind", ["pairs", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("masked", "labels"))]
+)
 def test_the_other_families(recipes: Callable[[str], str], tmp_path: Path, kind: str) -> None:
     key = "model.decoder.n_layers" if kind == "pairs" else "model.stack.n_layers"
     varied_keys = [VariedKey.of(key, [1, 2])]

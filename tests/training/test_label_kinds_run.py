@@ -98,7 +98,9 @@ def test_figures_are_those_of_evaluate(kind: str, uninterrupted_run: FinishedRun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "sets" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in RECIPES]
+)
 def test_labels_are_learned(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = RECIPES[kind](tmp_path, max_steps=150, validate_every=150, save_every=150)
     out = train(recipe, tmp_path / "run", quiet=True)

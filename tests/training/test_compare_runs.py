@@ -50,7 +50,7 @@ def comparison(recipes: Callable[[str], str], tmp_path_factory: pytest.TempPathF
     return compare_runs([recipes("text")], varied_keys=TWO, seeds=[1, 2], out=out, quiet=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_training_is_an_ordinary_run(
     comparison: ComparedRuns, recipes: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_signal_stops_it_after_saving(
         compare_runs([recipes("text")], varied_keys=TWO, out=tmp_path / "out", quiet=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_auto_settings_are_resolved_once(
     recipes: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +241,7 @@ def test_tokenizers_are_compared_by_bits_per_byte(recipes: Callable[[str], str],
     assert len({scores.text for scores in all_scores}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_other_validation_data_are_not_ranked(recipes: Callable[[str], str], tmp_path: Path) -> None:
     varied_keys = [VariedKey.of("data.validation", [{"kind": "tail", "fraction": f} for f in (0.1, 0.2)])]
     tails = compare_runs([recipes("text")], varied_keys=varied_keys, out=tmp_path / "tails", quiet=True)

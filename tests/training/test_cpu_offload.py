@@ -43,7 +43,7 @@ def test_conflicting_settings_are_rejected(settings: dict[str, Any], message: st
         tiny_recipe(tmp_path, cpu_offload=True, **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", ["text", pytest.param("pairs", marks=pytest.mark.exhaustive)])
 def test_two_ranks_train_equally_and_resume(family: str, tmp_path: Path) -> None:
     """On a CPU all memory is host memory; the test covers FSDP's code path for offloading and its checkpoints."""

@@ -36,7 +36,7 @@ def measure_memory(recipe: Recipe, micro: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", [name if name in ("text", "pairs") else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
+    "family", [name if name == "text" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TINY]
 )
 def test_micro_batch_is_determined_once(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -92,7 +92,7 @@ def test_micro_batch_of_pairs_holds_the_longest_sentence(available: int, tmp_pat
     assert micro == {40: 34, 33: 30, 31: 30, 30: 30, 1: 30}[available]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plan_determines_micro_batch(tmp_path: Path) -> None:
     auto, fixed_recipe = (tiny_recipe(tmp_path, batch_size=64, micro_batch_size=size) for size in ("auto", 32))
     free = measure_memory(fixed_recipe, 40)

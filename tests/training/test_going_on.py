@@ -78,7 +78,7 @@ def test_extended_run_equals_run_of_that_length(tmp_path: Path, capsys: pytest.C
     assert (out / "recipe.yaml").read_bytes() == original_recipe
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_extended_run_with_constant_rate_equals_longer_run(finished_run: FinishedRun, tmp_path: Path) -> None:
     out = shutil.copytree(finished_run("pairs"), tmp_path / "run")
     train(read_recipe(out), out, Resume(Until(15), exact=True), quiet=True)
@@ -119,7 +119,7 @@ def test_extension_after_decay_raises_the_rate_with_a_note(
     assert float(f"0.00{output[1]}") == pytest.approx(expected[12], rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_steps_before_a_change_are_replayed_unchanged(finished_run: FinishedRun, tmp_path: Path) -> None:
     """The checkpoint at which the run was extended is lost, and the steps up to it are repeated."""
     expected = shutil.copytree(finished_run("text"), tmp_path / "expected")

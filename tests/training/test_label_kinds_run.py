@@ -181,7 +181,7 @@ def test_extended_run_equals_longer_run(kind: str, uninterrupted_run: FinishedRu
     assert load_model(out / "last").card.step == 16
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [pytest.param("numbers", marks=pytest.mark.exhaustive), "sets"])
 def test_with_an_adapter_or_frozen_parts(kind: str, finished_run: FinishedRun, tmp_path: Path) -> None:
     settings = to_plain(RECIPES[kind](tmp_path)) | {"model": {}, "pretrained": str(finished_run("masked"))}

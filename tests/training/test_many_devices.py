@@ -200,6 +200,7 @@ def test_launched_processes_extend_a_run(tmp_path: Path, launcher: list[str]) ->
     assert_nearly_same(single_run, launch(tmp_path, launcher, recipe_for_two(tmp_path, "text", schedule="constant")))
 
 
+@pytest.mark.exhaustive
 def test_two_processes_extend_a_run(tmp_path: Path) -> None:
     single_run = train(
         TINY["text"](tmp_path, COMPARABLE_SETTINGS["text"], schedule="constant"), tmp_path / "one", quiet=True

@@ -168,7 +168,7 @@ def test_every_precision_learns(
     assert load_model(out / "last").model.embedding.weight.dtype == torch.float32
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_muon_learns_in_bf16_as_it_does_in_fp32(tmp_path: Path) -> None:
     muon = {"kind": "muon", "lr": 0.05, "adam_lr": 0.01}
     fp32_losses, bf16_losses = (

@@ -109,7 +109,7 @@ def test_models_saved_before_a_kill_are_verified_at_the_end(
         train(read_recipe(out), out, quiet=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_from_weights_uses_best_if_last_is_damaged(
     finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_damaged_record_leaves_the_choices(finished_run: FinishedRun, tmp_path
     assert load_model(out / "last").card.step == 12
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_changed_arithmetic_is_reported(
     finished_run: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

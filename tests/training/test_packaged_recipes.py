@@ -142,11 +142,8 @@ def test_it_takes_a_step(name: str, tmp_path: Path) -> None:
     assert bool(rows[0]["train/nll"]) == bool(spec.label_smoothing)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "numbers" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TRANSLATORS],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_translator_takes_a_step_on_its_own_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(name, SMALL_TRANSLATOR)
     monkeypatch.setenv("TERCET_OFFLINE", "1")

@@ -200,7 +200,7 @@ def big_folder(folder: Path, shards: int) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc/self/statm on this system")
 @pytest.mark.parametrize("group", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, group: int) -> None:

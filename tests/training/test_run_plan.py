@@ -219,7 +219,7 @@ def test_indivisible_settings_are_reported(tmp_path: Path) -> None:
         make_plan(tiny_recipe(tmp_path), cluster=Cluster(GPU("48 GiB", 48 * GIB, None), 1), mfu=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nothing_of_the_models_size_is_allocated(tmp_path: Path) -> None:
     """Planning a model of 3 TB works too."""
     stack = {"d_model": 65_536, "n_heads": 64, "n_layers": 16}

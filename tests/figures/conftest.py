@@ -25,7 +25,6 @@ def plain() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
         patch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
-        patch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
         yield
 
 

@@ -35,7 +35,6 @@ def disable_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     `finished_run` enables them, and so do the tests of the modules.
     """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)  # of functions within functions
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ step compiles to one graph.
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -120,9 +121,7 @@ class StackCache:
         self.rows_per_source = 1
         self._indices: tuple[Int[Tensor, "B 1"], Int[Tensor, "B T"]] | None = None  # of the current forward pass
 
-        def buffer() -> Tensor:
-            return torch.zeros(batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
-
+        buffer = partial(torch.zeros, batch, n_kv_heads, capacity + 1, d_head, device=device, dtype=dtype)
         self.layers = [LayerCache(GrowingKVCache(self, buffer(), buffer()), StaticKVCache()) for _ in range(n_layers)]
 
     def positions(self, n_tokens: int) -> Int[Tensor, "B T"]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 from small_runs import SMALL_RUNS
 
@@ -21,7 +20,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain() -> Iterator[None]:
-    """Disable plots, and the checks of shape annotations in nested functions."""
+    """Replace plots by empty files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "plot_loss", lambda metrics, *, title: None)
         patch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))

@@ -57,7 +57,9 @@ def test_weights_reproduce_the_output() -> None:
     translator = model()
     source, target, token_mask = batch()
     attention, tensors = translator.decoder.blocks[-1].cross_attention, {}
-    hook = attention.register_forward_hook(lambda part, args, out: tensors.update(memory=args[1], out=out))
+    hook = attention.register_forward_hook(
+        lambda part, args, named, out: tensors.update(memory=named["source"], out=out), with_kwargs=True
+    )
     weights = cross_attention(translator, source, target, token_mask)[-1]
     hook.remove()
     _, values = attention.keys_values(tensors["memory"])

@@ -84,7 +84,9 @@ def test_both_sides_end_with_a_norm_and_memory_is_normalized(placement, has_norm
         assert isinstance(side.final_norm, torch.nn.LayerNorm if has_norm else torch.nn.Identity)
     memories: list[torch.Tensor] = []
     for block in model.decoder.blocks:
-        block.cross_attention.register_forward_pre_hook(lambda _part, inputs: memories.append(inputs[1]))
+        block.cross_attention.register_forward_pre_hook(
+            lambda _part, _inputs, named: memories.append(named["source"]), with_kwargs=True
+        )
     source, target = torch.randint(V, (2, S)), torch.randint(V, (2, T))
     model(source, target)
     memory = model.encode(source)

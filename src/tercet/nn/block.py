@@ -86,19 +86,13 @@ class Block(nn.Module):
         """
         self_kv, cross_kv = (None, None) if cache is None else (cache.self_kv, cache.cross_kv)
         read = partial(self._read, x, self.self_residual.before(x) if self.parallel is True else None)
-        x = self.self_residual(
-            x,
-            lambda h: self.self_attention(h, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=self_kv),
-            read=read(self.self_residual),
-        )
-        if (cross_attention := self.cross_attention) is not None and self.cross_residual is not None:
+        attend = partial(self.self_attention, mask=mask, bias=bias, causal=causal, rotation=rotation, cache=self_kv)
+        x = self.self_residual(x, attend, read=read(self.self_residual))
+        if self.cross_attention is not None and self.cross_residual is not None:
             if memory is None and (cross_kv is None or cross_kv.pair is None):
                 raise ValueError("cross-attention requires `memory`, or a cache that already contains it")
-            x = self.cross_residual(
-                x,
-                lambda h: cross_attention(h, memory, mask=memory_mask, cache=cross_kv),
-                read=read(self.cross_residual),
-            )
+            attend = partial(self.cross_attention, source=memory, mask=memory_mask, cache=cross_kv)
+            x = self.cross_residual(x, attend, read=read(self.cross_residual))
         return self.feedforward_residual(x, self.feedforward, read=read(self.feedforward_residual))
 
     def _read(self, x: Tensor, shared: Tensor | None, residual: Residual) -> Tensor | None:

@@ -61,6 +61,7 @@ def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.Monke
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_ids_match_transformers(ours: TrainedModel) -> None:
     """`transformers` does not split numbers into digits as llama.cpp does, so the texts have no digits."""
     theirs = transformers.AutoTokenizer.from_pretrained(PLACE.parent, gguf_file=PLACE.name, split_special_tokens=True)

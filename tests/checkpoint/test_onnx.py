@@ -267,7 +267,7 @@ def test_code_in_the_readme_runs(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_large_weights_are_external_and_tied_ones_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_folder, "LARGE", 100)
     model = shaken(DecoderOnly(DecoderOnlySpec(vocab_size=1000, max_len=MAX_LEN, stack=STACK)), 0)

@@ -25,8 +25,8 @@ def disable_annotation_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", [pytest.param("writing", marks=pytest.mark.exhaustive), "translating"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", ["writing", "translating"])
 def test_greedy_tokens_are_those_of_tercet(family: str, tmp_path: Path) -> None:
     """Read the tokens that Tercet chooses, one per call; each must be the most likely one of the previous call."""
     model = random_model(family, {"writing": 3, "translating": 8}[family])

@@ -157,7 +157,7 @@ def test_versions_that_differ_are_named() -> None:
     assert lines["versions"] == "torch differs: 2.0 on 0, 1, 2.1 on 2"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_needs_of_a_recipe_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.accelerator=cpu", "--set", "training.precision=fp32"]
     assert main(["doctor", "demo", *flags]) == 0

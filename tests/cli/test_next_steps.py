@@ -56,7 +56,6 @@ RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
 }
 # One recipe for each kind of task; the other recipes are exhaustive tests.
 KINDS_OF_RECIPE = (
-    "bert-python-docs",
     "finetune-chat",
     "multi30k-de-en",
     "vectors-docstrings",

@@ -16,7 +16,7 @@ from tercet.notebook import format_duration
 GPT2 = ["train", "gpt2-124m", "--plan", "--gpus", "8xH100", "--mfu", "0.4", "--price", "2.5"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_people_and_programs_and_python_get_the_same_plan(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +64,7 @@ def test_plan_without_gpus_reports_memory_and_no_time(capsys: pytest.CaptureFixt
     assert "fits" not in out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_epochs_need_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--set", "training.max_epochs=2", "--data", str(tmp_path / "none.txt")]
     assert main(["train", "demo", "--plan", *flags]) == 2

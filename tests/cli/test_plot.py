@@ -126,6 +126,7 @@ def test_each_plot_separately(
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
 
 
+@pytest.mark.exhaustive
 def test_a_translator_s_sides(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["translator"])
     pictures = set[bytes]()
@@ -145,6 +146,7 @@ def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     assert {Path(path).parent for path in out} == {tmp_path / "new"}
 
 
+@pytest.mark.exhaustive
 def test_plot_of_a_converted_model(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(runs["bare"])
     out, err = run_command(["plot", run, "--out", str(tmp_path / "a"), "--json"], capsys)

@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_path_of_the_page_is_printed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = tercet.report(run).read_bytes()
     assert main(["watch", str(run), "--export", str(tmp_path / "page.html"), "--device", "cpu"]) == 0

@@ -167,6 +167,7 @@ def test_numbers(installed: Path, tmp_path: Path) -> None:
     assert config["id2label"] == {"0": "stars"}
 
 
+@pytest.mark.exhaustive
 def test_pairs_to_a_service(installed: Path, tmp_path: Path) -> None:
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     draw = random.Random(1)

@@ -1,8 +1,9 @@
 # Each target installs its requirements. `make setup PYTHON=python3.12` selects another Python.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two processes with one thread each: tensors in tests are tiny, and waiting threads spin.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Three processes with one thread each, for two cores: many tests wait for the programs that they start. Tensors in tests
+# are tiny, and more threads would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 # No downloads from hubs and no uploads during tests.
 export HF_HUB_OFFLINE := 1

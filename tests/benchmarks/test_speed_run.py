@@ -321,7 +321,7 @@ def test_peak_memory_of_one_contender(tmp_path: Path) -> None:
         measure_peak_memory(ROWS["loading"], tiny(tmp_path), "nobody")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_contender_that_keeps_memory_runs_in_separate_process_with_same_answer(tmp_path: Path) -> None:
     row, options = ROWS["gpt-char"], tiny(tmp_path)
     local = find_contender(row, options, "tercet")

@@ -77,7 +77,7 @@ def test_the_verdict_needs_both(loss: float, seconds: float, word: str, tmp_path
     assert (tmp_path / "picture.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_their_run_is_a_process_that_ends_with_the_number(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(NANOGPT)
     ids = np.arange(4000, dtype=np.uint16) % 7

@@ -18,7 +18,7 @@ def test_phrases_that_are_hard_to_read_are_rare() -> None:
     assert {kind: rate for kind, rate in found.items() if rate > LIMIT} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_phrases_that_are_hard_to_read_are_rare_in_tests_and_benchmarks() -> None:
     found = rates([ROOT / path for path in DEVELOPER_TEXT])
     found.pop("messages")  # strings of tests are mostly data

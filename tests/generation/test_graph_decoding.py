@@ -171,9 +171,9 @@ def test_host_read_in_a_step_would_be_detected() -> None:
     "traced",
     [
         ("decoder:rotary",),
-        ("draft:rotary",),
         pytest.param(
             (
+                "draft:rotary",
                 "decoder:learned",
                 "decoder:alibi",
                 "decoder:relative_bias",

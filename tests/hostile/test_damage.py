@@ -16,7 +16,7 @@ from report import note
 
 PREPARE = Callable[[str], PreparedRuns]
 QUICK = 1  # damages per family and state; multiplied by TERCET_HOSTILE
-SLICE = [("text", "finished"), ("text", "cache")]  # a family that other tests prepare as well
+SLICE = [("text", "finished")]  # a family that other tests prepare as well
 CACHE_VERBS = ("train", "evaluate", "explore")  # commands that read cached texts and tokenizers
 FAILING_VERDICTS = ("traceback", "hang", "unnamed", "WRONG")
 LETTERS = {

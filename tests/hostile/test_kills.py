@@ -117,7 +117,7 @@ def differences(runs: PreparedRuns, place: Path, outcome: Outcome) -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reader_always_finds_complete_models(runs: PreparedRuns, tmp_path: Path) -> None:
     """At each change of a file, a child opens both models: step and weights must belong together."""
     place, log = runs.lay_out(tmp_path / "place", None), tmp_path / "read"

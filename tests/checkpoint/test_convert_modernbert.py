@@ -35,6 +35,9 @@ HEADS: dict[str, dict[str, Any]] = {
     "mean": {"masked_head": None, "classifier": Classifier(labels=LABELS, transform=True)},
     "first": {"masked_head": None, "classifier": Classifier(labels=LABELS, pooling="first", transform=True)},
     "tokens": {"masked_head": None, "classifier": Classifier(labels=LABELS, over="tokens", transform=True)},
+    "linear mean": {"masked_head": None, "classifier": Classifier(labels=LABELS)},
+    "linear first": {"masked_head": None, "classifier": Classifier(labels=LABELS, pooling="first")},
+    "linear tokens": {"masked_head": None, "classifier": Classifier(labels=LABELS, over="tokens")},
 }
 CLASSES = {
     "MaskedLM": transformers.AutoModelForMaskedLM,
@@ -42,6 +45,9 @@ CLASSES = {
     "mean": transformers.AutoModelForSequenceClassification,
     "first": transformers.AutoModelForSequenceClassification,
     "tokens": transformers.AutoModelForTokenClassification,
+    "linear mean": transformers.AutoModelForSequenceClassification,
+    "linear first": transformers.AutoModelForSequenceClassification,
+    "linear tokens": transformers.AutoModelForTokenClassification,
 }
 
 
@@ -51,7 +57,7 @@ def ours(seed: int = 0, stack: dict[str, Any] | None = None, **spec: Any) -> Enc
 
 def random_model(seed: int) -> tuple[str, EncoderOnly]:
     draw = random.Random(seed)
-    kind, heads, n_layers = list(HEADS)[seed % 5], draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
+    kind, heads, n_layers = list(HEADS)[seed % len(HEADS)], draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
     layers = tuple(layer for layer in range(n_layers) if draw.random() < 0.5)
     window = draw.choice([None, Window(size=draw.choice([2, 3, 5]), global_layers=layers)])
     is_mixed = window is not None and 0 < len(layers) < n_layers
@@ -90,7 +96,7 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=5))
+@pytest.mark.parametrize("seed", seeds(24, fast=8))
 def test_every_modernbert_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     kind, model = random_model(seed)
     folder = export_model(tmp_path, model)
@@ -147,6 +153,28 @@ def test_linear_layers_that_change_hidden_states_are_rejected(name: str) -> None
         from_modernbert(config, state | {name: state[name] * 1.01})
 
 
+@pytest.mark.parametrize("name", ["head.dense.weight", "head.dense.bias", "head.norm.weight", "classifier.weight"])
+def test_classifier_with_other_linear_layers_is_rejected(name: str) -> None:
+    config, state = to_modernbert(ours(**HEADS["linear mean"]))
+    changed = state[name].clone()
+    changed.view(-1)[-1] += 0.5
+    message = r"classifier_activation is 'linear', .*only if the layers before the scores change nothing"
+    with pytest.raises(UserError, match=message):
+        from_modernbert(config, state | {name: changed})
+    with pytest.raises(UserError, match=message):
+        from_modernbert(config, {key: tensor for key, tensor in state.items() if key != "head.dense.bias"})
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-6, 1.0, 1e6])
+@torch.no_grad()
+def test_linear_classifier_is_read_back_at_every_size_of_its_weights(size: float) -> None:
+    model = ours(**HEADS["linear mean"])
+    model.classifier.weight.mul_(size)
+    config, state = to_modernbert(model)
+    assert state["head.dense.weight"].abs().max() < 1.0
+    assert torch.equal(from_modernbert(config, state).classifier.weight, model.classifier.weight)
+
+
 def test_only_the_classifier_of_two_heads_is_written() -> None:
     config, state = to_modernbert(ours(classifier=Classifier(labels=LABELS, over="tokens", transform=True)))
     assert config["architectures"] == ["ModernBertForTokenClassification"]
@@ -190,7 +218,10 @@ def test_keys_of_older_files_mean_the_same() -> None:
         ({"n_segments": 2}, r"n_segments is 2, .*n_segments: 0"),
         ({"masked_head": MaskedHead()}, r"masked_head\.transform is false"),
         ({"pooler": True}, r"pooler is true"),
-        ({"classifier": Classifier(labels=LABELS)}, r"classifier\.transform is false, .*classifier\.transform: true"),
+        (
+            {"classifier": Classifier(labels=tuple("abcdef"))},
+            r"number of classifier\.labels is 6, .*number of classifier\.labels: 5",
+        ),
         ({"logit_softcap": 15.0}, r"logit_softcap is 15\.0"),
         ({"scale_embedding": True}, r"scale_embedding is true"),
     ],

@@ -73,6 +73,10 @@ SPECS: tuple[tuple[Callable[[], AnySpec], set[str]], ...] = (  # with the format
     ),
     (lambda: encoder(replace(LLAMA, norm="layer", first_norm=False)), {"ctranslate2"}),
     (lambda: encoder(replace(LLAMA, norm="layer", first_norm=False, activation="relu")), {"ctranslate2", "gguf"}),
+    (
+        lambda: encoder(replace(LLAMA, norm="layer", first_norm=False), classifier=Classifier(labels=("a", "b"))),
+        {"ctranslate2"},
+    ),
     (lambda: translator(POST, scale_embedding=True), {"gguf"}),
     (lambda: translator(T5), {"gguf"}),
     (lambda: translator(replace(LLAMA, qk_norm=True)), {"hf", "ctranslate2", "gguf"}),
@@ -87,7 +91,7 @@ def test_every_format_is_checked() -> None:
 def test_formats_of_a_spec(make_spec: Callable[[], AnySpec], unsupported: set[str]) -> None:
     problems = export_problems(make_spec())
     assert problems.keys() - {*LIKE_HF} == unsupported
-    assert problems.get("peft") == problems.get("hf")
+    assert problems.get("peft") in (problems.get("hf"), ["classifier.transform: false"])
     assert all(": " in line for lines in problems.values() for line in lines)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tercet.checkpoint.foreign.ctranslate2_support import ctranslate2_support
 from tercet.checkpoint.foreign.gguf_support import gguf_support
+from tercet.checkpoint.foreign.peft_folder import peft_support
 from tercet.checkpoint.foreign.transformers_folder import transformers_support
 from tercet.config import UserError
 from tercet.models import AnySpec, EncoderDecoderSpec, EncoderOnlySpec
@@ -50,6 +51,10 @@ def _transformers_problems(spec: AnySpec, _tokenizer: Tokenizer | None) -> list[
     return transformers_support(spec).describe()
 
 
+def _peft_problems(spec: AnySpec, _tokenizer: Tokenizer | None) -> list[str]:
+    return peft_support(spec).describe()
+
+
 def _sentence_problems(spec: AnySpec, tokenizer: Tokenizer | None) -> list[str]:
     return _transformers_problems(spec, tokenizer) if isinstance(spec, EncoderOnlySpec) else [f"family: {spec.family}"]
 
@@ -78,5 +83,5 @@ PROBLEMS: dict[str, Callable[[AnySpec, Tokenizer | None], list[str]]] = {  # by 
     "ctranslate2": _ctranslate2_problems,
     "gguf": _gguf_problems,
     "onnx": _no_problems,
-    "peft": _transformers_problems,
+    "peft": _peft_problems,
 }

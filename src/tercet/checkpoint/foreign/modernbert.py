@@ -3,7 +3,8 @@
 ModernBERT (Warner et al. 2024) is an encoder with rotary positions and gated feed-forward networks. Its embeddings are
 normalized, so the first block has no norm before attention. Most layers have a sliding window and another base of the
 rotation. Each class has at most one head: masked words, or a classifier over texts or over tokens, each with a dense
-layer, an activation and a norm before its last layer. See `identity_head.py` for models without these layers.
+layer, an activation and a norm before its last layer. See `identity_head.py` and `linear_classifier.py` for models
+without these layers.
 
 layer_types       kind of each layer, "sliding_attention" or "full_attention"; by default every third layer, from the
                   first on, is a full one (global_attn_every_n_layers in older files)
@@ -44,6 +45,11 @@ from tercet.checkpoint.foreign.identity_head import (
     supports_identity_head,
 )
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type, write_labels
+from tercet.checkpoint.foreign.linear_classifier import (
+    features_of_labels,
+    read_linear_classifier,
+    write_linear_classifier,
+)
 from tercet.checkpoint.foreign.llama_layers import GLOBAL, LOCAL
 from tercet.checkpoint.foreign.rotary_config import read_rotary, write_rotary
 from tercet.checkpoint.foreign.state_dict import Source, build_model, export_state, foreign_name, strip_names
@@ -112,6 +118,8 @@ def from_modernbert(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n
     tensors = strip_names(state, prefix=PREFIX, no_weight=lambda name: False)
     if spec.masked_head is not None and not spec.masked_head.transform:
         drop_identity_head(tensors)
+    if spec.classifier is not None and not spec.classifier.transform:
+        tensors = read_linear_classifier(tensors, eps=spec.stack.norm_eps)
     tied = None if spec.masked_head is None else TIED
     return build_model(EncoderOnly, spec, tensors, modernbert_source, kind=KIND, tied=tied)
 
@@ -142,13 +150,7 @@ def modernbert_support(spec: EncoderOnlySpec) -> Support:
         f"{KIND} of transformers",
         [
             *features_of_stack(
-                "stack",
-                stack,
-                placement="pre",
-                positions=["rotary"],
-                gated=True,
-                layers_differ=True,
-                first_norm=False,
+                "stack", stack, placement="pre", positions=["rotary"], gated=True, layers_differ=True, first_norm=False
             ),
             *features_of_layers("stack", stack, window=True, local_base=True),
             *features_of_scaling("stack", stack, []),
@@ -188,7 +190,11 @@ def to_modernbert(model: EncoderOnly) -> tuple[Plain, dict[str, Tensor]]:
         fill_identity_head(equivalent)
         config["classifier_activation"] = LINEAR
     prefix = "" if config["architectures"] == [f"{CLASS}Model"] else PREFIX
-    return config, export_state(own_tensors(equivalent), modernbert_source, prefix=prefix, unprefixed=HEADS)
+    state = export_state(own_tensors(equivalent), modernbert_source, prefix=prefix, unprefixed=HEADS)
+    if spec.classifier is not None and not spec.classifier.transform:
+        config |= {"classifier_activation": LINEAR, "classifier_bias": True}
+        state = write_linear_classifier(state, f"{prefix}final_norm", eps=stack.norm_eps)
+    return config, state
 
 
 def modernbert_source(native_name: str) -> Source:
@@ -205,7 +211,7 @@ def _features_of_heads_on_top(spec: EncoderOnlySpec) -> list[Feature]:
             if head is None or classifier is not None or supports_identity_head(spec.stack)
             else [("masked_head.transform", head.transform, [True])]
         ),
-        *([] if classifier is None else [("classifier.transform", classifier.transform, [True])]),
+        *features_of_labels(spec),
         *(
             [("classifier.pooling", classifier.pooling, list(POOLING_NAMES))]
             if classifier is not None and classifier.over == "texts"
@@ -267,8 +273,9 @@ def _spec(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> EncoderOnly
     stack, classifier = _stack(config), _read_classifier(config, state) if LABELS in state else None
     has_head = "head.dense.weight" in state
     masked = has_head and classifier is None
-    passes_on = masked and config.get("classifier_activation") == LINEAR and supports_identity_head(stack)
-    if has_head and not passes_on:
+    is_linear = config.get("classifier_activation") == LINEAR
+    passes_on = masked and is_linear and supports_identity_head(stack)
+    if has_head and not passes_on and (classifier is None or classifier.transform):
         _check_transform(config, stack)
     bias = read_bool(config, "decoder_bias", True)
     return EncoderOnlySpec(
@@ -385,6 +392,6 @@ def _read_classifier(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> 
         over=over,
         problem_type=read_problem_type(config, n_labels, over),
         pooling=POOLINGS[pooling] if over == "texts" else "mean",
-        transform=True,
+        transform=config.get("classifier_activation") != LINEAR,
         dropout=read_value(config, "classifier_dropout", float, 0.0),
     )

@@ -26,22 +26,23 @@ from tercet.checkpoint.foreign.bert import bert_source
 from tercet.checkpoint.foreign.distilbert import distilbert_source
 from tercet.checkpoint.foreign.eurobert import DENSE, eurobert_source
 from tercet.checkpoint.foreign.export_files import extend_card
+from tercet.checkpoint.foreign.features import Support
 from tercet.checkpoint.foreign.gpt2 import gpt2_source
 from tercet.checkpoint.foreign.llama import llama_source
 from tercet.checkpoint.foreign.llama_families import FAMILIES
 from tercet.checkpoint.foreign.marian import marian_source, reorder_low_rank
-from tercet.checkpoint.foreign.modernbert import modernbert_source
+from tercet.checkpoint.foreign.modernbert import is_modernbert, modernbert_source
 from tercet.checkpoint.foreign.neox import neox_source
 from tercet.checkpoint.foreign.opt import opt_source
 from tercet.checkpoint.foreign.state_dict import Source
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
 from tercet.checkpoint.foreign.t5 import is_t5, t5_source
 from tercet.checkpoint.foreign.t5gemma import is_t5gemma, query_scales, t5gemma_source
-from tercet.checkpoint.foreign.transformers_folder import to_transformers
+from tercet.checkpoint.foreign.transformers_folder import to_transformers, transformers_support
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.checkpoint.weights import first_names, own_tensors, tied_names
 from tercet.config import UserError
-from tercet.models import AnyModel, EncoderDecoder, EncoderOnly
+from tercet.models import AnyModel, AnySpec, EncoderDecoder, EncoderOnly, EncoderOnlySpec
 from tercet.storage import write_atomically
 
 CODE = """
@@ -71,6 +72,7 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         raise UserError(
             f"{trained_model.folder} has no adapter for --to peft; train one with --set 'adapter={{kind: lora}}'"
         )
+    peft_support(trained_model.model.spec).check()
     config, state = to_transformers(trained_model.model)
     architecture: str = config["architectures"][0]
     task_type = next((task for end, task in TASK_TYPES.items() if architecture.endswith(end)), None)
@@ -83,6 +85,18 @@ def peft_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         write_adapter(folder, adapter)
 
     return write
+
+
+def peft_support(spec: AnySpec) -> Support:
+    """Return the features of a model with the values that the export of its adapter supports.
+
+    The classifier of a ModernBERT without a transform is rejected: the config of the base model has no linear
+    activation, and no bias of the layer before the scores.
+    """
+    support = transformers_support(spec)
+    if not isinstance(spec, EncoderOnlySpec) or spec.classifier is None or not is_modernbert(spec):
+        return support
+    return replace(support, features=[*support.features, ("classifier.transform", spec.classifier.transform, [True])])
 
 
 def import_adapter(adapter: Adapter, model: AnyModel, folder: Path, config: Mapping[str, Any]) -> Adapter:

@@ -176,6 +176,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("generate run --num-samples 0", "argument --num-samples: 0 must be at least 1"),
         ("generate run --prompt FILE:none.txt", "prompt FILE:none.txt: cannot read none.txt: No such file"),
         ("generate run --draft small --lookup", "--draft and --lookup exclude each other; pass one of them"),
+        ("generate run --stop=", "--stop requires a text that is not empty; leave it out"),
+        ("chat run --stop a --stop=", "--stop requires a text that is not empty; leave it out"),
         ("generate run --draft-tokens 4", "--draft-tokens requires --draft or --lookup; add one of them"),
         ("generate run --lookup --draft-tokens 0", "argument --draft-tokens: 0 must be at least 1"),
         ("generate run --lookup 0", "argument --lookup: 0 must be at least 1"),

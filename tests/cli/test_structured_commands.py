@@ -66,7 +66,7 @@ def test_regex_applies_to_streamed_texts_and_answers(
         ("generate", ["--json-schema", "none.json"], "--json-schema: "),
         ("generate", ["--json-schema", "{"], "json_schema: not valid JSON"),
         ("generate", ["--json-schema", '{"type": "strin"}'], "json_schema: Invalid type: strin"),
-        ("generate", ["--regex", "a", "--json-schema", "{}"], "json_schema and regex exclude each other"),
+        ("generate", ["--regex", "a", "--json-schema", "{}"], "--json-schema and --regex exclude each other"),
         ("generate", ["--regex", "a", "--lookup"], "--regex cannot be combined with --draft or --lookup"),
         ("chat", ["--regex", "("], "regex: unclosed group"),
     ],

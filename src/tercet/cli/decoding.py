@@ -147,7 +147,17 @@ def add_text_sampling(add: Add, *, default_length: str, unit: str) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> "SamplingOptions":
-    """Return the values of the flags of `add_text_sampling` as keyword arguments of `Sampling`."""
+    """Return the values of the flags of `add_text_sampling` as keyword arguments of `Sampling`.
+
+    Raises:
+        UserError: If a stop string is empty, flags exclude each other, or the file of a schema cannot be read.
+    """
+    from tercet.config import UserError
+
+    if "" in args.stop:
+        raise UserError("--stop requires a text that is not empty; leave it out")
+    if args.json_schema is not None and args.regex is not None:
+        raise UserError("--json-schema and --regex exclude each other; pass one of them")
     options: Any = {name: value for name in TEXT_SAMPLING if (value := getattr(args, name)) is not None}
     options["stop"] = tuple(args.stop)
     if args.json_schema is not None:

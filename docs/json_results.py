@@ -91,6 +91,7 @@ class ClassifiedText(TypedDict):
     """One text with one label, per line; all scores with --scores."""
 
     text: str
+    pair: NotRequired[str]
     label: str
     probability: float
     scores: NotRequired[dict[str, float]]
@@ -101,6 +102,7 @@ class LabeledText(TypedDict):
     """One text with several labels, per line, with their probabilities."""
 
     text: str
+    pair: NotRequired[str]
     labels: dict[str, float]
     scores: NotRequired[dict[str, float]]
     truncated: bool
@@ -110,6 +112,7 @@ class RegressedText(TypedDict):
     """One text with a number, per line."""
 
     text: str
+    pair: NotRequired[str]
     value: float
     truncated: bool
 
@@ -150,6 +153,20 @@ class Query(TypedDict):
 
     query: str
     neighbors: list[Neighbor]
+
+
+class RerankedDocument(TypedDict):
+    index: int
+    score: float
+    id: NotRequired[Any]
+    text: str
+
+
+class RerankedQuery(TypedDict):
+    """The documents of one query of `tercet classify --query`, the most relevant first, per line."""
+
+    query: str
+    documents: list[RerankedDocument]
 
 
 class ScoredLine(TypedDict):
@@ -306,7 +323,9 @@ def schemas() -> dict[str, list[Object]]:
         "translate": [schema(TranslatedText)],
         "fill": [schema(FilledText)],
         "embed": [schema(WrittenVectors), schema(Query)],
-        "classify": [schema(kind) for kind in (ClassifiedText, LabeledText, RegressedText, TaggedText)],
+        "classify": [
+            schema(kind) for kind in (ClassifiedText, LabeledText, RegressedText, TaggedText, RerankedQuery)
+        ],
         "evaluate": [
             scores(LanguageScores, WithBaselines), scores(MaskedScores, WithPseudoPerplexity), scores(LabelScores),
             scores(MultiLabelScores), scores(RegressionScores), scores(AnswerScores), scores(RetrievalScores),

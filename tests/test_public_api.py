@@ -11,8 +11,7 @@ import tercet
 import tercet.nn
 from tercet.evaluate.tasks.evaluation import EvaluationOptions
 from tercet.generation import Beam, Sampling
-from tercet.generation.specs import BeamOptions, SamplingOptions
-from tercet.run import TranslationOptions
+from tercet.generation.specs import BeamOptions, SamplingOptions, TranslationOptions
 from tercet.serve.serve_options import ServeOptions
 from tercet.serve.server import serve
 

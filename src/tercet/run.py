@@ -11,7 +11,7 @@ import torch
 
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation, translate_lines
-from tercet.generation.specs import BeamOptions, SamplingOptions
+from tercet.generation.specs import BeamOptions, SamplingOptions, TranslationOptions
 from tercet.models import Edit
 from tercet.nn.linear import WeightDtype, quantize
 from tercet.nn.specs import Pooling
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         MaskPredictions,
         MultiLabelClassification,
         Neighbors,
+        RankedDocument,
         Regression,
         Tagging,
     )
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
     from tercet.inspect import Recording
 
 ROWS = 64  # maximum samples per batch; results do not depend on batch composition
-
-
-class TranslationOptions(BeamOptions, total=False):
-    """Keyword arguments of `Run.translations`."""
-
-    search: Beam | Sampling | None
-    prefixes: Sequence[str] | None
-    batch_tokens: int
 
 
 class CompletionOptions(SamplingOptions, total=False):
@@ -320,6 +313,12 @@ class Run(RunView):
         from tercet.encoding import tag
 
         return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
+
+    def rerank(self, query: str, documents: Sequence[str]) -> "list[RankedDocument]":
+        """Return the documents with their relevance to the query, the most relevant first."""
+        from tercet.encoding import rerank
+
+        return rerank(self.trained_model.require("classify").model, self.tokenizer, query, documents)
 
     def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
         """Return the scores of the model on held-out data, or on all of `data`.

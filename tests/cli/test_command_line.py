@@ -47,7 +47,10 @@ FLAGS = {
         "--input", "--text-field", "--output", "--pooling", "--no-normalize", "--query", "--vectors", "--top", "--json",
         "--batch-tokens", "--device",
     ],
-    "classify": ["--input", "--text-field", "--scores", "--json", "--batch-tokens", "--device"],
+    "classify": [
+        "--input", "--text-field", "--pair-field", "--scores", "--query", "--top", "--json", "--batch-tokens",
+        "--device",
+    ],
     "compare": ["--vary", "--seeds", "--set", "--data", "--out", "--json", "--quiet", "--device"],
     "inspect": ["--prompt", "--target", "--top", "--ablate", "--heads", "--attribution", "--at", "--json"],
     "explore": ["--prompt", "--target", "--export", "--host", "--port", "--open", "--device"],

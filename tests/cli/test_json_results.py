@@ -59,6 +59,7 @@ COMMANDS = [
     ["embed", "bert", "--input", "text.txt", "--query", "the cat", "--json"],
     *(["classify", name, "the cat", "--json"] for name in HEADS),
     *(["classify", name, "the cat", "--json", "--scores"] for name in HEADS if name != "numbers"),
+    ["classify", "numbers", "--query", "the cat", "--input", "text.txt", "--top", "2", "--json"],
     ["evaluate", "gpt", "--data", "text.txt", "--json"],
     ["evaluate", "bert", "--data", "text.txt", "--pseudo-perplexity", "2", "--json"],
     ["evaluate", "texts", "--data", "labels.csv", "--json"],

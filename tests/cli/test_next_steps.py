@@ -45,6 +45,7 @@ RECIPE_ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "finetune-mlm": (["--data", "prose.txt", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
     "finetune-classify": (["--data", "labels.csv", "--pretrained", "runs/bert-python-docs"], TUNING_KEYS),
     "vectors-docstrings": (["--data", "queries.csv"], [*QUICK, "task.batch_size=8", SMALL_WORDPIECE]),
+    "rerank-docstrings": (["--data", "queries.csv"], [*QUICK, *ROWS, SMALL_WORDPIECE]),
     "finetune-vectors": (
         ["--data", "queries.csv", "--pretrained", "runs/bert-python-docs"],
         [*QUICK, "task.batch_size=8", "model.max_len=32"],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tercet.config import UserError
 from tercet.data import QueryPair
-from tercet.evaluate.bm25 import bm25_scorer, split_words
+from tercet.data.examples.bm25 import bm25_scorer, split_words
 from tercet.evaluate.retrieval import (
     MEASURES,
     Collection,

@@ -57,6 +57,7 @@ RECIPES = recipes_from_scratch()
 ENCODERS = [name for name in RECIPES if load_recipe(name).model.family == "encoder-only"]
 CLASSIFIERS = [name for name in ENCODERS if load_recipe(name).task.kind == "labels"]
 SEARCHERS = [name for name in ENCODERS if load_recipe(name).task.kind == "vectors"]
+RERANKERS = [name for name in CLASSIFIERS if getattr(load_recipe(name).data, "negatives")]  # noqa: B009
 TRANSLATORS = [name for name in RECIPES if load_recipe(name).task.kind == "translation"]
 REGRESSIONS = [name for name in CLASSIFIERS if getattr(load_recipe(name).data, "problem_type") == "regression"]  # noqa: B009
 WRITERS = {
@@ -72,7 +73,8 @@ def small(name: str, folder: Path) -> Recipe:
     """Return the recipe with its own choices, at toy sizes and on toy data."""
     if name in CLASSIFIERS:
         kind = load_recipe(name).data.problem_type  # pyright: ignore[reportAttributeAccessIssue]
-        source = WRITERS[kind](folder).data.source  # writes the texts
+        write = tiny_vectors_recipe if name in RERANKERS else WRITERS[kind]
+        source = write(folder).data.source  # writes the texts
         data = {**SMALL_CLASSIFIER["data"], "source": source}
         return load_recipe(name, {**SMALL_CLASSIFIER, "data": data})
     if name in SEARCHERS:
@@ -116,7 +118,7 @@ def test_it_builds_at_its_own_size(name: str) -> None:
 USUAL = (
     "demo", "grokking", "induction", "nanogpt-cpu-modern", "original-decoder", "numbers", "multi30k-de-en",
     "bert-shakespeare", "cramming", "animals", "classify-docstring-code", "regress-docstring-lines",
-    "vectors-docstrings",
+    "rerank-docstrings", "vectors-docstrings",
 )  # fmt: skip
 
 

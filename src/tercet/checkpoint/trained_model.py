@@ -287,6 +287,15 @@ class Encoder(TrainedModel):
         assert self.model.spec.classifier is not None
         return self.model.spec.classifier
 
+    @property
+    def is_reranker(self) -> bool:
+        """True if the model was trained on pairs of texts with one label: relevant, or not."""
+        head = self.model.spec.classifier
+        if head is None or head.problem_type != "multi_label_classification" or len(head.labels) != 1:
+            return False
+        trained_on = self.trained_on(LabelsSpec)
+        return trained_on is not None and trained_on.pair_field is not None
+
     def require_labels(self, over: Literal["texts", "tokens"]) -> EncoderOnly:
         """Return the model if its classifier assigns labels to `over`: whole texts, or single tokens.
 

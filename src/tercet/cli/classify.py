@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number
-from tercet.cli.texts import POOL, add_batches, add_input, add_text, read_texts, report_truncated
-from tercet.spec import ProblemType, Share
+from tercet.cli.rerank import add_query, rerank_texts
+from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
+from tercet.spec import Share
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Encoder
@@ -28,12 +29,19 @@ def register(verbs: Verbs, summary: str) -> None:
         description="Print one line per text: its label and the probability of the label, separated by a tab. For a "
         "model that labels words, print one label per word, separated by spaces. For a model with several labels per "
         "text, print all labels above the threshold with their probabilities, or - if there is none. For a regression "
-        "model, print the predicted number.",
-        epilog="Example: tercet classify runs/mine < texts.txt > labels.txt",
+        "model, print the predicted number. With --query, print the texts, the most relevant first: probability that "
+        "the text is relevant, id (or the number of the text, from 0) and text, separated by tabs.",
+        epilog="Examples: tercet classify runs/mine < texts.txt > labels.txt; "
+        'tercet classify runs/reranker --query "how do I undo a commit?" --input results.txt --top 5',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     add_text(parser.add_argument)
     add_input(parser.add_argument)
+    parser.add_argument(
+        "--pair-field",
+        metavar="NAME",
+        help="JSON key or table column of the second text, for a model that was trained on pairs of texts",
+    )
     parser.add_argument(
         "--scores",
         action="store_true",
@@ -46,13 +54,22 @@ def register(verbs: Verbs, summary: str) -> None:
         help="if texts may have several labels, print those with a probability above P (default: 0.5)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per text: text, label, probability, ..."
+        "--json",
+        action="store_true",
+        help="print one JSON object per text: text, label, probability, ...; or one per query: query, documents",
     )
+    add_query(parser.add_argument_group("reranking").add_argument)
     add_batches(parser.add_argument)
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.query is not None:
+        return rerank_texts(args)
+    if args.top is not None:
+        from tercet.config import UserError
+
+        raise UserError("--top requires --query TEXT; add it")
     with ExitStack() as files:
         texts = read_texts(args, files)
         device = select_device(args.device, models=[args.run])
@@ -60,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
         from tercet.checkpoint import load_model
 
         trained_model = load_model(args.run).require("classify")
-        _check_flags(args, trained_model.label_head.problem_type)
+        _check_flags(args, trained_model)
         trained_model.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut = 0
-        while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
+        while batch := take_pool(texts, pool, lambda text: text.text):
             for line, truncated in _answers(args, trained_model, batch):
                 cut += truncated
                 print(line)
@@ -73,9 +90,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_flags(args: argparse.Namespace, problem_type: ProblemType) -> None:
+def _check_flags(args: argparse.Namespace, trained_model: "Encoder") -> None:
     from tercet.config import UserError
+    from tercet.data import LabelsSpec
 
+    trained_on, head = trained_model.trained_on(LabelsSpec), trained_model.label_head
+    if trained_on is not None and (trained_on.pair_field is None) != (args.pair_field is None):
+        is_pair = trained_on.pair_field is not None
+        remedy = f"pass --input FILE with --pair-field {trained_on.pair_field}" if is_pair else "leave --pair-field out"
+        raise UserError(f"{args.run} was trained on {'pairs of texts' if is_pair else 'single texts'}; {remedy}")
+    if args.pair_field is not None and head.over == "tokens":
+        raise UserError(f"--pair-field requires labels of texts, but {args.run} labels words; leave it out")
+    problem_type = head.problem_type
     if args.threshold is not None and problem_type != "multi_label_classification":
         gives = "a number" if problem_type == "regression" else "one label"
         raise UserError(f"--threshold requires a model with several labels per text, but {args.run} predicts {gives}")
@@ -83,58 +109,66 @@ def _check_flags(args: argparse.Namespace, problem_type: ProblemType) -> None:
         raise UserError(f"--scores prints probabilities of labels, but {args.run} predicts a number; leave it out")
 
 
-def _answers(args: argparse.Namespace, trained_model: "Encoder", texts: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the output line of each text, and True if the text was truncated."""
+def _answers(args: argparse.Namespace, trained_model: "Encoder", lines: list[Text]) -> Iterator[tuple[str, bool]]:
+    """Yield the output line of each text or pair, and True if it was truncated."""
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 
     model, tokenizer, batch_tokens = trained_model.model, trained_model.tokenizer, args.batch_tokens
     head = trained_model.label_head
     if head.over == "tokens":
-        for text, tagging in zip(
-            texts, tag(model, tokenizer, [text.split() for text in texts], batch_tokens=batch_tokens), strict=True
-        ):
-            yield _tag_line(args, text, tagging), tagging.truncated
+        sentences = [line.text.split() for line in lines]
+        for line, tagging in zip(lines, tag(model, tokenizer, sentences, batch_tokens=batch_tokens), strict=True):
+            yield _tag_line(args, line.text, tagging), tagging.truncated
         return
+    texts = [line.text for line in lines]
+    if args.pair_field is not None:
+        texts = [(line.text, line.pair or "") for line in lines]
     match head.problem_type:
         case "single_label_classification":
-            for text, classification in zip(
-                texts, classify(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
+            for line, classification in zip(
+                lines, classify(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
             ):
-                yield _label_line(args, text, classification), classification.truncated
+                yield _label_line(args, line, classification), classification.truncated
         case "multi_label_classification":
             threshold = THRESHOLD if args.threshold is None else args.threshold
             results = classify_multi_label(model, tokenizer, texts, threshold=threshold, batch_tokens=batch_tokens)
-            for text, labels in zip(texts, results, strict=True):
-                yield _labels_line(args, text, labels), labels.truncated
+            for line, labels in zip(lines, results, strict=True):
+                yield _labels_line(args, line, labels), labels.truncated
         case "regression":
-            for text, regression in zip(
-                texts, regress(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
+            for line, regression in zip(
+                lines, regress(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
             ):
-                yield _number_line(args, text, regression), regression.truncated
+                yield _number_line(args, line, regression), regression.truncated
 
 
-def _label_line(args: argparse.Namespace, text: str, classification: "Classification") -> str:
+def _text_fields(line: Text) -> dict[str, str]:
+    return {"text": line.text} if line.pair is None else {"text": line.text, "pair": line.pair}
+
+
+def _label_line(args: argparse.Namespace, line: Text, classification: "Classification") -> str:
     if args.json:
-        fields = {"text": text, "label": classification.label, "probability": classification.probability}
+        fields = {
+            **_text_fields(line), "label": classification.label, "probability": classification.probability,
+        }  # fmt: skip
         scores = {"scores": classification.scores} if args.scores else {}
         return json.dumps({**fields, **scores, "truncated": classification.truncated}, ensure_ascii=False)
     return _format_columns(classification.scores if args.scores else {classification.label: classification.probability})
 
 
-def _labels_line(args: argparse.Namespace, text: str, labels: "MultiLabelClassification") -> str:
+def _labels_line(args: argparse.Namespace, line: Text, labels: "MultiLabelClassification") -> str:
     selected = {label: labels.scores[label] for label in labels.labels}
     if args.json:
         scores = {"scores": labels.scores} if args.scores else {}
         return json.dumps(
-            {"text": text, "labels": selected, **scores, "truncated": labels.truncated}, ensure_ascii=False
+            {**_text_fields(line), "labels": selected, **scores, "truncated": labels.truncated}, ensure_ascii=False
         )
     return _format_columns(labels.scores if args.scores else selected) or NO_LABEL
 
 
-def _number_line(args: argparse.Namespace, text: str, regression: "Regression") -> str:
+def _number_line(args: argparse.Namespace, line: Text, regression: "Regression") -> str:
     if args.json:
-        fields = {"text": text, "value": regression.value, "truncated": regression.truncated}
+        fields = {**_text_fields(line), "value": regression.value, "truncated": regression.truncated}
         return json.dumps(fields, ensure_ascii=False)
     return f"{regression.value:.6g}"
 

@@ -2,7 +2,8 @@
 
 The scores depend on the task: the likelihood of language models, compared with token counts and compressors; BLEU and
 chrF of translators; the predictions of masked language models for masked tokens, compared with token counts; the
-accuracy of classifiers, or the error of their numbers; the likelihood of the answers in conversations of chat models.
+accuracy of classifiers, or the error of their numbers; search with text vectors or a reranker; the likelihood of the
+answers in conversations of chat models.
 """
 
 import argparse
@@ -19,14 +20,17 @@ from tercet.cli.per_line import add_per_line, score_lines
 from tercet.cli.show import show
 from tercet.cli.texts import READING_FLAGS, add_batches, add_reading, report_truncated
 from tercet.messages import print_note
-from tercet.spec import Context, Rows, Seed, ShareAboveZero
+from tercet.spec import Candidates, Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
     from tercet.evaluate import (
+        AnswerScores,
         ChatEvaluation,
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
+        RerankEvaluation,
+        RetrievalScores,
         TranslationEvaluation,
         TranslationResult,
         VectorsEvaluation,
@@ -41,6 +45,7 @@ FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to a
         "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
     ),
     "labels": ("data", "text_field"),
+    "rerank": ("data", "candidates"),
     "chat": ("data",),
     "vectors": ("data",),
 }  # fmt: skip
@@ -79,6 +84,12 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(Context),
         help="stride between windows, in tokens; a smaller one is slower, but gives each token more context (default: "
         "the context of the model)",
+    )
+    parser.add_argument_group("rerankers").add_argument(
+        "--candidates",
+        metavar="N",
+        type=parse_number(Candidates),
+        help="first documents of BM25 to rerank, for each query (default: 100)",
     )
     _add_masked(parser.add_argument_group("masked language models").add_argument)
     _add_pairs(parser.add_argument_group("translators").add_argument)
@@ -159,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
+        RerankEvaluation,
         TranslationEvaluation,
         VectorsEvaluation,
         evaluation_of,
@@ -166,13 +178,14 @@ def run(args: argparse.Namespace) -> int:
 
     trained_model = load(args.run).trained_model
     place_model(trained_model.model, device, args.quantize or "none")
-    flags = FLAGS[trained_model.task]
+    evaluation = evaluation_of(trained_model)
+    flags = FLAGS["rerank" if isinstance(evaluation, RerankEvaluation) else trained_model.task]
     if unsupported := passed_flags(args, [flag for flag in all_flags if flag not in flags]):
         supported = ", ".join("--" + name.replace("_", "-") for name in flags)
         raise UserError(
             f"{unsupported[0]} does not apply to {args.run}, which is {trained_model.kind}; available: {supported}"
         )
-    match evaluation_of(trained_model):
+    match evaluation:
         case LanguageEvaluation() as evaluation:
             _evaluate_language_model(args, evaluation)
         case TranslationEvaluation() as evaluation:
@@ -183,6 +196,8 @@ def run(args: argparse.Namespace) -> int:
             _evaluate_chat_model(args, evaluation)
         case VectorsEvaluation() as evaluation:
             _evaluate_vectors(args, evaluation)
+        case RerankEvaluation() as evaluation:
+            _evaluate_reranker(args, evaluation)
         case MaskedEvaluation() as evaluation:
             _evaluate_masked_model(args, evaluation)
         case _:
@@ -251,6 +266,19 @@ def _evaluate_vectors(args: argparse.Namespace, evaluation: "VectorsEvaluation")
     report_truncated(scores.truncated, evaluation.trained_model.text_len)
     if scores.bm25 is None:
         print_note("tercet: the scores are not compared with BM25; pip install 'tercet[bm25]'")
+    _print_scores(args, scores)
+
+
+def _evaluate_reranker(args: argparse.Namespace, evaluation: "RerankEvaluation") -> None:
+    settings = {} if args.candidates is None else {"candidates": args.candidates}
+    scores = evaluation.score(
+        evaluation.load(args.data, encoding=args.encoding), batch_tokens=args.batch_tokens, **settings
+    )
+    report_truncated(scores.truncated, evaluation.trained_model.model.max_len, noun="pair")
+    _print_scores(args, scores)
+
+
+def _print_scores(args: argparse.Namespace, scores: "RetrievalScores | AnswerScores") -> None:
     if args.json:
         print(json.dumps(scores.to_dict(), indent=2))
     else:
@@ -258,11 +286,7 @@ def _evaluate_vectors(args: argparse.Namespace, evaluation: "VectorsEvaluation")
 
 
 def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> None:
-    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
-    if args.json:
-        print(json.dumps(scores.to_dict(), indent=2))
-    else:
-        show(scores.view())
+    _print_scores(args, evaluation.score(evaluation.load(args.data, encoding=args.encoding)))
 
 
 def _evaluate_translator(

@@ -42,7 +42,7 @@ VERBS = {
     "translate": "translate lines of text",
     "fill": "predict masked tokens with a masked language model",
     "embed": "compute embeddings of texts with an encoder, or search texts by similarity",
-    "classify": "classify lines of text or their words",
+    "classify": "classify lines of text or their words, or sort texts by their relevance to a query",
     "evaluate": "evaluate a model on held-out data, in total or line by line",
     "compare": "train variants on the same data and compare them in a table and a plot",
     "inspect": "show layers, shapes, parameters, FLOPs and memory, or the predictions inside a model",

@@ -67,11 +67,12 @@ def search(args: argparse.Namespace) -> int:
 
             vectors = read_vectors(args.vectors)
         device = select_device(args.device, models=[args.run])
-        queries = [text for query in args.query for text in _read_query(query)]
+        queries = [text for query in args.query for text in read_query(query)]
         return _search(args, queries, texts, vectors, device)
 
 
-def _read_query(query: str) -> list[str]:
+def read_query(query: str) -> list[str]:
+    """Return the query, or the lines of stdin if it is "-"."""
     return list(read_lines(sys.stdin.buffer, "stdin")) if query == "-" else [query]
 
 
@@ -116,7 +117,7 @@ def _search(
             print(json.dumps({"query": query, "neighbors": nearest}, ensure_ascii=False))
         else:
             heading = [replace_line_ends(query)] if len(queries) > 1 else []
-            print("\n".join([*([""] if number else []), *heading, *map(_line, nearest)]))
+            print("\n".join([*([""] if number else []), *heading, *map(result_line, nearest)]))
     return 0
 
 
@@ -143,6 +144,7 @@ def _numbers(search: "NearestNeighbors") -> set[int]:
     return set(search.result().numbers.ravel().tolist())
 
 
-def _line(row: Row) -> str:
+def result_line(row: Row) -> str:
+    """Return the output line of a result: score, id or index, and text, separated by tabs."""
     text = replace_line_ends(str(row.get("text", "")))
     return f"{row['score']:.4f}\t{row.get('id', row['index'])}\t{text}"

@@ -33,7 +33,7 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
     name, kind = quote_path(folder), recipe["task"]["kind"]
     texts = _texts(folder, recipe["task"])
     lines = list[str]()
-    for verb in VERBS[kind]:
+    for verb in () if recipe["data"].get("pair_field") else VERBS[kind]:  # such models need two texts
         match verb:
             case "generate":
                 lines.append(" ".join([f"tercet generate {name}", *map(shlex.quote, filter(None, [texts["prompt"]]))]))

@@ -40,10 +40,12 @@ class Text(NamedTuple):
     Attributes:
         text: The text.
         id: Value of the key or column `id` next to the text, or the name of a sequence; None if there is none.
+        pair: Second text of a pair; None for a single text.
     """
 
     text: str
     id: str | int | None = None
+    pair: str | None = None
 
 
 def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
@@ -119,14 +121,15 @@ def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input
             a line is malformed, with the number of the line.
     """
     path: str | None = getattr(args, flag)
+    pair: str | None = getattr(args, "pair_field", None)
     if (text := getattr(args, "text", None)) not in (None, "-"):
-        if path is not None or args.text_field is not None:
+        if path is not None or args.text_field is not None or pair is not None:
             from tercet.config import UserError
 
-            raise UserError("TEXT cannot be combined with --input or --text-field; pass one of them")
+            raise UserError("TEXT cannot be combined with --input, --text-field or --pair-field; pass one of them")
         return iter([Text(text)])
     name = path if path not in (None, "-") else "stdin"
-    field = args.text_field
+    field = args.text_field if pair is None else args.text_field or FIELD
     if name == "stdin":
         lines = read_lines(sys.stdin.buffer, name)
     else:
@@ -138,25 +141,26 @@ def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input
 
         suffix = uncompressed_suffix(Path(name))
         if suffix in TABLE_SUFFIXES:
-            return _rows(lines, field or FIELD, name)
-        if suffix in SUFFIXES:
+            return _rows(lines, field or FIELD, pair, name)
+        if suffix in SUFFIXES and pair is None:
             return _records(lines, suffix, name)
         if suffix == ".jsonl":
-            return _objects(read_objects(Path(name), "utf-8", "strict", [field or FIELD]), field or FIELD)
+            fields = [field or FIELD, *([] if pair is None else [pair])]
+            return _objects(read_objects(Path(name), "utf-8", "strict", fields), field or FIELD, pair)
     if field is None:
         return (Text(line) for line in lines)
     from tercet.data.sources.files import objects_of_lines
 
-    return _objects(objects_of_lines(lines, name, [field]), field)
+    return _objects(objects_of_lines(lines, name, [field, *([] if pair is None else [pair])]), field, pair)
 
 
-def _rows(lines: Iterator[str], field: str, name: str) -> Iterator[Text]:
+def _rows(lines: Iterator[str], field: str, pair: str | None, name: str) -> Iterator[Text]:
     from tercet.data.sources.tables import read_table
 
-    rows = read_table(lines, name, {field: "--text-field"})
+    rows = read_table(lines, name, {field: "--text-field", **({} if pair is None else {pair: "--pair-field"})})
     first = next(rows, None)  # check that the column exists before a model is loaded
     return (
-        Text(row[field], row["id"].strip() if "id" in row else None)
+        Text(row[field], row["id"].strip() if "id" in row else None, None if pair is None else row[pair])
         for _, row in chain(() if first is None else (first,), rows)
     )
 
@@ -186,7 +190,7 @@ def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
             parts, length = [], 0
 
 
-def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Iterator[Text]:
+def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str, pair: str | None) -> Iterator[Text]:
     from tercet.data.sources.files import check_unicode, get_text
 
     for location, row in rows:
@@ -195,7 +199,8 @@ def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str) -> Itera
             id = None
         elif isinstance(id, str):
             check_unicode(id, location, "id")
-        yield Text(get_text(row, field, location, "--text-field"), id)
+        second = None if pair is None else get_text(row, pair, location, "--pair-field")
+        yield Text(get_text(row, field, location, "--text-field"), id, second)
 
 
 def report_truncated(cut: int, max_len: int, *, noun: str = "text") -> None:

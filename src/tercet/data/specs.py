@@ -254,13 +254,20 @@ class HeldOutLabels:
 
 @spec
 class LabelsSpec:
-    """Labeled texts, or texts with a label for each word.
+    """Labeled texts, labeled pairs of texts, or texts with a label for each word.
 
     Args:
-        source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`.
+        source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`. With
+            `negatives`, a named dataset or file of queries and their documents, which have no labels.
         text_field, label_field: Keys or columns of the text and its label. Over tokens they contain two lists of equal
             length, and "tokens" is read if "text" is missing, and "labels" if "label" is.
-        over: Unit of a label: "texts" for labels of a text, "tokens" for one label per word.
+        pair_field: Key or column of the second text of a pair, such as the document of a query; null for single texts.
+            All pairs with the same first text are in the same part.
+        negatives: Documents that are drawn for each query as irrelevant ones, for data without labels. The document of
+            a query has the label in `label_fields`, and drawn documents do not. 0 for data with labels.
+        negative_field: With `negatives`, key or column of another irrelevant document (a hard negative), which may be
+            empty in some rows; null if there is none.
+        over: Unit of a label: "texts" for labels of a text or pair, "tokens" for one label per word.
         problem_type: Kind of labels of a text: one label, any number of labels, or a number. A word has one label.
         label_separator: Separator of several labels in the label column of a table.
         label_fields: Keys or columns of several labels, used instead of `label_field`. Each is 1 if the text has the
@@ -274,6 +281,9 @@ class LabelsSpec:
     source: Name
     text_field: Name = "text"
     label_field: Name = "label"
+    pair_field: Name | None = None
+    negatives: Annotated[int, Interval(ge=0, le=1000)] = 0
+    negative_field: Name | None = None
     over: Literal["texts", "tokens"] = "texts"
     problem_type: ProblemType = "single_label_classification"
     label_separator: Name = ","
@@ -289,10 +299,22 @@ class LabelsSpec:
             raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two fields")
         if self.label_fields and self.problem_type != "multi_label_classification":
             raise ValueError("label_fields contain several labels; set problem_type to multi_label_classification")
-        repeated_fields = [name for name, count in Counter((self.text_field, *self.label_fields)).items() if count > 1]
-        if repeated_fields:
+        label_fields = self.label_fields or (self.label_field,)
+        fields = Counter((self.text_field, *([self.pair_field] if self.pair_field else []), *label_fields))
+        if repeated_fields := [name for name, count in fields.items() if count > 1]:
             raise ValueError(
-                f"{repeated_fields[0]!r} appears twice in text_field and label_fields; name each field once"
+                f"{repeated_fields[0]!r} appears twice in text_field, pair_field and label_fields; name each field once"
+            )
+        if self.pair_field is not None and self.over == "tokens":
+            raise ValueError("pair_field requires labels of pairs; set over to texts, or leave pair_field out")
+        if self.negatives and (self.pair_field is None or len(self.label_fields) != 1):
+            raise ValueError(
+                "negatives are drawn for pairs with one label, relevant or not; set pair_field to the field of the "
+                "document, problem_type to multi_label_classification and label_fields to one name, such as [relevant]"
+            )
+        if self.negative_field is not None and not self.negatives:
+            raise ValueError(
+                "negative_field requires data without labels; set negatives to at least 1, or leave it out"
             )
         if isinstance(self.tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which labeled texts require; use the kind wordpiece")

@@ -1,4 +1,4 @@
-"""Uses of an encoder: fill masks, embed texts and find the nearest ones, classify and score texts.
+"""Uses of an encoder: fill masks, embed texts and find the nearest ones, classify and score texts, rerank.
 
 Results do not depend on the other texts of a batch.
 """
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tercet.encoding.pseudo import PseudoScore as PseudoScore
     from tercet.encoding.pseudo import pseudo_logprobs as pseudo_logprobs
     from tercet.encoding.pseudo import pseudo_scores as pseudo_scores
+    from tercet.encoding.rerank import RankedDocument as RankedDocument
+    from tercet.encoding.rerank import rerank as rerank
     from tercet.encoding.vector_file import VectorFile as VectorFile
     from tercet.encoding.vector_file import read_vectors as read_vectors
     from tercet.encoding.vector_file import write_vectors as write_vectors

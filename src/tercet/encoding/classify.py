@@ -1,4 +1,7 @@
-"""Classification with an encoder: labels of texts or words with their probabilities, or numbers for texts."""
+"""Classification with an encoder: labels of texts or words with their probabilities, or numbers for texts.
+
+A text may also be a pair of texts, if the model was trained on pairs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from tercet.objectives.batch import to_host
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
+Texts = Sequence[str] | Sequence[tuple[str, str]]
 TRUNCATION_NOTE = "the end of the text was cut off"
 
 
@@ -106,14 +110,14 @@ class Tagging(Summary):
 
 
 def classify(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Texts, *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Classification]:
     """Return the most likely label of each text, in the order of the texts.
 
     Args:
         model: Model with a classifier that assigns one label to each text.
         tokenizer: Tokenizer of the model.
-        texts: Texts to classify.
+        texts: Texts, or pairs of texts, to classify.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
@@ -121,14 +125,14 @@ def classify(
             encoded.
     """
     labels = _head(model, "texts", "single_label_classification").labels
-    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
     return [_make_classification(labels, row.softmax(-1).tolist(), cut) for row, cut in zip(logits, cuts, strict=True)]
 
 
 def classify_multi_label(
     model: EncoderOnly,
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Texts,
     *,
     threshold: float = THRESHOLD,
     batch_tokens: int = BATCH_TOKENS,
@@ -138,7 +142,7 @@ def classify_multi_label(
     Args:
         model: Model with a classifier that assigns any number of labels to each text.
         tokenizer: Tokenizer of the model.
-        texts: Texts to classify.
+        texts: Texts, or pairs of texts, to classify.
         threshold: Probability above which a label is assigned.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
@@ -147,7 +151,7 @@ def classify_multi_label(
             encoded.
     """
     labels = _head(model, "texts", "multi_label_classification").labels
-    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
     results = list[MultiLabelClassification]()
     for row, cut in zip(logits, cuts, strict=True):
         scores = _rank(labels, row.sigmoid().tolist())
@@ -157,21 +161,21 @@ def classify_multi_label(
 
 
 def regress(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Texts, *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Regression]:
     """Return the number that the model predicts for each text, in the order of the texts.
 
     Args:
         model: Model with a regression head.
         tokenizer: Tokenizer of the model.
-        texts: Texts to score.
+        texts: Texts, or pairs of texts, to score.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
         UserError: If the model does not predict numbers, the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     head = _head(model, "texts", "regression")
-    logits, cuts = _text_logits(model, tokenizer, texts, batch_tokens)
+    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
     return [
         Regression(value=head.target_mean + head.target_std * row.item(), truncated=cut)
         for row, cut in zip(logits, cuts, strict=True)
@@ -231,8 +235,8 @@ def tag(
     ]
 
 
-def _text_logits(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Sequence[str], batch_tokens: int
+def text_logits(
+    model: EncoderOnly, tokenizer: Tokenizer, texts: Texts, batch_tokens: int
 ) -> tuple[list[Tensor], list[bool]]:
     """Return the logits (L,) of each text, on the CPU, and whether each text was truncated."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
@@ -242,7 +246,7 @@ def _text_logits(
 
     rows = map_hidden(
         model, [len(row) for row in encoded_texts.rows], encoded_texts.rows.__getitem__, logits,
-        pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+        pad=tokenizer.pad_id, batch_tokens=batch_tokens, second_starts=encoded_texts.second_starts,
     )  # fmt: skip
     return rows, encoded_texts.cut
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.regression import regression_scores as regression_scores
     from tercet.evaluate.regression import score_regression as score_regression
     from tercet.evaluate.retrieval import RetrievalScores as RetrievalScores
+    from tercet.evaluate.retrieval import score_reranking as score_reranking
     from tercet.evaluate.retrieval import score_retrieval as score_retrieval
     from tercet.evaluate.scores import LanguageScores as LanguageScores
     from tercet.evaluate.tasks import evaluation_of as evaluation_of
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.tasks.labels import LabelsEvaluation as LabelsEvaluation
     from tercet.evaluate.tasks.language import LanguageEvaluation as LanguageEvaluation
     from tercet.evaluate.tasks.masked import MaskedEvaluation as MaskedEvaluation
+    from tercet.evaluate.tasks.rerank import RerankEvaluation as RerankEvaluation
     from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
     from tercet.evaluate.tasks.translation import TranslationResult as TranslationResult
     from tercet.evaluate.tasks.vectors import VectorsEvaluation as VectorsEvaluation

@@ -67,7 +67,7 @@ def read_logits(
     if bos is None or eos is None:
         raise UserError("the tokenizer has no beginning or end token; train a tokenizer for an encoder")
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
-    lengths = np.minimum(labeled.lengths + 2, model.max_len)
+    lengths = np.minimum(labeled.row_lengths, model.max_len)
 
     def launch() -> Iterator[tuple[LabelRows, Tensor]]:
         for numbers in batch_by_length(lengths, batch_tokens):

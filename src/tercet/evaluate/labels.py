@@ -132,4 +132,4 @@ def score_labels(
     if not sum(map(len, targets)):
         raise UserError("no labels to score; pass at least one labeled text or word")
     scores = label_scores(np.concatenate(predicted), np.concatenate(targets), labels)
-    return replace(scores, truncated=int((labeled.lengths + 2 > model.max_len).sum()))
+    return replace(scores, truncated=int((labeled.row_lengths > model.max_len).sum()))

@@ -84,6 +84,7 @@ RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
     "regression": ("rmse", "rmse"),  # in the unit of the labels, for any tokenizer
     "chat model": ("nats_per_answer_token", None),
     "encoder of texts": ("ndcg_at_10", "ndcg_at_10"),
+    "reranker": ("ndcg_at_10", "ndcg_at_10"),
 }
 
 

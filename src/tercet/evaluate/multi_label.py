@@ -176,7 +176,7 @@ def score_multi_label(
         for i in range(0, len(labeled), TEXTS_PER_BLOCK)
     )  # (B, L)
     constant_counts = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
-    truncated = int((labeled.lengths + 2 > model.max_len).sum())
+    truncated = int((labeled.row_lengths > model.max_len).sum())
     return replace(_make_scores(counts, constant_counts, labels), truncated=truncated)
 
 

@@ -114,7 +114,7 @@ def score_regression(
         raise UserError("no texts to score; pass at least one")
     scores = np.concatenate([logits[:, 0] for logits, _ in answers]).astype(np.float64)
     targets = np.concatenate([targets for _, targets in answers])
-    truncated = int((labeled.lengths + 2 > model.max_len).sum())
+    truncated = int((labeled.row_lengths > model.max_len).sum())
     return replace(regression_scores(head.target_mean + head.target_std * scores, targets), truncated=truncated)
 
 

@@ -1,4 +1,4 @@
-"""Scores of text vectors in search, next to BM25 on the same documents.
+"""Scores of text vectors or a reranker in search, next to BM25 on the same documents.
 
     recall@k   share of a query's relevant documents among the first k     MRR   1 / rank of the first relevant one
     nDCG@10    sum over relevant documents at ranks r <= 10 of 1 / log2(r + 1), divided by its maximum
@@ -6,22 +6,24 @@
 All scores are means over the queries (Manning et al. 2008, 8.4; Järvelin and Kekäläinen 2002). The candidates are all
 distinct documents and hard negatives of the data; a document is relevant to a query if the data pairs them. A query
 is not compared with a document of the same text, unless that is its own document. Documents with equal scores are in a
-pseudo-random order that depends only on their texts.
+pseudo-random order that depends only on their texts. A reranker sorts only the first documents of BM25, and the others
+follow in the order of BM25.
 
 The 95 % intervals are those of the bootstrap over queries. For the difference to BM25, both are resampled together.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from tercet.config import UserError
 from tercet.data import QueryPair
+from tercet.data.examples.bm25 import bm25_scorer
 from tercet.data.text_hashes import hash_text
 from tercet.encoding import embed
-from tercet.evaluate.bm25 import bm25_scorer
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.messages import counted
 from tercet.models import EncoderOnly
@@ -32,13 +34,14 @@ from tercet.tokens import Tokenizer
 MEASURES = {"recall_at_1": "recall@1", "recall_at_10": "recall@10", "mrr": "MRR", "ndcg_at_10": "nDCG@10"}
 RESAMPLES = 1000
 CUTOFF = 10  # rank
+CANDIDATES = 100  # first documents of BM25 that a reranker sorts
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalScores(ScoreSummary):
-    """Scores of text vectors in search.
+    """Scores of text vectors or a reranker in search.
 
     Attributes:
         recall_at_1, recall_at_10: Share of the relevant documents among the first one and the first ten.
@@ -50,7 +53,8 @@ class RetrievalScores(ScoreSummary):
         difference_intervals: 95 % interval of the difference between the model and BM25, for each score.
         ndcg_by_size: nDCG@10 of the vectors cut to each size that the model was trained for.
         queries, documents: Number of distinct queries, and of candidates.
-        truncated: Number of texts whose end the model did not see.
+        reranked: Number of the first documents of BM25 that a reranker sorts; None for text vectors.
+        truncated: Number of texts, or pairs of a query and a document, whose end the model did not see.
     """
 
     recall_at_1: float
@@ -63,6 +67,7 @@ class RetrievalScores(ScoreSummary):
     difference_intervals: dict[str, Interval] | None
     queries: int
     documents: int
+    reranked: int | None = None
     ndcg_by_size: dict[str, float] = field(default_factory=dict[str, float])
     truncated: int = 0
 
@@ -70,10 +75,12 @@ class RetrievalScores(ScoreSummary):
         """Return each score with its interval, next to BM25."""
         rows = [(title, *self._cells(name)) for name, title in MEASURES.items()]
         header = ("", "model", "95 % interval")
+        noun = ("pair", "pairs") if self.reranked else ("text", "texts")
         facts = [
             counted(self.queries, "query", "queries"),
             counted(self.documents, "document", "documents"),
-            *([f"{counted(self.truncated, 'text', 'texts')} cut"] if self.truncated else []),
+            *([f"the first {self.reranked} of BM25 reranked"] if self.reranked else []),
+            *([f"{counted(self.truncated, *noun)} cut"] if self.truncated else []),
         ]
         bm25 = () if self.bm25 is None else ("BM25", "95 % interval", "difference", "95 % interval")
         sizes = ", ".join(f"{size}: {ndcg:.3f}" for size, ndcg in self.ndcg_by_size.items())
@@ -212,9 +219,66 @@ def score_retrieval(
         cut_queries, cut_documents = _normalize(queries[:, :size]), _normalize(documents[:, :size])
         return collection.measure(lambda query: cut_documents @ cut_queries[query])
 
-    own, names = measure(queries.shape[1]), list(MEASURES)
     scorer = bm25_scorer(collection.documents)
-    bm25 = None if scorer is None else collection.measure(lambda query: scorer(collection.queries[query]))
+    return _compare(
+        measure(queries.shape[1]),
+        None if scorer is None else collection.measure(lambda query: scorer(collection.queries[query])),
+        queries=len(queries),
+        documents=len(documents),
+        ndcg_by_size={str(size): float(measure(size)[:, list(MEASURES).index("ndcg_at_10")].mean()) for size in sizes},
+        truncated=queries_cut + documents_cut,
+    )
+
+
+def score_reranking(
+    score_pairs: "Callable[[Sequence[tuple[str, str]]], tuple[Sequence[float], int]]",
+    pairs: Sequence[QueryPair],
+    *,
+    candidates: int = CANDIDATES,
+) -> RetrievalScores:
+    """Return the scores of a reranker that sorts the first documents of BM25, next to those of BM25 alone.
+
+    Args:
+        score_pairs: Function that returns the relevance of each pair of a query and a document, and the number of
+            truncated pairs.
+        pairs: Queries with their documents; see `Collection`.
+        candidates: Number of the first documents of BM25 that are sorted.
+
+    Raises:
+        UserError: If there are fewer than two documents, a score is not finite, or bm25s is not installed.
+    """
+    collection = Collection.of(pairs)
+    scorer = bm25_scorer(collection.documents)
+    if scorer is None:
+        raise UserError(
+            "a reranker sorts what BM25 finds, by bm25s, which is not installed; pip install 'tercet[bm25]'"
+        )
+    bm25 = np.array([scorer(query) for query in collection.queries], dtype=np.float64)  # (Q, D)
+    own, cut = np.zeros_like(bm25), 0
+    for number, (query, excluded) in enumerate(zip(collection.queries, collection.excluded, strict=True)):
+        if excluded >= 0:
+            bm25[number, excluded] = -np.inf
+        order = np.argsort(-bm25[number], kind="stable")
+        first = order[:candidates]
+        scores, query_cut = score_pairs([(query, collection.documents[document]) for document in first.tolist()])
+        if not np.isfinite(scores).all():
+            raise UserError("a score of the model is not finite; its training diverged: train again with a lower rate")
+        order[:candidates] = first[np.argsort(-np.array(scores), kind="stable")]
+        own[number, order] = -np.arange(len(order))
+        cut += query_cut
+    return _compare(
+        collection.measure(own.__getitem__),
+        collection.measure(bm25.__getitem__),
+        queries=len(collection.queries),
+        documents=len(collection.documents),
+        reranked=min(candidates, len(collection.documents)),
+        truncated=cut,
+    )
+
+
+def _compare(own: Float[np.ndarray, "Q 4"], bm25: Float[np.ndarray, "Q 4"] | None, **facts: Any) -> RetrievalScores:
+    """Return the scores with their intervals, from the `MEASURES` of each query; `facts` are the other fields."""
+    names = list(MEASURES)
     intervals = None if bm25 is None else bootstrap_intervals(np.concatenate([bm25, own - bm25], axis=1))
     return RetrievalScores(
         **dict(zip(names, own.mean(0).tolist(), strict=True)),
@@ -222,10 +286,7 @@ def score_retrieval(
         bm25=None if bm25 is None else dict(zip(names, bm25.mean(0).tolist(), strict=True)),
         bm25_intervals=None if intervals is None else dict(zip(names, intervals[: len(names)], strict=True)),
         difference_intervals=None if intervals is None else dict(zip(names, intervals[len(names) :], strict=True)),
-        queries=len(queries),
-        documents=len(documents),
-        ndcg_by_size={str(size): float(measure(size)[:, names.index("ndcg_at_10")].mean()) for size in sizes},
-        truncated=queries_cut + documents_cut,
+        **facts,
     )
 
 

@@ -1,7 +1,7 @@
 """Decoding settings: sampling and beam search."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from tercet.spec import (
@@ -141,3 +141,11 @@ class BeamOptions(TypedDict, total=False):
     max_extra: int
     min_ratio: float
     min_extra: int
+
+
+class TranslationOptions(BeamOptions, total=False):
+    """Keyword arguments of `Run.translations`."""
+
+    search: Beam | Sampling | None
+    prefixes: Sequence[str] | None
+    batch_tokens: int

@@ -29,11 +29,13 @@ class LabeledBatch(NamedTuple):
         targets: One label per text: (B,) index of the label. One label per word: (B, T) index of the label at the first
             token of the word, and IGNORE_INDEX elsewhere. Several labels per text: (B, L) float32, 1 for each label of
             the text. Numbers: (B,) float32 distances from the mean in standard deviations.
+        segments: (B, T) segment of each token of a pair; None for single texts.
     """
 
     inputs: Int[Tensor, "B T"]
     token_mask: Bool[Tensor, "B T"] | None
     targets: Int[Tensor, "*B"] | Float[Tensor, "*B"]
+    segments: Int[Tensor, "B T"] | None = None
 
 
 def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBatch:
@@ -46,12 +48,18 @@ def collate_labels(rows: LabelRows, head: Classifier | None = None) -> LabeledBa
     token_mask, targets = None if rows.mask.all() else torch.from_numpy(rows.mask), rows.targets
     if head is not None and head.problem_type == "regression":
         targets = ((targets - head.target_mean) / head.target_std).astype(np.float32)
-    return LabeledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(targets))
+    segments = None if rows.segments is None else torch.from_numpy(rows.segments)
+    return LabeledBatch(torch.from_numpy(rows.tokens), token_mask, torch.from_numpy(targets), segments)
 
 
 def label_logits(model: EncoderOnly, batch: LabeledBatch) -> Float[Tensor, "N L"]:
-    """Return the float32 logits of each label, for each text (N = B) or for each token (N = B T) of the batch."""
-    return model.classify(model.hidden(batch.inputs, token_mask=batch.token_mask), batch.token_mask).flatten(0, -2)
+    """Return the float32 logits of each label, for each text (N = B) or for each token (N = B T) of the batch.
+
+    A model without a second segment ignores the segments of pairs.
+    """
+    segments = batch.segments if model.spec.n_segments > 1 else None
+    hidden = model.hidden(batch.inputs, token_mask=batch.token_mask, segments=segments)
+    return model.classify(hidden, batch.token_mask).flatten(0, -2)
 
 
 def classify_loss(

@@ -34,8 +34,9 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | 
                 find_pairs(spec).size()
         case LabelsSpec():
             from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
+            from tercet.data.datasets.query_datasets import QUERY_DATASETS
 
-            if spec.source not in LABEL_DATASETS:
+            if spec.source not in (QUERY_DATASETS if spec.negatives else LABEL_DATASETS):
                 find_labels(spec).size()
         case QueriesSpec():
             from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries

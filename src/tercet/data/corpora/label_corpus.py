@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,11 @@ from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
 from tercet.data.corpora.targets import IGNORE_INDEX, TargetScale, label_dtype, label_indicators
 from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
+from tercet.data.datasets.query_datasets import QUERY_DATASETS
 from tercet.data.encode.unknown_text import check_unknown_share, encode_located
 from tercet.data.encode.word_pieces import encode_words
 from tercet.data.examples.labels import Example, Over
+from tercet.data.examples.negatives import DEPTH
 from tercet.data.specs import HeldOutLabels, LabelsSpec, Side
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
@@ -36,7 +37,7 @@ class LabeledExamples:
     """Tokenized texts and their labels, memory-mapped.
 
     Attributes:
-        ids: (M,) ids of all texts, concatenated, without bos and eos.
+        ids: (M,) ids of all texts, concatenated, without special tokens.
         starts: (N + 1,) int64 position of the start of each text, and of the end of the last one.
         labels: Labels as indices into `names`. One label per text: (N,) int64. One label per word: (M,) int64,
             IGNORE_INDEX except at the first token of a word. Several labels per text: (K,) int64, those of all texts
@@ -46,6 +47,8 @@ class LabeledExamples:
         problem_type: Kind of the labels of a text: one label, several, or a number.
         label_starts: (N + 1,) int64 position in `labels` of the first label of each text, and of the end; None unless a
             text may have several labels.
+        first_lengths: (N,) int64 number of tokens of the first text of each pair; None for single texts. A pair counts
+            as one text, whose ids are those of both texts.
     """
 
     ids: np.ndarray
@@ -55,14 +58,20 @@ class LabeledExamples:
     over: Over = "texts"
     problem_type: ProblemType = "single_label_classification"
     label_starts: np.ndarray | None = None
+    first_lengths: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of each text, (N,) int64."""
+        """Number of tokens of each text, without special tokens, (N,) int64."""
         return np.diff(self.starts)
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """Number of tokens of each text with bos and eos, and another eos between the texts of a pair, (N,) int64."""
+        return self.lengths + (2 if self.first_lengths is None else 3)
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
         """Return the targets of the texts `numbers` (B,), if `over` is "texts".
@@ -131,10 +140,13 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
 
     def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:
         self._spec, self._custom_tokenizer, self._lost, train = spec, tokenizer, 0, find_labels(spec)
-        is_named = spec.source in LABEL_DATASETS
+        is_named = spec.source in (QUERY_DATASETS if spec.negatives else LABEL_DATASETS)
         settings = [] if is_named else [spec.encoding, spec.text_field, spec.label_field, spec.over]
         if not is_named and spec.problem_type != "single_label_classification":
             settings += [spec.problem_type, spec.label_separator, *spec.label_fields]
+        if spec.pair_field is not None:
+            negatives = [spec.negatives, spec.negative_field, DEPTH] if spec.negatives else []
+            settings += ["pair", spec.encoding, spec.text_field, spec.pair_field, *negatives]
         match spec.validation:
             case HeldOutLabels(source=source):
                 held_out = find_labels(replace(spec, source=source))
@@ -145,7 +157,12 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
 
     def _choose_tokenizer(self) -> Tokenizer:
-        return self._encoder_tokenizer(self._custom_tokenizer, self._spec.tokenizer, lambda example: (example.text,))
+        is_pair = self._spec.pair_field is not None
+        return self._encoder_tokenizer(
+            self._custom_tokenizer,
+            self._spec.tokenizer,
+            lambda example: example.texts if is_pair else (example.text,),
+        )
 
     def _read_through(self) -> None:
         _ = self._labels, self._scale
@@ -218,9 +235,10 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         return [
             ArrayFile("ids.bin", id_dtype(self.tokenizer), "starts.npy"),
             ArrayFile("labels.bin", label_dtype(problem_type), starts),
+            *([ArrayFile("first_lengths.bin", np.dtype(np.int64))] if self._spec.pair_field is not None else []),
         ]
 
-    def _encode(self, examples: Sequence[Example], side: Side, first: int) -> tuple[Sequence[Any], Sequence[Any]]:
+    def _encode(self, examples: Sequence[Example], side: Side, first: int) -> Sequence[Sequence[Any]]:
         if self._spec.over == "tokens":
             words = encode_words(self.tokenizer, [example.texts for example in examples])
             self._lost += sum(int((firsts < 0).sum()) for _, firsts in words)
@@ -229,11 +247,18 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
                 for (ids, firsts), example in zip(words, examples, strict=True)
             ]
             return [ids for ids, _ in words], labels
-        places = (f"{self.name}, {side} text {number:,}" for number in count(first))
-        ids = encode_located(self.tokenizer, [example.text for example in examples], places)
         if self._spec.problem_type == "regression":
-            return ids, [[example.number] for example in examples]
-        return ids, [[self._numbers[label] for label in example.labels] for example in examples]
+            labels = [[example.number] for example in examples]
+        else:
+            labels = [[self._numbers[label] for label in example.labels] for example in examples]
+        places = [f"{self.name}, {side} text {number:,}" for number, _ in enumerate(examples, first)]
+        if self._spec.pair_field is None:
+            return encode_located(self.tokenizer, [example.text for example in examples], places), labels
+        firsts, seconds = (
+            encode_located(self.tokenizer, [example.texts[part] for example in examples], places) for part in (0, 1)
+        )
+        ids = [np.concatenate(pair) for pair in zip(firsts, seconds, strict=True)]
+        return ids, labels, [[len(ids)] for ids in firsts]
 
     def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
         """Return the label of each token: the label of a word at its first token, IGNORE_INDEX elsewhere."""

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tercet.config import UserError
+from tercet.data.datasets.query_datasets import LIBRARY, find_queries
 from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
-from tercet.data.specs import LabelsSpec, Side
+from tercet.data.examples.negatives import NegativesSource
+from tercet.data.specs import LabelsSpec, QueriesSpec, Side
 from tercet.spec import ProblemType
 
-LIBRARY = "read from the running Python's source files, so it differs between versions; PSF license"
 PROBLEM_DESCRIPTIONS: dict[ProblemType, str] = {
     "single_label_classification": "one label per text",
     "multi_label_classification": "any number of labels per text",
@@ -36,12 +37,23 @@ class LabelDataset:
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     """Return a part of the named dataset `spec.source`, or the file at this path.
 
+    With `spec.negatives`, these are queries and documents, from which labeled pairs are made.
+
     `./python-docstrings` is always a path. A path with a suffix is not checked before it is read.
 
     Raises:
         UserError: If a name without suffix is neither a dataset nor a file, the dataset has other labels than `spec`,
             or a part other than "train" of a file is requested.
     """
+    if spec.negatives:
+        queries = QueriesSpec(
+            source=spec.source,
+            query_field=spec.text_field,
+            document_field=spec.pair_field or "",  # never empty, which the spec checks
+            negative_field=spec.negative_field,
+            encoding=spec.encoding,
+        )
+        return NegativesSource(source=find_queries(queries, part), count=spec.negatives, label=spec.label_fields[0])
     if spec.source in LABEL_DATASETS:
         if spec.over == "tokens":
             raise UserError(f"{spec.source} labels texts, not words; set data.over to texts")
@@ -55,6 +67,7 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
         path=find_example_file(spec.source, part, LABEL_DATASETS, "labeled texts"),
         text_field=spec.text_field,
         label_field=spec.label_field,
+        pair_field=spec.pair_field,
         over=spec.over,
         encoding=spec.encoding,
         problem_type=spec.problem_type,

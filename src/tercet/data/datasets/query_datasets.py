@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tercet.data.datasets.label_datasets import LIBRARY
 from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.queries import QueryFile, QuerySource, QueryTexts
 from tercet.data.specs import QueriesSpec, Side
+
+LIBRARY = "read from the running Python's source files, so it differs between versions; PSF license"
 
 
 @dataclass(frozen=True, kw_only=True)

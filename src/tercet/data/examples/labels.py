@@ -1,4 +1,4 @@
-"""Labeled texts as a stream: a text and its label, or a list of words with a label for each.
+"""Labeled texts as a stream: a text or a pair of texts and its label, or a list of words with a label for each.
 
 Files are JSONL or tables (CSV, TSV). Labels are text: 3 and true in JSON become "3" and "true". A label that is a
 number is read by `Example.number`.
@@ -52,6 +52,15 @@ class Example(NamedTuple):
         return not any(text.strip() for text in self.texts)
 
 
+class PairExample(Example):
+    """Labeled pair of texts, such as a query and a document."""
+
+    @property
+    def identity(self) -> str:
+        """The first text, because another pair with the same query would reveal a validation example."""
+        return self.texts[0]
+
+
 LabelSource = ExampleSource[Example]
 
 
@@ -73,6 +82,7 @@ class LabelFile(ExampleFile):
     line: ClassVar[str] = "one JSON object with a text and a label"
     text_field: str = "text"
     label_field: str = "label"
+    pair_field: str | None = None
     over: Over = "texts"
     problem_type: ProblemType = "single_label_classification"
     label_separator: str = ","
@@ -86,14 +96,15 @@ class LabelFile(ExampleFile):
         """
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
-            fields = [self.text_field, *self._label_settings]
+            fields = [*self._text_settings, *self._label_settings]
             for location, values in read_objects(self.path, self.encoding, self.errors, fields):
                 yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
         else:
-            required_fields = {self.text_field: "data.text_field", **self._label_settings}
+            required_fields = {**self._text_settings, **self._label_settings}
             lines = read_lines(self.path, self.encoding, self.errors)
             for location, row in read_table(lines, str(self.path), required_fields):
-                yield Example((row[self.text_field].strip(),), self._parse_labels(row, location))
+                texts = tuple(row[field].strip() for field in self._text_settings)
+                yield self._make_example(texts, self._parse_labels(row, location))
 
     def _check(self) -> None:
         super()._check()
@@ -104,10 +115,21 @@ class LabelFile(ExampleFile):
             )
 
     def _read_text(self, values: dict[str, object], location: str) -> Example:
-        text = get_text(values, self.text_field, location, "data.text_field")
+        texts = tuple(
+            get_text(values, field, location, setting).strip() for field, setting in self._text_settings.items()
+        )
         for field, setting in self._label_settings.items():
             check_field(values, field, location, setting)
-        return Example((text.strip(),), self._read_labels(values, location))
+        return self._make_example(texts, self._read_labels(values, location))
+
+    def _make_example(self, texts: tuple[str, ...], labels: tuple[str, ...]) -> Example:
+        return Example(texts, labels) if self.pair_field is None else PairExample(texts, labels)
+
+    @property
+    def _text_settings(self) -> dict[str, str]:
+        """Fields of the text or texts, and the setting that names each."""
+        pair = {} if self.pair_field is None else {self.pair_field: "data.pair_field"}
+        return {self.text_field: "data.text_field", **pair}
 
     @property
     def _label_settings(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from tercet.evaluate.tasks.evaluation import Evaluation
 from tercet.evaluate.tasks.labels import LabelsEvaluation
 from tercet.evaluate.tasks.language import LanguageEvaluation
 from tercet.evaluate.tasks.masked import MaskedEvaluation
+from tercet.evaluate.tasks.rerank import RerankEvaluation
 from tercet.evaluate.tasks.translation import TranslationEvaluation
 from tercet.evaluate.tasks.vectors import VectorsEvaluation
 
@@ -22,7 +23,7 @@ def evaluation_of(trained_model: TrainedModel) -> Evaluation[Any]:
         case Encoder() as model:
             match model.task:
                 case "labels":
-                    return LabelsEvaluation(model)
+                    return RerankEvaluation(model) if model.is_reranker else LabelsEvaluation(model)
                 case "masked":
                     return MaskedEvaluation(model)
                 case _:

@@ -30,7 +30,7 @@ from tercet.generation import Beam
 Part = Literal["validation", "test"]
 Kind = Literal[
     "language model", "masked language model", "translator", "classifier", "multi-label classifier", "regression",
-    "chat model", "encoder of texts",
+    "chat model", "encoder of texts", "reranker",
 ]  # fmt: skip
 Scores = (
     LanguageScores

@@ -57,7 +57,9 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
             rows = micro // length
             return PairBatch(_ids(rows, length), _mask(rows, length), _ids(rows, length), _ids(rows, length))
         case LabelsRecipe():
-            return LabeledBatch(_ids(micro, length), _mask(micro, length), _label_targets(recipe, micro, length))
+            segments = None if recipe.data.pair_field is None else _ids(micro, length)
+            targets = _label_targets(recipe, micro, length)
+            return LabeledBatch(_ids(micro, length), _mask(micro, length), targets, segments)
         case VectorsRecipe():
             documents = micro * (1 if recipe.data.negative_field is None else 2)
             queries, texts = (micro, length), (documents, length)

@@ -35,10 +35,11 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
     **dict.fromkeys(
         ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case", "data.label_field",
          "data.label_fields", "data.label_separator", "data.messages_field", "data.prompt_field",
-         "data.response_field", "data.query_field", "data.document_field", "data.negative_field"),
+         "data.response_field", "data.pair_field", "data.query_field", "data.document_field", "data.negative_field"),
         "how files are read; a file without such a key or column is rejected",
     ),
     **dict.fromkeys(("data.over", "data.problem_type"), "the kind of labels; other kinds are rejected"),
+    "data.negatives": "the objective: data without labels",
     **dict.fromkeys(("data.chat_template", "data.rows", "data.source_bos"), "how the model reads its data"),
     **dict.fromkeys(
         (f"data.{side}.{key}" for side in ("tokenizer", "source_tokenizer")

@@ -26,8 +26,8 @@ HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.
 def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
     """Return the keys of a recipe's `model` section that also apply to the pretrained model in `folder`.
 
-    These are `max_len`, limited to the context of that model, `classifier` and the dropout of each stack. The other
-    keys describe the model that the recipe would build from scratch.
+    These are `max_len`, limited to the context of that model, `classifier` with the pooler that it may read, and the
+    dropout of each stack. The other keys describe the model that the recipe would build from scratch.
 
     Raises:
         UserError: If `folder` contains no model.
@@ -36,7 +36,7 @@ def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
 
     from tercet.checkpoint import read_spec
 
-    keys = {key: model[key] for key in ("max_len", "classifier") if key in model}
+    keys = {key: model[key] for key in ("max_len", "classifier", "pooler") if key in model}
     if isinstance(max_len := keys.get("max_len"), int):
         keys["max_len"] = min(max_len, read_spec(folder).max_len)
     dropout = {

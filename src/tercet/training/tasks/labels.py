@@ -15,9 +15,11 @@ from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
 from tercet.data import LabeledExamples, label_rows, prepare_labels
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
+from tercet.data.rows.pair_rows import MIN_PAIR_LEN
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.tasks.labels import score_classifier
+from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import (
@@ -42,10 +44,10 @@ class LabelsTask:
 
     def __init__(self, recipe: LabelsRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         self.length = recipe.model.max_len
-        if self.length < 3:
-            raise UserError(
-                f"model.max_len={self.length} is too small for a token between two special tokens; increase it"
-            )
+        is_pair = recipe.data.pair_field is not None
+        if self.length < (MIN_PAIR_LEN if is_pair else 3):
+            texts = "two texts and three" if is_pair else "a token between two"
+            raise UserError(f"model.max_len={self.length} is too small for {texts} special tokens; increase it")
         corpus = self.corpus = prepare_labels(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
@@ -53,7 +55,7 @@ class LabelsTask:
         recipe = recipe.with_labels(corpus.labels, mean=scale.mean, std=scale.std)
         self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
         self.head = self.recipe.classifier
-        self.lengths = np.minimum(corpus.train.lengths + 2, self.length)
+        self.lengths = np.minimum(corpus.train.row_lengths, self.length)
         self.tokens = RowSums(self.lengths)
         self.micro = recipe.task.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(corpus.train), batch=recipe.task.batch_size, micro=self.micro)
@@ -62,17 +64,18 @@ class LabelsTask:
 
     def describe(self) -> str:
         corpus, scale = self.corpus, self.corpus.scale
-        cut, held_out_cut = (int((part.lengths + 2 > self.length).sum()) for part in (corpus.train, corpus.validation))
+        cut, held_out_cut = (int((part.row_lengths > self.length).sum()) for part in (corpus.train, corpus.validation))
+        texts = "texts" if corpus.train.first_lengths is None else "pairs"
         facts = [
-            f"{len(corpus.train):,} training texts",
+            f"{len(corpus.train):,} training {texts}",
             f"numbers with mean {scale.mean:.4g} and deviation {scale.std:.4g}"
             if self.head.problem_type == "regression"
-            else f"{len(corpus.labels)} labels",
+            else counted(len(corpus.labels), "label", "labels"),
             *([f"{corpus.skipped:,} left out for having no text"] if corpus.skipped else []),
             *([f"{corpus.lost:,} words without a token"] if corpus.lost else []),
             *([f"{cut:,} truncated to max_len"] if cut else []),
             *describe_validation(
-                len(corpus.validation), "texts", near_duplicates=corpus.near_duplicates, cut=held_out_cut
+                len(corpus.validation), texts, near_duplicates=corpus.near_duplicates, cut=held_out_cut
             ),
         ]
         return ", ".join(facts)
@@ -86,7 +89,7 @@ class LabelsTask:
         return self.tokens.sum_before(self.plan, step)
 
     def validation_groups(self) -> list[np.ndarray]:
-        lengths = np.minimum(self.corpus.validation.lengths + 2, self.length)
+        lengths = np.minimum(self.corpus.validation.row_lengths, self.length)
         sorted_by_length = np.argsort(lengths, kind="stable")
         return cut_rows(sorted_by_length, ceil(int(lengths.max()) * len(lengths) / BATCH_TOKENS))
 

@@ -1,0 +1,106 @@
+"""Evaluation of a reranker: it sorts the first documents that BM25 finds for the queries of the validation part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tercet.checkpoint import Encoder
+from tercet.checkpoint.training_data import find_training_data, open_training_data, other_data_hint
+from tercet.config import UserError
+from tercet.data import Example, LabelsSpec, QueryPair, read_label_examples
+from tercet.data.datasets.query_datasets import QUERY_DATASETS
+from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.specs import HeldOutLabels
+from tercet.encoding.rerank import score_relevance
+from tercet.evaluate.retrieval import CANDIDATES, RetrievalScores, score_reranking
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
+
+
+@dataclass(frozen=True)
+class RerankEvaluation(Evaluation[tuple[QueryPair, ...]]):
+    trained_model: Encoder
+
+    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
+        """Return the queries and documents of the validation part of the model's data, or of the file `data`.
+
+        Args:
+            data: A file of pairs, with the fields of the training data; or a named dataset, of which the validation
+                part is read.
+            encoding: Encoding of the file.
+
+        Raises:
+            UserError: If the data is missing, has changed since the training, or has no relevant pair.
+        """
+        trained_model = self.trained_model
+        if data is not None:
+            trained_on = trained_model.trained_on(LabelsSpec)
+            assert trained_on is not None  # `is_reranker`
+            source = str(data)
+            validation = None if trained_on.negatives and source in QUERY_DATASETS else HeldOutLabels(source=source)
+            spec = replace(trained_on, source=source, validation=validation, encoding=encoding or "utf-8")
+        else:
+            open_training_data(trained_model, download=True)  # checks that the data has not changed
+            spec = find_training_data(trained_model)
+            if not isinstance(spec, LabelsSpec):
+                raise UserError(
+                    f"{trained_model.folder} does not contain its training data settings; "
+                    f"{other_data_hint(trained_model)}"
+                )
+        pairs = pair_queries(read_label_examples(spec, "validation"))
+        if not pairs:
+            raise UserError(f"{spec.source} has no relevant pair to search for; use data with at least one")
+        return pairs
+
+    def load_held_out(self) -> tuple[QueryPair, ...]:
+        return self.load()
+
+    def score(
+        self, pairs: Sequence[QueryPair], *, candidates: int = CANDIDATES, batch_tokens: int = BATCH_TOKENS
+    ) -> RetrievalScores:
+        """Return the scores in search.
+
+        Args:
+            pairs: Queries and documents.
+            candidates: Number of the first documents of BM25 that are reranked.
+            batch_tokens: Maximum number of tokens per batch, including padding.
+
+        Raises:
+            UserError: If there are fewer than two documents, or bm25s is not installed.
+        """
+        model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
+
+        def score_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+            scores, cuts = score_relevance(model, tokenizer, pairs, batch_tokens=batch_tokens)
+            return scores, sum(cuts)
+
+        return score_reranking(score_pairs, pairs, candidates=candidates)
+
+    def score_held_out(self, data: tuple[QueryPair, ...]) -> HeldOutScores:
+        scores = self.score(data)
+        measures = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
+        return HeldOutScores(
+            kind="reranker",
+            scores={name: getattr(scores, name) for name in measures},
+            parameters=self.trained_model.n_parameters,
+            text=digest(*(text for pair in data for text in pair)),
+            tokenizer=self.trained_model.tokenizer.hash,
+            tokens=scores.queries,
+        )
+
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
+        return self.score(self.load(data), **settings)
+
+
+def pair_queries(examples: Sequence[Example]) -> tuple[QueryPair, ...]:
+    """Return the relevant pairs of queries and documents. Irrelevant documents of the same query are hard negatives.
+
+    Queries without a relevant document are left out.
+
+    Args:
+        examples: Pairs with one label if the document is relevant, and none if it is not.
+    """
+    pairs = [QueryPair(*example.texts) for example in examples if example.labels and all(example.texts)]
+    documents = {pair.query: pair.document for pair in pairs}
+    negatives = (example.texts for example in examples if not example.labels and example.texts[0] in documents)
+    return (*pairs, *(QueryPair(query, documents[query], negative) for query, negative in negatives))

@@ -2,9 +2,9 @@
 
     score(query, document) = classifier(hidden([bos] query [eos] document [eos]))
 
-The model reads both texts together, so it can compare their words (Nogueira and Cho 2019). It is more accurate than the
-similarity of two vectors, but must read every document again for each query. It is therefore used for the first
-documents of a faster search.
+The model reads both texts together, so it can compare their words (Nogueira and Cho 2019), which the similarity of two
+vectors cannot. But it must read every document again for each query, and is therefore used for the first documents of a
+faster search.
 """
 
 from collections.abc import Sequence

@@ -186,7 +186,10 @@ def test_embed_reads_the_column_of_a_table(
         assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["no text"] * len(texts)
     original, invalid = output.read_bytes(), tmp_path / "in.csv"
     for content, words in (
-        ("id,txt\n1,a\n", "in.csv line 1, the header, has no column 'text'; did you mean 'txt'? (set --text-field)"),
+        (
+            "id,txt\n1,a\n",
+            "in.csv line 1, the header, has no column 'text'; did you mean 'txt'? (rename it, or set --text-field)",
+        ),
         ("id,text\n1,a\n2\n", "in.csv line 3 has 1 fields but the header has 2"),
         ('text\n"a\n', "in.csv line 2 is not CSV"),
     ):

@@ -170,8 +170,11 @@ ASSISTANT = {"role": "assistant", "content": "yes"}
         ({"messages": [{"role": "user"}]}, "message 1 has None as its content; write a text"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "as its content; write a text"),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "half a surrogate pair"),
-        ({"question": "a"}, r"'messages'; known: question \(set data.messages_field, or data.prompt_field and"),
-        ({"prompt": "a", "answer": "b"}, r"line 2 has no field 'response'; .* \(set data.response_field\)"),
+        ({"question": "a"}, r"'messages'; known: question \(rename it, or set data.messages_field, or"),
+        (
+            {"prompt": "a", "answer": "b"},
+            r"line 2 has no field 'response'; .* \(rename it, or set data.response_field\)",
+        ),
         ({"prompt": "a", "response": 1}, "line 2: the field 'response' is not text"),
         ({"conversations": [{"from": "bot"}]}, "has the role 'bot'; known: assistant, gpt, human, system, user"),
         ({"conversations": [{"from": "gpt"}]}, "message 1 has None as its content"),
@@ -220,7 +223,7 @@ def test_conversation_with_only_weight_0_is_skipped(tmp_path: Path) -> None:
     [
         ([make_talk("a"), make_talk("b", "  ")], "a.jsonl", "has no conversation with an answer"),
         ([make_talk("a", "b")], "a.jsonl", "has only one prompt, which cannot be divided"),
-        (["a,b", "1,2"], "a.csv", r"has no column 'prompt'; known: a, b \(set data.prompt_field\)"),
+        (["a,b", "1,2"], "a.csv", r"has no column 'prompt'; known: a, b \(rename it, or set data.prompt_field\)"),
         (["prompt,responses", "1,2"], "a.csv", r"; did you mean 'responses'.*; its columns: prompt, responses"),
         (["a"], "a.txt", "has none of the suffixes of conversations, .jsonl, .csv, .tsv"),
     ],

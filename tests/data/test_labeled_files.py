@@ -92,7 +92,7 @@ def test_quoted_newlines_and_empty_lines(tmp_path: Path) -> None:
     ("name", "data", "words"),
     [
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}', "line 2 has no field 'label'; known: text"),
-        ("a.jsonl", '{"txt": "a", "label": "x"}', r"line 1 has no field 'text'.*\(set data.text_field\)"),
+        ("a.jsonl", '{"txt": "a", "label": "x"}', r"line 1 has no field 'text'.*\(rename it, or set data.text_field\)"),
         ("a.jsonl", '{"text": "a", "label": null}', "line 1 has nothing as its 'label'; a label is text, .*write one"),
         ("a.jsonl", '\n{"text": "a", "label": ["x"]}', r"line 2 has \[\"x\"\] as its 'label'"),
         ("a.jsonl", '{"text": "a", "label": 1.5}', "line 1 has 1.5 as its 'label'"),

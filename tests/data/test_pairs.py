@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Path], PairFiles], str]] = {
     ),
     "no key": (
         lambda at: PairFiles(source=write_file(at / "a.jsonl", '{"source": "a", "targt": "A"}')),
-        r"line 1 has no field 'target'; did you mean 'targt'\? \(set data\.target_language\)",
+        r"line 1 has no field 'target'; did you mean 'targt'\? \(rename it, or set data\.target_language\)",
     ),
     "not text": (
         lambda at: PairFiles(source=write_file(at / "a.jsonl", '{"source": 1, "target": "A"}')),

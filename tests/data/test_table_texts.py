@@ -83,7 +83,10 @@ def test_a_folder_has_tables_among_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ("id,txt", r"did you mean 'txt'\? \(set data.text_field \(--text-field\)\); its columns: id, txt"),
+        (
+            "id,txt",
+            r"did you mean 'txt'\? \(rename it, or set data.text_field \(--text-field\)\); its columns: id, txt",
+        ),
         ("a,b", r"has no column 'text'; known: a, b"),
     ],
 )
@@ -115,5 +118,7 @@ def test_a_tsv_without_a_header_is_pairs_from_its_first_line_on(tmp_path: Path) 
 
 def test_a_csv_of_pairs_without_their_columns(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", [["de", "en"], ["zwei", "two"]])
-    with pytest.raises(UserError, match=r"no column 'source'; known: de, en \(set data.source_language\)"):
+    with pytest.raises(
+        UserError, match=r"no column 'source'; known: de, en \(rename it, or set data.source_language\)"
+    ):
         list(PairFiles(source=path).examples())

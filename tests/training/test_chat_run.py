@@ -110,7 +110,7 @@ def test_another_file_is_scored_as_its_own_was_read(tmp_path: Path) -> None:
     scores: Any = run.evaluate(other_file)
     assert scores.conversations == 1
     other_file.write_text('{"prompt": "is rum there", "answer": "yes rum"}\n')
-    with pytest.raises(UserError, match=r"no field 'question'.*\(set data.prompt_field\)"):
+    with pytest.raises(UserError, match=r"no field 'question'.*\(rename it, or set data.prompt_field\)"):
         run.evaluate(other_file)
 
 

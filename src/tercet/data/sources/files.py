@@ -250,7 +250,9 @@ def check_unicode(text: str, location: str, kind: str = "text") -> None:
 
 def check_field(values: dict[str, object], field: str, location: str, setting: str) -> None:
     if field not in values:
-        raise UserError(f"{location} has no field {field!r}{suggest_field(field, values)} (set {setting})")
+        raise UserError(
+            f"{location} has no field {field!r}{suggest_field(field, values)} (rename it, or set {setting})"
+        )
 
 
 def suggest_field(field: str, names: Iterable[str]) -> str:

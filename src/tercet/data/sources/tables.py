@@ -97,6 +97,8 @@ def _check_header(header: list[str], required: Mapping[str, str], location: str)
         if field not in header:
             guess = suggest_field(field, header)
             columns = "" if guess.startswith("; known") else f"; its columns: {', '.join(header[:MAX_COLUMNS_SHOWN])}"
-            raise UserError(f"{location}, the header, has no column {field!r}{guess} (set {setting}){columns}")
+            raise UserError(
+                f"{location}, the header, has no column {field!r}{guess} (rename it, or set {setting}){columns}"
+            )
         if header.count(field) > 1:
             raise UserError(f"{location}, the header, has {field!r} more than once; give each column its own name")

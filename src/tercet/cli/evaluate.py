@@ -149,19 +149,8 @@ def run(args: argparse.Namespace) -> int:
         if flags := passed_flags(args, [flag for flag in all_flags if flag not in PER_LINE]):
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
-    if args.encoding is not None and args.data is None and args.source is None:
-        raise UserError("--encoding requires --data or --source; add one of them")
-    if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
-        raise UserError(f"{flags[0]} requires --data; add it")
-    if args.output is not None:
-        from tercet.storage import check_output_file
-
-        inputs = (args.source, args.target, args.data, args.compare)
-        check_output_file(args.output, "--output", example="translations.txt", inputs=inputs)
+    _check_flags(args)
     previous = None if args.compare is None else _read_result(args.compare)
-    parse_search(args)  # reject invalid flags before anything is loaded
-    if args.within_word and args.pseudo_perplexity is None:
-        _check_other_task(args.run)
     device = select_device(args.device, models=[args.run])
 
     from tercet.api import load
@@ -203,6 +192,24 @@ def run(args: argparse.Namespace) -> int:
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
     return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Reject invalid flags before anything is loaded."""
+    from tercet.config import UserError
+
+    if args.encoding is not None and args.data is None and args.source is None:
+        raise UserError("--encoding requires --data or --source; add one of them")
+    if args.data is None and (flags := passed_flags(args, ("text_field", "documents", "dtype"))):
+        raise UserError(f"{flags[0]} requires --data; add it")
+    if args.output is not None:
+        from tercet.storage import check_output_file
+
+        inputs = (args.source, args.target, args.data, args.compare)
+        check_output_file(args.output, "--output", example="translations.txt", inputs=inputs)
+    parse_search(args)
+    if args.within_word and args.pseudo_perplexity is None:
+        _check_other_task(args.run)
 
 
 def _check_other_task(path: str) -> None:

@@ -62,7 +62,7 @@ def test_model_that_sees_padding_is_detected(
 ) -> None:
     separate = embed(model, tokenizer, TEXTS[:1]).vectors
     original_hidden = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda tokens, token_mask=None: original_hidden(tokens))
+    monkeypatch.setattr(model, "hidden", lambda tokens, **_: original_hidden(tokens))
     assert np.abs(embed(model, tokenizer, TEXTS).vectors[:1] - separate).max() > 1e-3
 
 

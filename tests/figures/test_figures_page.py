@@ -50,7 +50,7 @@ SECTIONS: dict[str, set[str]] = {
     "`evaluate`: classifiers": result_fields(LabelScores),
     "`evaluate`: several labels per text": result_fields(MultiLabelScores),
     "`evaluate`: regression": result_fields(RegressionScores),
-    "`evaluate`: text vectors": result_fields(RetrievalScores),
+    "`evaluate`: text vectors and rerankers": result_fields(RetrievalScores),
     "`evaluate --per-line`": result_fields(PairScore) - {"truncated"} | {"nats_per_token"},
     "`embed --query`": {field.name for field in fields(Neighbors)},
     "`compare`": result_fields(RunResult) | set(MEASURES) | {"parameters"},

@@ -108,7 +108,7 @@ def test_a_slow_request_head_times_out(address: str) -> None:
     with RawConnection(address) as slow, RawConnection(address) as silent, RawConnection(address) as persistent:
         text(persistent.send(VALID_REQUEST).answer())
         persistent.send(b"P")  # the first byte of a second request must not stop the timeout
-        for byte in VALID_REQUEST[:9]:
+        for byte in VALID_REQUEST[:4]:  # a byte after the answer would reset the connection
             slow.send(bytes([byte]))
             time.sleep(0.1)
         details = error(slow.answer(), 408)

@@ -7,7 +7,6 @@ from tercet.config import UserError
 from tercet.data.datasets.query_datasets import LIBRARY, find_queries
 from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
-from tercet.data.examples.negatives import NegativesSource
 from tercet.data.specs import LabelsSpec, QueriesSpec, Side
 from tercet.spec import ProblemType
 
@@ -46,6 +45,8 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
             or a part other than "train" of a file is requested.
     """
     if spec.negatives:
+        from tercet.data.examples.negatives import NegativesSource
+
         queries = QueriesSpec(
             source=spec.source,
             query_field=spec.text_field,

@@ -6,14 +6,16 @@ training part.
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
-from tercet.checkpoint import TrainedModel
+from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse, to_plain
-from tercet.data import Corpus, HeldOut, TextSpec, prepare
+from tercet.data import Corpus, HeldOut, QueryPair, TextSpec, prepare
+from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.evaluate.conversations import AnswerScores
@@ -182,6 +184,40 @@ class TextEvaluation(Evaluation[Corpus]):
     def opens_documents(self) -> bool:
         """True if the model was not trained by Tercet and its tokenizer puts ids such as bos before each text."""
         return self.trained_model.trained_on(TextSpec) is None and bool(self.trained_model.tokenizer.opening)
+
+
+@dataclass(frozen=True)
+class SearchEvaluation(Evaluation[tuple[QueryPair, ...]]):
+    """Evaluation of an encoder by search among queries and documents."""
+
+    trained_model: Encoder
+    kind: ClassVar[Kind]
+
+    @abstractmethod
+    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
+        """Return the validation part of the model's data, or the pairs of `data`."""
+
+    @abstractmethod
+    def score(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> RetrievalScores:
+        """Return the scores in search."""
+
+    def load_held_out(self) -> tuple[QueryPair, ...]:
+        return self.load()
+
+    def score_held_out(self, data: tuple[QueryPair, ...]) -> HeldOutScores:
+        scores = self.score(data)
+        measures = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
+        return HeldOutScores(
+            kind=self.kind,
+            scores={name: getattr(scores, name) for name in measures},
+            parameters=self.trained_model.n_parameters,
+            text=digest(*(text for pair in data for text in pair)),
+            tokenizer=self.trained_model.tokenizer.hash,
+            tokens=scores.queries,
+        )
+
+    def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
+        return self.score(self.load(data), **settings)
 
 
 def digest(*parts: str) -> str:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import find_training_data, open_training_data, other_data_hint
 from tercet.config import UserError
 from tercet.data import Example, LabelsSpec, QueryPair, read_label_examples
@@ -14,12 +13,12 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.specs import HeldOutLabels
 from tercet.encoding.rerank import score_relevance
 from tercet.evaluate.retrieval import CANDIDATES, RetrievalScores, score_reranking
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
+from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
 
 
 @dataclass(frozen=True)
-class RerankEvaluation(Evaluation[tuple[QueryPair, ...]]):
-    trained_model: Encoder
+class RerankEvaluation(SearchEvaluation):
+    kind: ClassVar[Kind] = "reranker"
 
     def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
         """Return the queries and documents of the validation part of the model's data, or of the file `data`.
@@ -52,9 +51,6 @@ class RerankEvaluation(Evaluation[tuple[QueryPair, ...]]):
             raise UserError(f"{spec.source} has no relevant pair to search for; use data with at least one")
         return pairs
 
-    def load_held_out(self) -> tuple[QueryPair, ...]:
-        return self.load()
-
     def score(
         self, pairs: Sequence[QueryPair], *, candidates: int = CANDIDATES, batch_tokens: int = BATCH_TOKENS
     ) -> RetrievalScores:
@@ -75,21 +71,6 @@ class RerankEvaluation(Evaluation[tuple[QueryPair, ...]]):
             return scores, sum(cuts)
 
         return score_reranking(score_pairs, pairs, candidates=candidates)
-
-    def score_held_out(self, data: tuple[QueryPair, ...]) -> HeldOutScores:
-        scores = self.score(data)
-        measures = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
-        return HeldOutScores(
-            kind="reranker",
-            scores={name: getattr(scores, name) for name in measures},
-            parameters=self.trained_model.n_parameters,
-            text=digest(*(text for pair in data for text in pair)),
-            tokenizer=self.trained_model.tokenizer.hash,
-            tokens=scores.queries,
-        )
-
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
-        return self.score(self.load(data), **settings)
 
 
 def pair_queries(examples: Sequence[Example]) -> tuple[QueryPair, ...]:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import QueriesSpec, QueryCorpus, QueryPair, read_examples
@@ -15,14 +14,14 @@ from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding import embed
 from tercet.evaluate.retrieval import RetrievalScores, score_retrieval
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
+from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
 
 FIELDS = ("query_field", "document_field", "negative_field")  # settings that also apply to other files
 
 
 @dataclass(frozen=True)
-class VectorsEvaluation(Evaluation[tuple[QueryPair, ...]]):
-    trained_model: Encoder
+class VectorsEvaluation(SearchEvaluation):
+    kind: ClassVar[Kind] = "encoder of texts"
 
     def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
         """Return the validation part of the model's data, or all pairs of the file `data`.
@@ -49,9 +48,6 @@ class VectorsEvaluation(Evaluation[tuple[QueryPair, ...]]):
         assert isinstance(corpus, QueryCorpus)
         return corpus.validation_texts
 
-    def load_held_out(self) -> tuple[QueryPair, ...]:
-        return self.load()
-
     def score(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> RetrievalScores:
         """Return the scores in search.
 
@@ -72,18 +68,3 @@ class VectorsEvaluation(Evaluation[tuple[QueryPair, ...]]):
             return embeddings.vectors, embeddings.truncated
 
         return score_retrieval(embed_texts, pairs, sizes=encoder.sentence.sizes)
-
-    def score_held_out(self, data: tuple[QueryPair, ...]) -> HeldOutScores:
-        scores = self.score(data)
-        measures = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
-        return HeldOutScores(
-            kind="encoder of texts",
-            scores={name: getattr(scores, name) for name in measures},
-            parameters=self.trained_model.n_parameters,
-            text=digest(*(text for pair in data for text in pair)),
-            tokenizer=self.trained_model.tokenizer.hash,
-            tokens=scores.queries,
-        )
-
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
-        return self.score(self.load(data), **settings)

@@ -50,7 +50,7 @@ LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
 
 
 def trained_model(kind: str) -> TrainedModel:
-    """Return a model of this kind: gpt, chat, bert, texts, sets, numbers, words or translator."""
+    """Return a model of this kind: gpt, chat, bert, texts, sets, numbers, pairs, words or translator."""
     reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
     model: AnyModel
     match kind:
@@ -65,6 +65,9 @@ def trained_model(kind: str) -> TrainedModel:
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
         case "numbers":
             head = Classifier(labels=("stars",), problem_type="regression", target_mean=1e4, target_std=20.0)
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
+        case "pairs":
+            head = Classifier(labels=("relevant",), problem_type="multi_label_classification")
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=head))
         case "words":
             head = Classifier(labels=LABELS, over="tokens")

@@ -106,6 +106,7 @@ def test_a_timeout_during_a_stream_is_an_event() -> None:
         ("bert", "/fill-mask", {"text": "[MASK]", "only": ["cat"]}),
         ("texts", "/classify", {"text": "a"}),
         ("words", "/classify", {"text": "a cat"}),
+        ("pairs", "/v1/rerank", {"query": "a cat", "documents": ["a dog"]}),
         ("translator", "/translate", {"text": "a"}),
         ("translator", "/translate", {"text": "a", "sample": True}),
     ],

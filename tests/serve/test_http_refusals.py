@@ -23,6 +23,7 @@ from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
 JSON = {"Content-Type": "application/json"}
 COMPLETE, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+RERANK = "/v1/rerank"
 LONG = "mat " * 100
 
 
@@ -96,6 +97,14 @@ def check_rejection(answer: Any, status: int) -> dict[str, Any]:
         ("/fill-mask", {"text": "[MASK]", "only": ["\u4e2d"]}, None, "the vocabulary has no"),
         ("/fill-mask", {"text": "[MASK]", "only": []}, "only", "only should have at least 1 item"),
         ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not support"),
+        ("/classify", {"text": "a", "model": "texts", "text_pair": ["b", "c"]}, "text_pair", "send one for each"),
+        ("/classify", {"text": "a", "model": "texts", "text_pair": []}, "text_pair", "text_pair must be a text or a"),
+        (RERANK, {"query": "a", "documents": ["b"], "model": "texts"}, "model", "has several labels"),
+        (RERANK, {"query": "a", "documents": ["b"], "model": "bert"}, "model", "which does not support /v1/rerank"),
+        (RERANK, {"query": "a", "documents": []}, "documents", "documents should have at least 1 item"),
+        (RERANK, {"query": "a", "documents": ["b"], "top_n": 0}, "top_n", "greater than or equal to 1"),
+        (RERANK, {"query": ["a"], "documents": ["b"]}, "query", "query should be a valid string"),
+        (RERANK, {"query": "a", "documents": ["b"]}, "model", "no model on this server supports /v1/rerank"),
     ],
 )  # fmt: skip
 def test_an_invalid_request_gets_a_400_with_a_remedy(
@@ -383,6 +392,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sample": st.booleans(),
     "prefix": WORDS,
     "threshold": st.floats(-1, 2),
+    "text_pair": WORDS | st.lists(WORDS, max_size=3),
 }
 
 
@@ -395,7 +405,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 def test_any_request_is_answered_or_rejected(test_client: TestClient, path: str, body: dict[str, Any]) -> None:
     fields = {
         COMPLETE: f"prompt {SAMPLING_FIELDS}", CHAT: f"messages {SAMPLING_FIELDS}", EMBED: "input",
-        "/fill-mask": "text top only", "/classify": "text threshold",
+        "/fill-mask": "text top only", "/classify": "text text_pair threshold",
         "/translate": f"text prefix sample beam n_best {SAMPLING_FIELDS}",
     }  # fmt: skip
     request = {name: value for name, value in body.items() if name in ("model", *fields[path].split())}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 KEY = "a key of mine"
 PHONE = {"width": 360, "height": 740}
 WIDE = {"width": 1100, "height": 760}
-KINDS = ("gpt", "chat", "bert", "texts", "words", "translator")
+KINDS = ("gpt", "chat", "bert", "texts", "pairs", "words", "translator")
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,13 @@ def test_every_task_is_answered(browser: Any, address: str) -> None:
         key(tab, "other").fill(key(tab, "one").input_value())
         run_task(tab)
         assert key(tab, "alike").text_content() == "1.000"
+        tab.page.get_by_role("radio", name="pairs").check()
+        tab.page.get_by_role("tab", name="Rerank").click()
+        key(tab, "documents").fill("the cat sat\n\na dog ran\nthe mat")
+        run_task(tab)
+        assert sorted(tab.page.locator(".bars .name").all_text_contents()) == ["a dog ran", "the cat sat", "the mat"]
+        scores = [float(score) for score in tab.page.locator(".bars .share").all_text_contents()]
+        assert scores == sorted(scores, reverse=True)
         tab.page.get_by_role("radio", name="translator").check()
         key(tab, "source").fill("the cat sat")
         key(tab, "n_best").fill("2")

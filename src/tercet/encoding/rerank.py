@@ -76,6 +76,12 @@ def score_relevance(
     return (head.target_mean + head.target_std * scores).tolist(), cuts
 
 
+def can_rerank(model: EncoderOnly) -> bool:
+    """Return True if the model has a classifier of texts with one output."""
+    head = model.spec.classifier
+    return head is not None and head.over == "texts" and len(head.labels) == 1
+
+
 def relevance_head(model: EncoderOnly) -> Classifier:
     """Return the classifier of a reranker.
 
@@ -83,7 +89,7 @@ def relevance_head(model: EncoderOnly) -> Classifier:
         UserError: If the model has no classifier, or one for words, or one with several outputs.
     """
     head = model.spec.classifier
-    if head is None or head.over != "texts" or len(head.labels) != 1:
+    if head is None or not can_rerank(model):
         gives = "no classifier" if head is None else f"a classifier of {head.over} with {len(head.labels)} outputs"
         raise UserError(
             f"the model has {gives}, but reranking requires one score per pair of texts; "

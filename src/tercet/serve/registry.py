@@ -9,21 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from tercet.checkpoint import TrainedModel, Verb
+from tercet.checkpoint import Encoder, TrainedModel, Verb
 from tercet.config import UserError, suggest
+from tercet.encoding.rerank import can_rerank
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
 from tercet.tokens.chat_template import ChatTemplate
 
-Endpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/fill-mask", "/classify"]
-BatchTask = Literal["score", "embed", "translate", "fill", "classify"]
+Endpoint = Literal[
+    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/fill-mask", "/classify", "/v1/rerank"
+]
+BatchTask = Literal["score", "embed", "translate", "fill", "classify", "rerank"]
 BATCH_TASKS: dict[Endpoint, tuple[BatchTask, ...]] = {
     "/v1/completions": ("score",), "/v1/chat/completions": (), "/v1/embeddings": ("embed",),
-    "/translate": ("translate",), "/fill-mask": ("fill",), "/classify": ("classify",),
+    "/translate": ("translate",), "/fill-mask": ("fill",), "/classify": ("classify",), "/v1/rerank": ("rerank",),
 }  # fmt: skip
 VERBS: dict[Endpoint, Verb] = {  # required capability of the model
     "/v1/completions": "generate", "/v1/chat/completions": "generate", "/v1/embeddings": "embed",
-    "/translate": "translate", "/fill-mask": "fill", "/classify": "classify",
+    "/translate": "translate", "/fill-mask": "fill", "/classify": "classify", "/v1/rerank": "classify",
 }  # fmt: skip
 
 
@@ -86,7 +89,7 @@ class LoadedModel:
         tasks = BatchTasks(trained_model)
         calls: dict[BatchTask, Callable[[list[Any], Any], Sequence[Any]]] = {
             "score": tasks.score, "translate": tasks.translate, "embed": tasks.embed, "fill": tasks.fill,
-            "classify": tasks.classify,
+            "classify": tasks.classify, "rerank": tasks.rerank,
         }  # fmt: skip
         self._batchers = {task: Batcher(calls[task], limits) for path in self.endpoints for task in BATCH_TASKS[path]}
 
@@ -102,8 +105,12 @@ class LoadedModel:
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Endpoints that the model supports."""
-        verbs, chats = self.trained_model.verbs, self.trained_model.chat_template is not None
-        return tuple(path for path in VERBS if VERBS[path] in verbs and (chats or path != "/v1/chat/completions"))
+        unsupported = set[Endpoint]()
+        if self.trained_model.chat_template is None:
+            unsupported.add("/v1/chat/completions")
+        if not (isinstance(self.trained_model, Encoder) and can_rerank(self.trained_model.model)):
+            unsupported.add("/v1/rerank")
+        return tuple(path for path in VERBS if VERBS[path] in self.trained_model.verbs and path not in unsupported)
 
     @property
     def scheduler(self) -> GenerationWorker:
@@ -199,4 +206,6 @@ class ModelRegistry:
 def _why_not(model: LoadedModel, endpoint: Endpoint) -> str:
     if endpoint == "/v1/chat/completions" and "/v1/completions" in model.endpoints:
         return f"{model.name} has no chat template for conversations; use /v1/completions with a prompt"
+    if endpoint == "/v1/rerank" and "/classify" in model.endpoints:
+        return f"{model.name} has several labels, but reranking requires one score per pair of texts; use /classify"
     return f"{model.name} is {model.kind}, which does not support {endpoint}; use {' or '.join(model.endpoints)}"

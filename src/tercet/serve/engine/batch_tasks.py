@@ -27,6 +27,7 @@ from tercet.encoding import (
 )
 from tercet.encoding.batches import frame_rows
 from tercet.encoding.embed import embed_rows
+from tercet.encoding.rerank import score_relevance
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models.inference import inference_mode
@@ -56,6 +57,18 @@ class PoolingOptions(NamedTuple):
     size: int | None = None
 
 
+class ClassifyOptions(NamedTuple):
+    """Settings for the labels of texts.
+
+    Attributes:
+        threshold: Probability above which a label is returned, if a text may have several.
+        pairs: True if the items are pairs of texts.
+    """
+
+    threshold: float
+    pairs: bool = False
+
+
 class FillOptions(NamedTuple):
     """Settings for the candidates of a mask.
 
@@ -66,6 +79,18 @@ class FillOptions(NamedTuple):
 
     top: int | None
     only: tuple[str, ...] | None
+
+
+class Relevance(NamedTuple):
+    """The relevance of a document to a query.
+
+    Attributes:
+        score: Probability that the document is relevant; for a regression model the predicted number.
+        truncated: True if the query and the document together exceeded the model's context and were cut.
+    """
+
+    score: float
+    truncated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,17 +152,17 @@ class BatchTasks:
         return filled
 
     def classify(
-        self, items: list[str], threshold: float
+        self, items: list[str] | list[tuple[str, str]], options: ClassifyOptions
     ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
-        """Return one answer per text; its type depends on the model's classifier.
+        """Return one answer per text or pair of texts; its type depends on the model's classifier.
 
         An answer contains one label, a label for each word (split at white space), all labels with a probability above
-        `threshold`, or a number.
+        `options.threshold`, or a number. Words of pairs cannot be labeled.
         """
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
         if head.over == "tokens":
-            tagged = tag(model, tokenizer, [text.split() for text in items])
+            tagged = tag(model, tokenizer, [text.split() for text in items if isinstance(text, str)])
             _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
             return tagged
         match head.problem_type:
@@ -146,13 +171,20 @@ class BatchTasks:
                 _check_numbers(label.probability for label in classified)
                 return classified
             case "multi_label_classification":
-                labeled = classify_multi_label(model, tokenizer, items, threshold=threshold)
+                labeled = classify_multi_label(model, tokenizer, items, threshold=options.threshold)
                 _check_numbers(probability for text in labeled for probability in text.scores.values())
                 return labeled
             case "regression":
                 regressed = regress(model, tokenizer, items)
                 _check_numbers(text.value for text in regressed)
                 return regressed
+
+    def rerank(self, items: list[tuple[str, str]], _options: None) -> list[Relevance]:
+        """Return the relevance of the document to the query, for each pair of a query and a document."""
+        model = self.trained_model.require("classify").model
+        scores, cuts = score_relevance(model, self.trained_model.tokenizer, items)
+        _check_numbers(scores)
+        return [Relevance(score, cut) for score, cut in zip(scores, cuts, strict=True)]
 
     def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
         """Return the log-probability of each token of a prompt after the first, for each prompt.

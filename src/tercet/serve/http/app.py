@@ -22,6 +22,7 @@ from tercet.serve.http.requests import (
     CompletionRequest,
     EmbeddingsRequest,
     FillRequest,
+    RerankRequest,
     TranslateRequest,
 )
 from tercet.serve.http.routes import ROUTERS, service
@@ -31,6 +32,7 @@ from tercet.version import tercet_version
 REQUESTS: dict[Endpoint, type[BaseModel]] = {
     "/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/v1/embeddings": EmbeddingsRequest,
     "/translate": TranslateRequest, "/fill-mask": FillRequest, "/classify": ClassifyRequest,
+    "/v1/rerank": RerankRequest,
 }  # fmt: skip
 
 

@@ -71,13 +71,14 @@ class RequestContext:
         self.stats.new_tokens += count
         self.metrics.count_new_tokens(self.model.name, count)
 
-    async def count_text_tokens(self, texts: Sequence[str]) -> None:
-        """Count the tokens of the input texts, for the log and the metrics.
+    async def count_text_tokens(self, texts: Sequence[str]) -> int:
+        """Count the tokens of the input texts, for the log and the metrics, and return their number.
 
         A text that cannot be encoded raises UserError here, before it enters a batch with other texts.
         """
         encoded = await self.tokenize(self.model.trained_model.source_tokenizer.encode_batch, texts)
-        self.count_prompt_tokens(sum(map(len, encoded)))
+        self.count_prompt_tokens(count := sum(map(len, encoded)))
+        return count
 
     async def tokenize(self, encode: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
         """Return the result of `encode` for the texts of the request, called directly or in a thread.

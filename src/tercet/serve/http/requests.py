@@ -307,7 +307,7 @@ class FillRequest(RequestBody):
 
 
 class ClassifyRequest(RequestBody):
-    """Classify one or several texts.
+    """Classify one or several texts, or pairs of texts.
 
     The result is one label per text or per word, several labels per text, or a number, depending on the model.
     """
@@ -315,7 +315,23 @@ class ClassifyRequest(RequestBody):
     model_config = example(text="A dog runs.")
 
     text: Texts
+    text_pair: Annotated[
+        Texts | None, Field(description="second text of each text, for a model that was trained on pairs of texts")
+    ] = None
     threshold: Annotated[
         Share | None,
         Field(description="probability above which a label is returned, if a text may have several (default: 0.5)"),
     ] = None
+
+
+class RerankRequest(RequestBody):
+    """Sort documents by their relevance to a query, as `tercet classify --query` does."""
+
+    model_config = example(query="how do I undo a commit?", documents=["git reset", "git clone"], top_n=1)
+
+    query: str
+    documents: ManyTexts
+    top_n: Annotated[
+        Annotated[int, Field(ge=1)] | None, Field(description="maximum number of results (default: all documents)")
+    ] = None
+    return_documents: Annotated[bool, Field(description="return the text of each document")] = True

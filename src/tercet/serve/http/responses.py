@@ -226,6 +226,27 @@ class ClassifyResponse(BaseModel):
     answers: list[ClassifiedText] | list[MultiLabeledText] | list[RegressedText] | list[TaggedText]
 
 
+class RerankedText(BaseModel):
+    text: str
+
+
+class RerankResult(BaseModel):
+    """A document, by its position in the request, and its relevance to the query."""
+
+    index: int
+    relevance_score: float
+    document: RerankedText | None
+    truncated: bool
+
+
+class RerankResponse(BaseModel):
+    """The documents of a request, the most relevant first."""
+
+    model: str
+    usage: PromptUsage
+    results: list[RerankResult]
+
+
 class HealthResponse(BaseModel):
     status: Literal["alive", "stalled"]
 

@@ -1,4 +1,4 @@
-// Tasks with a single response: translation, masks, labels, and the similarity of two texts.
+// Tasks with a single response: translation, masks, labels, reranking, and the similarity of two texts.
 
 import { ask } from "tercet/api.js";
 import { element } from "tercet/element.js";
@@ -18,15 +18,18 @@ async function timed(path, body, signal, show) {
   const start = performance.now();
   const answer = await ask(path, body, signal);
   const facts = [`response in ${duration(performance.now() - start)}`];
-  const first = answer.answers?.[0];
+  const first = (answer.answers ?? answer.results)?.[0];
   if (first?.truncated) facts.push("the text exceeded the maximum length and was truncated");
   if (answer.usage) facts.push(`${answer.usage.prompt_tokens} tokens read`);
   show(answer);
   return facts;
 }
 
-/** A bar chart of probabilities. @param {[string, number][]} shares the best one first @param {string} name */
-function bars(shares, name) {
+/**
+ * A bar chart of probabilities. @param {[string, number][]} shares the best one first @param {string} name
+ * @param {(share: number) => string} [format]
+ */
+function bars(shares, name, format = percent) {
   const rows = shares.map(([text, share], i) => {
     const fill = element("span", { class: "fill", style: `width: ${100 * Math.max(0, Math.min(1, share))}%` });
     return element(
@@ -34,7 +37,7 @@ function bars(shares, name) {
       i === 0 ? { class: "best" } : {},
       element("span", { class: "name" }, text),
       element("span", { class: "track", "aria-hidden": "true" }, fill),
-      element("span", { class: "share" }, percent(share)),
+      element("span", { class: "share" }, format(share)),
     );
   });
   return element("ol", { class: "bars", "aria-label": name }, ...rows);
@@ -159,6 +162,35 @@ function describeLabels(answer) {
 function taggedWord({ word, label, probability }) {
   const title = probability === null ? "" : `${label}, ${percent(probability)}`;
   return element("span", { class: "word", title }, word, element("small", {}, label ?? "–"));
+}
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function rerankPanel(page, model) {
+  const query = textArea(page, "query", "Who runs?", { rows: 2, id: "query" });
+  const documents = textArea(page, "documents", "A dog runs.\nA cat sleeps.", { id: "documents" });
+  const output = element("div", { "data-key": "output" });
+  return panel(page, {
+    path: "/v1/rerank",
+    verb: "Rerank",
+    inputs: [
+      element("label", { for: "query" }, "Query"),
+      query,
+      element("label", { for: "documents" }, "Documents, one per line"),
+      documents,
+    ],
+    output,
+    body: () => ({
+      model: model.id,
+      query: query.value,
+      documents: documents.value.split("\n").filter((line) => line.trim()),
+    }),
+    answer: (body, signal) =>
+      timed("/v1/rerank", body, signal, ({ results }) => {
+        /** @type {[string, number][]} */
+        const scores = results.map((/** @type {any} */ one) => [one.document.text, one.relevance_score]);
+        output.replaceChildren(bars(scores, "Documents", (relevance) => relevance.toFixed(3).replace("-", "−")));
+      }),
+  });
 }
 
 /** @param {Page} page @param {Model} model @returns {Panel} */

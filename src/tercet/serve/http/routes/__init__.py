@@ -2,9 +2,19 @@
 
 from fastapi import APIRouter
 
-from tercet.serve.http.routes import chat, classify, completions, embeddings, fill_mask, models, service, translate
+from tercet.serve.http.routes import (
+    chat,
+    classify,
+    completions,
+    embeddings,
+    fill_mask,
+    models,
+    rerank,
+    service,
+    translate,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     service.router, models.router, completions.router, chat.router, embeddings.router, translate.router,
-    fill_mask.router, classify.router,
+    fill_mask.router, classify.router, rerank.router,
 )  # fmt: skip

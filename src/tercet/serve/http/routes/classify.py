@@ -1,4 +1,4 @@
-"""/classify: the label, labels or number of each text, or the label of each word, as in `tercet classify`."""
+"""/classify: the label, labels or number of each text or pair of texts, or the label of each word of a text."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -6,6 +6,7 @@ from starlette.responses import Response
 from tercet.checkpoint import Encoder
 from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
 from tercet.objectives import THRESHOLD
+from tercet.serve.engine.batch_tasks import ClassifyOptions
 from tercet.serve.http.bounded_request import Route
 from tercet.serve.http.context import RequestContext
 from tercet.serve.http.errors import APIError, error_responses
@@ -29,22 +30,36 @@ router = APIRouter(route_class=Route)
 
 @router.post("/classify", response_model=ClassifyResponse, responses=error_responses())
 async def classify(request: Request, body: ClassifyRequest) -> Response:
-    """Return the label, labels or number of each text, or the label of each of its words."""
+    """Return the label, labels or number of each text or pair of texts, or the label of each word of a text."""
     context = RequestContext(request, body, "/classify")
     texts = to_list(body.text)
     trained_model = context.model.trained_model
     head = trained_model.label_head if isinstance(trained_model, Encoder) else None
     if body.threshold is not None and (head is None or head.problem_type != "multi_label_classification"):
         raise APIError(400, "threshold requires a model with several labels per text; omit it for this model")
-    await context.count_text_tokens(texts)
     threshold = THRESHOLD if body.threshold is None else body.threshold
-    answers: list[Answer] = await context.answer_batch("classify", texts, threshold)
+    if body.text_pair is None:
+        await context.count_text_tokens(texts)
+        answers: list[Answer] = await context.answer_batch("classify", texts, ClassifyOptions(threshold))
+    else:
+        pairs = _pairs(texts, to_list(body.text_pair))
+        if head is not None and head.over == "tokens":
+            raise APIError(400, "text_pair requires a model with labels of texts; omit it", param="text_pair")
+        await context.count_text_tokens([text for pair in pairs for text in pair])
+        answers = await context.answer_batch("classify", pairs, ClassifyOptions(threshold, pairs=True))
     lists = sum(len(answer.words) if isinstance(answer, Tagging) else 1 for answer in answers)  # dicts of scores
     labels = 1 if head is None else len(head.labels)
     return await item_list_response(
         ClassifyResponse(model=context.model.name, answers=[]), "answers", list(zip(texts, answers, strict=True)),
         _describe, characters=sum(map(len, texts)) + lists * labels * SCORE_CHARACTERS,
     )  # fmt: skip
+
+
+def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
+    if len(texts) != len(others):
+        message = f"text_pair has {len(others):,} texts, but text has {len(texts):,}; send one for each"
+        raise APIError(400, message, param="text_pair")
+    return list(zip(texts, others, strict=True))
 
 
 def _describe(item: tuple[str, Answer]) -> ClassifiedText | MultiLabeledText | RegressedText | TaggedText:

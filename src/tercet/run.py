@@ -225,10 +225,15 @@ class Run(RunView):
             pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
             normalize, size: If True, scale vectors to length 1, after cutting them to `size` elements if it is given.
             batch_tokens: Maximum tokens per batch, including padding.
+
+        Raises:
+            UserError: If the model was not trained for vectors of this size, or a text cannot be encoded.
         """
         from tercet.encoding import embed
+        from tercet.encoding.embed import check_size, vector_width
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
+        check_size(size, encoder.sentence.sizes, vector_width(encoder.model, encoder.projection))
         vectors = embed(
             encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalize=normalize,
             projection=encoder.projection, size=size, max_len=encoder.text_len, batch_tokens=batch_tokens,
@@ -243,7 +248,7 @@ class Run(RunView):
 
         Args:
             queries: A query, or several.
-            texts: Texts to search, or their embeddings (N, D) from `embed`.
+            texts: Texts to search, or their embeddings (N, D) from `embed`, also of a smaller size.
             top: Maximum number of results per query.
             pooling, batch_tokens: As in `embed`. If `texts` are embeddings, pass the pooling that they were made with.
 
@@ -258,7 +263,10 @@ class Run(RunView):
         query_texts = [queries] if isinstance(queries, str) else queries
         is_embedded = isinstance(texts, np.ndarray)
         vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
-        result = nearest(vectors, self.embed(query_texts, pooling=pooling, batch_tokens=batch_tokens), top=top)
+        encoder = self.trained_model.require("embed")
+        size = vectors.shape[-1] if vectors.shape[-1] in encoder.sentence.sizes else None
+        embedded = self.embed(query_texts, pooling=pooling, size=size, batch_tokens=batch_tokens)
+        result = nearest(vectors, embedded, top=top)
         if isinstance(queries, str):
             return Neighbors(numbers=result.numbers[0], scores=result.scores[0])
         return result

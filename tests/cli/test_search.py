@@ -70,7 +70,7 @@ def run_command(
         exit_code = main(arguments)
     out, err = capsys.readouterr()
     assert exit_code == code, err
-    return out.splitlines(), err
+    return out.split("\n")[:-1], err  # other line ends may be part of a text
 
 
 def first_numbers(numbers: Any) -> list[int]:
@@ -123,6 +123,7 @@ def test_nearest_texts_are_equal_from_texts_vectors_and_python(
 @example(ids=["007", 7])
 @example(ids=["a\0"])
 @example(ids=["\ud800"])
+@example(ids=["\x85"])
 @example(ids=[True])
 def test_ids_of_texts_are_those_of_the_search_in_their_vectors(
     ids: list[Any], capsys: pytest.CaptureFixture[str]
@@ -226,3 +227,56 @@ def test_vectors_of_another_width_are_rejected_in_python() -> None:
         run.search("cat", np.ones((2, 32)))
     with pytest.raises(UserError, match="is a language model, not an encoder"):
         tercet.load("gpt").search("cat", TEXTS)
+
+
+@pytest.fixture(scope="module")
+def sized(runs: Path) -> str:
+    """Return the folder of `bert` as an encoder that was also trained for vectors of 8 and 16 numbers."""
+    model = checkpoint.load_model(runs / "bert").require("embed")
+    settings = SentenceSettings(sizes=(8, 16))
+    (runs / "v.txt").write_text("a dog\n")
+    save_model(runs / "sized", model.model, model.tokenizer, Card(name="sized"), sentence=settings)
+    return str(runs / "sized")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".jsonl"])
+def test_small_vectors_are_written_and_searched(sized: str, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--input", "posts.csv", "--text-field", "body"]
+    assert main(["embed", sized, *words, "--size", "8", "--output", f"small{suffix}"]) == 0
+    assert "6 vectors of 8 numbers" in capsys.readouterr().err
+    run = tercet.load(sized)
+    expected = run.embed(TEXTS, size=8)
+    assert np.allclose(np.linalg.norm(expected, axis=1), 1)
+    query = ["embed", sized, "--query", QUERIES[0], "--json"]
+    assert main([*query, *words, "--size", "8"]) == 0
+    from_texts = json.loads(capsys.readouterr().out)["neighbors"]
+    if suffix == ".npz":
+        vectors = np.load("small.npz")["vectors"]
+        assert main([*query, "--vectors", "small.npz"]) == 0
+        from_vectors = json.loads(capsys.readouterr().out)["neighbors"]
+        assert [row["score"] for row in from_vectors] == pytest.approx([row["score"] for row in from_texts], abs=1e-6)
+    else:
+        vectors = np.array([json.loads(line)["vector"] for line in Path("small.jsonl").read_text().splitlines()])
+    assert np.allclose(vectors, expected, atol=1e-6)
+    found = run.search(QUERIES[0], expected)
+    assert [row["index"] for row in from_texts] == found.numbers.tolist()
+    assert [row["score"] for row in from_texts] == pytest.approx(found.scores.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "expected"),
+    [
+        ("sized", ["--size", "9", "--output", "x.npz", "--input", "v.txt"], "have 8 or 16 or 24 numbers, not 9"),
+        ("bert", ["--size", "8", "--query", "a", "--input", "v.txt"], "smaller ones require task.sizes"),
+        ("bert", ["--size", "0", "--query", "a", "--input", "v.txt"], "--size"),
+        ("sized", ["--size", "8", "--query", "a", "--vectors", "v.npz"], "--size applies to --input"),
+    ],
+)
+def test_other_sizes_are_rejected(
+    sized: str, name: str, flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", str(Path(sized).parent / name), *flags]) == 2
+    assert expected in capsys.readouterr().err
+    if flags[1] == "9":
+        with pytest.raises(UserError, match="not 9"):
+            tercet.load(sized).embed("a", size=9)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from tercet.cli.device import add_device, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
-from tercet.cli.parser import Verbs, out_path, passed_flags
+from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
 from tercet.messages import counted, print_note, show
+from tercet.spec import Width
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +46,10 @@ def register(verbs: Verbs, summary: str) -> None:
         help="vector of a text: the mean of all token vectors, the first one, or the maximum of each number "
         "(default: as the model folder defines, or mean)",
     )
+    parser.add_argument(
+        "--size", metavar="N", type=parse_number(Width),
+        help="cut vectors to their first N numbers, one of the sizes that the model was trained for (task.sizes)",
+    )  # fmt: skip
     parser.add_argument("--no-normalize", action="store_true", help="do not normalize vectors to length 1")
     add_query(parser.add_argument_group("search").add_argument)
     add_batches(parser.add_argument)
@@ -62,10 +67,12 @@ def run(args: argparse.Namespace) -> int:
 
         from tercet.checkpoint import load_model
         from tercet.encoding import embed
-        from tercet.encoding.embed import vector_width
+        from tercet.encoding.embed import check_size, vector_width
         from tercet.storage import write_atomically
 
         trained_model = load_model(args.run).require("embed")
+        width = vector_width(trained_model.model, trained_model.projection)
+        check_size(args.size, trained_model.sentence.sizes, width)
         model = trained_model.model.to(device)
         pooling = args.pooling or trained_model.sentence.pooling
         count = cut = 0
@@ -75,17 +82,19 @@ def run(args: argparse.Namespace) -> int:
             while batch := take_pool(texts, POOL, lambda text: text.text):
                 result = embed(
                     model, trained_model.tokenizer, [text.text for text in batch], pooling=pooling,
-                    projection=trained_model.projection, normalize=not args.no_normalize,
+                    projection=trained_model.projection, normalize=not args.no_normalize, size=args.size,
                     max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
                 )  # fmt: skip
                 count, cut = count + len(batch), cut + result.truncated
                 yield _Pool(batch, result.vectors)
 
-        width = vector_width(model, trained_model.projection)
+        width = args.size or width
         match args.output.suffix:
             case ".npz":
-                projection = trained_model.projection
-                [probe] = embed(model, trained_model.tokenizer, [""], pooling=pooling, projection=projection).vectors
+                [probe] = embed(
+                    model, trained_model.tokenizer, [""], pooling=pooling, projection=trained_model.projection,
+                    size=args.size,
+                ).vectors  # fmt: skip
                 write_atomically(args.output, lambda file: _write_npz(file, pools(), probe))
             case ".parquet":
                 write_atomically(args.output, lambda file: _write_parquet(file, pools(), width))

@@ -53,6 +53,8 @@ def search(args: argparse.Namespace) -> int:
         )
     if args.vectors is not None and args.text_field is not None:
         raise UserError("--text-field applies to --input, and --vectors contains its texts; leave --text-field out")
+    if args.vectors is not None and args.size is not None:
+        raise UserError("--size applies to --input, and --vectors has vectors of one size; leave --size out")
     if args.input == "-" and "-" in args.query:
         raise UserError("stdin contains the texts (--input -); pass each query as --query TEXT")
     with ExitStack() as files:
@@ -86,14 +88,20 @@ def _search(
     from tercet.checkpoint import load_model
     from tercet.config import UserError
     from tercet.encoding import NearestNeighbors, embed
+    from tercet.encoding.embed import check_size, vector_width
 
     trained_model = load_model(args.run).require("embed")
+    sizes, width = trained_model.sentence.sizes, vector_width(trained_model.model, trained_model.projection)
+    check_size(args.size, sizes, width)
+    stored = None if vectors is None else vectors.vectors.shape[1]
+    size = stored if stored in sizes else args.size
     model = trained_model.model.to(device)
 
     def embed_texts(texts: list[str]) -> "Embeddings":
         return embed(
             model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
-            projection=trained_model.projection, max_len=trained_model.text_len, batch_tokens=args.batch_tokens,
+            projection=trained_model.projection, size=size, max_len=trained_model.text_len,
+            batch_tokens=args.batch_tokens,
         )  # fmt: skip
 
     queried = embed_texts(queries)

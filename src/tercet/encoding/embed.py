@@ -14,6 +14,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import nn
 
+from tercet.config import UserError
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
 from tercet.models import EncoderOnly
@@ -81,6 +82,18 @@ def vector_width(model: EncoderOnly, projection: nn.Sequential | None = None) ->
     """Return the number of elements of the vectors that `embed` returns."""
     widths = [layer.out_features for layer in projection or () if isinstance(layer, nn.Linear)]
     return widths[-1] if widths else model.spec.stack.d_model
+
+
+def check_size(size: int | None, trained_sizes: Sequence[int], width: int) -> None:
+    """Check a size to which vectors of `width` elements are to be cut; None for the whole vector.
+
+    Raises:
+        UserError: If the model was not trained for vectors of this size (`task.sizes`).
+    """
+    if size is None or size in (*trained_sizes, width):
+        return
+    sizes = " or ".join(map(str, (*trained_sizes, width)))
+    raise UserError(f"the vectors of this model have {sizes} numbers, not {size}; smaller ones require task.sizes")
 
 
 def embed_rows(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ import tercet
 from tercet.checkpoint import Card, convert, load_model, save_model
 from tercet.checkpoint.sentence_settings import SETTINGS, WEIGHTS, SentenceSettings
 from tercet.config import UserError
-from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderOnly, EncoderOnlySpec, MaskedHead, StackSpec
-from tercet.nn import Learned
+from tercet.models import Classifier, DecoderOnly, DecoderOnlySpec, StackSpec, build, model_spec
 from tercet.tokens import Tokenizer, WordPiece
 
 TEXTS = ["the cat sat on the mat", "a dog", "", "the [MASK] and [SEP] the dogs, and the cats and the dogs again"]
@@ -61,35 +61,40 @@ def vectors_of_files(folder: Path, texts: list[str]) -> np.ndarray:
     return x.numpy()
 
 
-def vectors_of_library(folder: Path, texts: list[str], python: str = sys.executable) -> np.ndarray:
-    """Return the vectors of `SentenceTransformer(folder)`, in a process of its own."""
+def result_of_library(call: str, folder: Path, texts: list[str] | list[tuple[str, str]]) -> np.ndarray:
+    """Return the result of `call`, an expression with the names `folder` and `texts`, in a process of its own.
+
+    TERCET_TEST_SENTENCE_TRANSFORMERS is a Python with the package, if that of the tests does not have it.
+    """
+    python = os.environ.get("TERCET_TEST_SENTENCE_TRANSFORMERS", "")
+    if not python and find_spec("sentence_transformers") is None:
+        pytest.skip("sentence-transformers is not installed")
     code = (
-        "import json, sys; from sentence_transformers import SentenceTransformer; texts = json.load(sys.stdin); "
-        "print(json.dumps(SentenceTransformer(sys.argv[1], device='cpu').encode(texts).tolist()))"
+        "import json, sys; from sentence_transformers import CrossEncoder, SentenceTransformer; "
+        f"folder, texts = sys.argv[1], json.load(sys.stdin); print(json.dumps({call}.tolist()))"
     )
     result = subprocess.run(
-        [python, "-c", code, str(folder)], input=json.dumps(texts), capture_output=True, text=True, check=True,
+        [python or sys.executable, "-c", code, str(folder)],
+        input=json.dumps(texts), capture_output=True, text=True, check=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     return np.array(json.loads(result.stdout.splitlines()[-1]), np.float32)
 
 
-def encoder(folder: Path, **changes: Any) -> Path:
-    """Write an encoder of BERT's form with a masked head and random weights."""
+def encoder(folder: Path, preset: str = "bert-base", classifier: Classifier | None = None, **settings: Any) -> Path:
+    """Write an encoder with random weights, with a classifier or a masked head."""
     tokenizer = Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
-    stack = StackSpec(
-        d_model=24, n_layers=2, n_heads=4, placement="post", position=Learned(), norm_eps=1e-12, activation="gelu"
-    )
-    spec = EncoderOnlySpec(
-        vocab_size=tokenizer.vocab_size, max_len=16, n_segments=2, embedding_norm=True, stack=stack,
-        masked_head=MaskedHead(transform=True, bias=True),
-    )  # fmt: skip
+    changes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size, "max_len": 16}
+    if classifier is not None:
+        changes |= {"masked_head": None, "classifier": asdict(classifier), "pooler": classifier.pooling == "pooler"}
+    stack = {"d_model": 24, "n_layers": 2, "n_heads": 4}
+    spec = model_spec({"preset": preset, **changes, "stack": stack}, name="model")
     torch.manual_seed(3)
-    model = EncoderOnly(spec)
+    model: Any = build(spec)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    save_model(folder, model, tokenizer, Card(name="mine"), **changes)
+    save_model(folder, model, tokenizer, Card(name="mine"), **settings)
     return folder
 
 
@@ -148,14 +153,25 @@ def test_vectors_are_equal_after_a_conversion_to_tercet_and_back(
 
 @pytest.mark.slow
 def test_sentence_transformers_opens_the_folder(tmp_path: Path) -> None:
-    """TERCET_TEST_SENTENCE_TRANSFORMERS is a Python with the package, if that of the tests does not have it."""
-    python = os.environ.get("TERCET_TEST_SENTENCE_TRANSFORMERS", "")
-    if not python and find_spec("sentence_transformers") is None:
-        pytest.skip("sentence-transformers is not installed")
     source = encoder(tmp_path / "mine")
     folder = convert(source, tmp_path / "out", ST)
-    vectors = vectors_of_library(folder, TEXTS, python or sys.executable)
+    vectors = result_of_library("SentenceTransformer(folder, device='cpu').encode(texts)", folder, TEXTS)
     np.testing.assert_allclose(vectors, tercet.load(source).embed(TEXTS), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["bert-base", "modern-encoder"])
+def test_cross_encoder_has_the_scores_of_rerank(preset: str, tmp_path: Path) -> None:
+    pooling: Any = "pooler" if preset == "bert-base" else "mean"
+    head = Classifier(labels=("relevant",), problem_type="multi_label_classification", pooling=pooling)
+    source = encoder(tmp_path / "mine", preset, classifier=head)
+    folder, query = convert(source, tmp_path / "out", "hf"), "the dogs and the cat sat on the mat"
+    pairs = [(query, text) for text in TEXTS] + [(TEXTS[3], query)]
+    scores = result_of_library("CrossEncoder(folder, device='cpu').predict(texts)", folder, pairs)
+    run = tercet.load(source)
+    expected = [run.rerank(first, [second])[0] for first, second in pairs]
+    assert any(ranked.truncated for ranked in expected)
+    np.testing.assert_allclose(scores, [ranked.score for ranked in expected], atol=1e-6)
 
 
 def test_default_settings_need_no_file_and_damaged_ones_are_reported(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from tercet.config import UserError, parse
 from tercet.data import LabelsSpec, QueryPair, label_rows, prepare_labels, read_label_examples
@@ -83,15 +86,20 @@ def test_a_row_without_the_second_text_is_reported(tmp_path: Path) -> None:
 
 
 @given(first=IDS, second=IDS, max_len=st.integers(MIN_PAIR_LEN, 40))
-def test_the_second_text_is_truncated_first(first: list[int], second: list[int], max_len: int) -> None:
+def test_texts_are_truncated_as_in_transformers(first: list[int], second: list[int], max_len: int) -> None:
     row, start, is_cut = frame_pair(first, second, max_len=max_len, bos=BOS, eos=EOS)
     kept_first, kept_second = row[1 : start - 1], row[start:-1]
     assert (row[0], row[start - 1], row[-1]) == (BOS, EOS, EOS)
     assert (kept_first, kept_second) == (first[: len(kept_first)], second[: len(kept_second)])
     assert len(row) == min(max_len, len(first) + len(second) + 3)
     assert is_cut == (len(row) < len(first) + len(second) + 3)
-    half = (max_len - 3) // 2
-    assert kept_first == first or len(kept_second) == min(half, len(second))  # a query of half the row is complete
+    model = WordLevel({str(number): number for number in range(max([BOS, EOS, *first, *second]) + 1)}, unk_token="0")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.enable_truncation(max_len - 3, strategy="longest_first")
+    expected = tokenizer.encode(" ".join(map(str, first)), " ".join(map(str, second)))
+    assert kept_first + kept_second == expected.ids
+    assert len(kept_first) == expected.sequence_ids.count(0)
 
 
 def test_too_short_rows_are_rejected() -> None:

@@ -114,7 +114,12 @@ def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     documents = [*TEXTS, " ".join(["the dog sat on the mat"] * 20)]
     batch = their_tokenizer(
-        [QUERY] * len(documents), documents, truncation="only_second", max_length=61, padding=True, return_tensors="pt"
+        [QUERY] * len(documents),
+        documents,
+        truncation="longest_first",
+        max_length=61,
+        padding=True,
+        return_tensors="pt",
     )
     ours = [
         frame_pair(TOKENIZER.encode(QUERY), TOKENIZER.encode(text), max_len=61, bos=_id("bos"), eos=_id("eos"))

@@ -21,10 +21,10 @@ class PairRow(NamedTuple):
 
 
 def frame_pair(first: Sequence[int], second: Sequence[int], *, max_len: int, bos: int, eos: int) -> PairRow:
-    """Return the row of two texts. If it has more than `max_len` tokens, the texts are truncated.
+    """Return the row of two texts. If it has more than `max_len` tokens, the longer text is truncated.
 
-    The second text is truncated first, down to half of the row, so that a query remains complete. Only if that is not
-    enough, the first text is truncated too.
+    If both are longer than half of the row, both are truncated to that half, so a short query remains complete. An odd
+    token is left to the longer text. This is the truncation `longest_first` of `transformers`.
 
     Args:
         first, second: Ids of the texts, without special tokens.
@@ -37,7 +37,12 @@ def frame_pair(first: Sequence[int], second: Sequence[int], *, max_len: int, bos
     if max_len < MIN_PAIR_LEN:
         raise ValueError(f"max_len={max_len} leaves no room for two texts; allow at least {MIN_PAIR_LEN}")
     room = max_len - 3
-    n_second = min(len(second), max(room - len(first), room // 2))
-    n_first = min(len(first), room - n_second)
-    is_cut = n_first < len(first) or n_second < len(second)
+    n_first, n_second = len(first), len(second)
+    is_cut = n_first + n_second > room
+    if is_cut and n_first <= n_second:
+        n_first = min(n_first, room // 2)
+        n_second = room - n_first
+    elif is_cut:
+        n_second = min(n_second, room // 2)
+        n_first = room - n_second
     return PairRow([bos, *first[:n_first], eos, *second[:n_second], eos], n_first + 2, is_cut)

@@ -21,6 +21,7 @@ def start_forked(
         code = 1
         try:
             os.closerange(3, 4096)  # one of them signals to Popen that the program has started, which is `entry` here
+            gc.freeze()  # collecting the parent's objects would copy the pages of all of them
             gc.enable()
             os.environ.update(environment or {})
             for number, (name, mode) in enumerate({"stdin": "rb", "stdout": "wb", "stderr": "wb"}.items()):

@@ -4,6 +4,7 @@ The child is forked, so that torch is imported once for thousands of attacks. Da
 """
 
 import contextlib
+import gc
 import os
 import resource
 import select
@@ -106,6 +107,7 @@ def limit_address_space(spare: int) -> None:
 
 def _run_child(work: Callable[[], int | None], streams: Sequence[Path]) -> None:
     """Run `work` in the child process and exit."""
+    gc.freeze()  # collecting the parent's objects would copy the pages of all of them
     code = 1
     try:
         for number, path in enumerate(streams):

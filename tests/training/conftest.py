@@ -1,4 +1,4 @@
-"""Setup of these tests: a temporary cache, no plots and no checks of shapes, and finished runs."""
+"""Setup of these tests: a temporary cache, no plots, and finished runs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,18 +28,12 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "save", lambda figure, picture: picture.write_bytes(b""))
 
 
-@pytest.fixture(autouse=True)
-def disable_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the checks of shape annotations, which take half of a tiny run.
-
-    `finished_run` enables them, and so do the tests of the modules.
-    """
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that gives the tiny run of a family, trained once for all tests that only read it."""
+    """Return a function that gives the tiny run of a family, trained once for all tests that only read it.
+
+    These runs check the annotations of shapes, which the other runs do not, since it doubles their time.
+    """
     folder = tmp_path_factory.mktemp("finished")
 
     def run(family: str) -> Path:

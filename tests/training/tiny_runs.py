@@ -1,5 +1,6 @@
 """Runs that take a second: recipes, comparison of two runs, and child processes that may be killed."""
 
+import gc
 import json
 import os
 import random
@@ -339,6 +340,7 @@ def child(work: Callable[[], Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    gc.freeze()  # collecting the parent's objects would copy the pages of all of them
     code = 1
     try:
         work()

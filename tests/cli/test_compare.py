@@ -21,8 +21,8 @@ TINY = [
     "model.stack.n_layers=1",
     "model.stack.n_heads=2",
     "task.batch_size=3",
-    "training.max_steps=12",
-    "training.validate_every=3",
+    "training.max_steps=8",
+    "training.validate_every=4",
     "training.save_every=4",
     "task.sample_tokens=0",
     "training.precision=fp32",
@@ -97,7 +97,7 @@ def test_json_on_stdout_equals_the_file(whole: Path, text: Path, capsys: pytest.
     for row in comparison["rows"]:
         seeds = [run["nats_per_token"] for run in row["runs"]]
         assert row["nats_per_token"]["mean"] == pytest.approx(sum(seeds) / 2)
-        assert [run["steps"] for run in row["runs"]] == [12, 12]
+        assert [run["steps"] for run in row["runs"]] == [8, 8]
         assert row["seconds"]["min"] > 0
         assert row["tokens_per_second"]["min"] > 0
 

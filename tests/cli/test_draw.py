@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import main
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
+from tercet.plots import picture_file
 from tercet.tokens import Characters, Tokenizer
 
 pytestmark = pytest.mark.slow  # matplotlib is slow
 
 PLOTS = ["positions", "schedules", "masks It rains today", "smoothing", "model gpt2", "attention transformer-base"]
+QUICK_PLOTS = ("schedules", "model gpt2")  # a PNG and an SVG; the code that saves them is the same for all
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,16 @@ def draw_as_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> di
     return json.loads(draw([*arguments, "--json"], capsys))
 
 
-@pytest.mark.parametrize("command", PLOTS)
+@pytest.fixture
+def no_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write empty pictures in tests of the numbers that are plotted: rendering takes most of the time."""
+    monkeypatch.setattr(picture_file, "save", lambda figure, path, **options: path.write_bytes(b""))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(plot, marks=[] if plot in QUICK_PLOTS else pytest.mark.exhaustive) for plot in PLOTS],
+)
 def test_plots_are_saved_in_current_folder_and_deterministic(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +76,7 @@ def test_every_kind_of_file(command: str, suffix: str, folder: Path, capsys: pyt
     assert path.read_bytes().startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_custom_positions(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--d-model", "16", "--n-heads", "2", "--length", "5"]
     out = draw_as_json(
@@ -84,6 +96,7 @@ def test_custom_positions(capsys: pytest.CaptureFixture[str]) -> None:
     assert draw_as_json(["positions", "learned", *arguments, "--seed", "2"], capsys)["schemes"][0]["vectors"] != vectors
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_the_paper_s_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     rates = draw_as_json(["schedules", "--steps", "9000"], capsys)["rates"]
     for (width, warmup), curve in zip([(512, 4000), (512, 8000), (256, 4000)], rates.values(), strict=True):
@@ -96,6 +109,7 @@ def test_the_paper_s_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     schedules = ["--schedule", "{kind: cosine, final: 0.1}", "--schedule", "linear", "--schedule", "constant"]
     rates = draw_as_json(["schedules", *schedules, "--lr", "0.5", "--warmup", "4", "--steps", "11"], capsys)["rates"]
@@ -110,6 +124,7 @@ def test_schedules_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(combined) == ["d_model 64, warm-up 4", "wsd, cooldown 0.6, final 0"]
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_masks_of_custom_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     (mask,) = draw_as_json(["masks", "The weather is great today"], capsys)["masks"]
     assert mask["queries"] == mask["keys"] == ["The", "weather", "is", "great", "today"]
@@ -125,6 +140,7 @@ def test_masks_of_custom_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert two[5]["allowed"] == [[True, False], [True, False]]
 
 
+@pytest.mark.usefixtures("no_rendering")
 def test_custom_smoothing(capsys: pytest.CaptureFixture[str]) -> None:
     out = draw_as_json(["smoothing", "--vocabulary", "5", "--target", "0", "--epsilon", "0.2"], capsys)
     assert out["used"] == pytest.approx([0.84, 0.04, 0.04, 0.04, 0.04], abs=1e-6)
@@ -217,7 +233,8 @@ def test_mistakes(arguments: list[str], words: str, folder: Path, capsys: pytest
     assert list(folder.iterdir()) == []
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("no_rendering")
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=12))
 def test_any_words_are_a_pair_a_schedule_or_a_mistake(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No input ends in a traceback."""

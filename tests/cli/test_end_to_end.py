@@ -224,7 +224,7 @@ def test_changed_data_is_not_scored(run: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["run", "gpt2", "demo"])
+@pytest.mark.parametrize("name", ["run", "gpt2", pytest.param("demo", marks=pytest.mark.exhaustive)])
 def test_inspecting_a_run_a_preset_and_a_recipe(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = str(run) if name == "run" else name
     assert main(["inspect", name, "--json"]) == 0
@@ -253,13 +253,15 @@ def test_inspecting_a_recipe_marks_estimated_vocabulary(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["run", "gpt2", "gpt2's tokens", "pretrained"])
+@pytest.mark.parametrize(
+    "name", ["run", pytest.param("gpt2", marks=pytest.mark.exhaustive), "gpt2's tokens", "pretrained"]
+)
 def test_inspecting_a_recipe_with_known_vocabulary(
     name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     size = 50_257 if "gpt2" in name else tercet.load(run).model.spec.vocab_size
     recipes = {
-        "gpt2's tokens": "data: {source: animals, tokenizer: gpt2}\nmodel: {preset: gpt2}\n",
+        "gpt2's tokens": "data: {source: animals, tokenizer: gpt2}\nmodel: {preset: gpt2, stack: {n_layers: 1}}\n",
         "pretrained": f"pretrained: {run}\ndata: {{source: animals, tokenizer: {{kind: bpe, vocab_size: 900}}}}\n",
     }
     (tmp_path / "own.yaml").write_text(recipes.get(name, "") + "task: language\ntraining: {max_steps: 5}\n")

@@ -73,6 +73,10 @@ def run_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tup
     return out.splitlines(), err
 
 
+def is_curve(path: str) -> bool:
+    return Path(path).stem in ("loss", "schedule", "score")
+
+
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
@@ -96,8 +100,9 @@ def test_all_plots_of_a_run(
     for path in out:
         assert matplotlib.image.imread(path).std() > 0.05
     before = {path: Path(path).read_bytes() for path in out}
+    (run / "best").rename(run / "not yet")  # only the curves are plotted again
     result, _ = run_command(["plot", str(run), "--json"], capsys)
-    assert list(json.loads("\n".join(result))["pictures"].values()) == out
+    assert list(json.loads("\n".join(result))["pictures"].values()) == [path for path in out if is_curve(path)]
     assert {path: Path(path).read_bytes() for path in out} == before
 
 
@@ -142,8 +147,11 @@ def test_into_a_folder(runs: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     run = str(runs["bert"] / "best")  # the run's curves are also found from its model
     out, _ = run_command(["plot", run, "loss", "--out", str(tmp_path)], capsys)
     assert out == [str(tmp_path / "loss.png")]
-    out, _ = run_command(["plot", run, "--out", str(tmp_path / "new")], capsys)
-    assert {Path(path).parent for path in out} == {tmp_path / "new"}
+    curves = tmp_path / "curves"  # a run without a model, so that only the curves are plotted
+    curves.mkdir()
+    shutil.copy(runs["gpt"] / "metrics.csv", curves)
+    out, _ = run_command(["plot", str(curves), "--out", str(tmp_path / "new")], capsys)
+    assert [Path(path).parent for path in out] == [tmp_path / "new"] * 2
 
 
 @pytest.mark.exhaustive

@@ -123,8 +123,12 @@ IS_DRAWN = """async (frames) => {
 
 @contextlib.contextmanager
 def tab(browser: Any, size: dict[str, int] = WIDE, *, files: bool = False, **context: Any) -> Generator[Tab]:
-    """Yield a new tab that blocks and records requests outside of this machine, or all but files if `files` is True."""
-    browser_context = browser.new_context(viewport=size, accept_downloads=True, **context)
+    """Yield a new tab that blocks and records requests outside of this machine, or all but files if `files` is True.
+
+    Nothing is animated unless `reduced_motion` is "no-preference", since every frame of an animation takes time.
+    """
+    options = {"reduced_motion": "reduce", **context}
+    browser_context = browser.new_context(viewport=size, accept_downloads=True, **options)
     browser_context.set_default_timeout(PATIENCE)
     new_tab = Tab(browser_context.new_page())
     watch(new_tab, files=files)

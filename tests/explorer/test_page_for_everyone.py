@@ -111,7 +111,7 @@ def test_a_stopped_server_is_reported(browser: Any) -> None:
 @few_families
 def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> None:
     answers = FAMILIES[family]()
-    with open_page(browser, answers, reduced_motion="reduce") as tab:
+    with open_page(browser, answers) as tab:
         pale, nameless = set[str](), set[str]()
 
         def look() -> None:
@@ -169,7 +169,7 @@ def test_focus_is_visible_on_every_tab_stop(browser: Any, family: str) -> None:
 @slow
 @few_families
 def test_the_tour_works_by_keyboard(browser: Any, family: str) -> None:
-    with open_page(browser, FAMILIES[family](), reduced_motion="reduce") as tab:
+    with open_page(browser, FAMILIES[family]()) as tab:
         tab.key("tour").focus()
         tab.page.keyboard.press("Enter")
         tab.settle()
@@ -207,7 +207,7 @@ def test_reduced_motion_disables_animations(browser: Any) -> None:
       const long = (text) => text.split(",").some((part) => parseFloat(part) > 0.05);
       return long(transitionDuration) || long(animationDuration) || scrollBehavior === "smooth";
     }).map((one) => one.outerHTML.slice(0, 80))"""
-    with open_page(browser, gpt(), "#layer=0", reduced_motion="reduce") as tab:
+    with open_page(browser, gpt(), "#layer=0") as tab:
         assert tab.page.evaluate(moving) == []
 
 

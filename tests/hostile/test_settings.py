@@ -162,8 +162,8 @@ def test_invalid_assignments_are_rejected(change: str, words: str) -> None:
             "\n".join("  " * level + "a:" for level in range(400)),
             "line 32: not valid YAML: nested more than 32 levels deep",
         ),
-        (f"a: [{'1,' * 50_000}]", "more than 10,000 keys and values"),
-        ("\n".join(f"k{i}: 1" for i in range(50_000)), "more than 10,000 keys and values"),
+        (f"a: [{'1,' * 11_000}]", "more than 10,000 keys and values"),
+        ("\n".join(f"k{i}: 1" for i in range(5_500)), "more than 10,000 keys and values"),
     ],
     ids=lambda value: value[:20],
 )
@@ -214,7 +214,13 @@ def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml") == {"a": 1}
 
 
-@pytest.mark.parametrize("name", recipes_from_scratch())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if number % 4 == 0 else pytest.mark.exhaustive)
+        for number, name in enumerate(recipes_from_scratch())
+    ],
+)
 def test_packaged_recipes_equal_those_of_a_yaml_library(name: str) -> None:
     assert parse_yaml(recipe_text(name), name=name) == yaml.safe_load(recipe_text(name))
     recipe = load_recipe(name)
@@ -401,7 +407,7 @@ KEYS = [".".join(map(str, path)) for path in PLACES["demo"]]
 
 
 @pytest.mark.slow
-@settings(FULL, max_examples=30 * SCALE)
+@settings(FULL, max_examples=15 * SCALE)
 @given(
     key=st.one_of(
         st.sampled_from([*KEYS, "", ".", "a..b", "a." * 10_000 + "b", "k" * 10**6, "\x1b[2J", "data", "task.kind"]),
@@ -454,7 +460,7 @@ def test_malformed_model_configs_are_rejected(spec: type) -> None:
     """The model's `config.json` is parsed in the same way."""
     name = {DecoderOnlySpec: "gpt2-124m", EncoderOnlySpec: "cramming"}[spec]
     model = PLAIN[name]["model"]
-    for key, value in product(model, HOSTILE):
+    for key, value in product(model, HOSTILE if SCALE > 1 or spec is DecoderOnlySpec else HOSTILE[::4]):
         refusal(lambda key=key, value=value: parse(spec, {**model, key: value}, name="config.json"))
 
 

@@ -11,13 +11,20 @@ import pytest
 @pytest.mark.parametrize(
     "traced",
     [
-        ("decoder:rotary", "translator:sinusoidal"),
+        ("translator:rotary",),
         pytest.param(
-            ("decoder:learned", "decoder:alibi", "decoder:relative_bias", "encoder:rotary", "encoder:learned"),
+            (
+                "decoder:rotary",
+                "decoder:learned",
+                "decoder:alibi",
+                "decoder:relative_bias",
+                "encoder:rotary",
+                "encoder:learned",
+            ),
             marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            ("translator:rotary", "translator:alibi", "translator:relative_bias"), marks=pytest.mark.exhaustive
+            ("translator:sinusoidal", "translator:alibi", "translator:relative_bias"), marks=pytest.mark.exhaustive
         ),
     ],
 )

@@ -16,7 +16,7 @@ from tercet.models import DecoderOnly, EncoderOnly, model_spec
 from tercet.objectives import CausalBatch, MaskedBatch, Masking, causal_loss, masked_loss
 from tercet.objectives.masking import mask_rows
 
-V, T, STEPS = 97, 13, 8
+V, T, STEPS = 97, 13, 4
 torch.set_num_threads(1)
 passes = {"forward": 0, "backward": 0}
 
@@ -95,7 +95,8 @@ for kind, (loss, batch, preset) in LOSSES.items():
     assert passes == {"forward": 1, "backward": 1}, f"{kind}: compiled {passes}"
     assert not counters["graph_break"], (kind, counters["graph_break"])
     assert not counters["recompiles"], (kind, counters["recompiles"])
-    same_gradients(network, loss, batch)
+    if kind == "masked":  # test_likelihood.py compares those of the other loss
+        same_gradients(network, loss, batch)
 network.train()
 graphs = train(network, graph_breaking_loss, batch, fullgraph=False, steps=2)
 assert graphs > 1, "a planted break was not seen"

@@ -140,7 +140,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.fixed_dictionaries(dict.fromkeys(COLUMNS[1:], NUMBERS)), max_size=4))
 def test_any_file_is_drawn_or_rejected(tmp_path: Path, data: list[dict[str, float | str]]) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": n + 1, **row} for n, row in enumerate(data)])

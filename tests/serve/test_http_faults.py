@@ -165,7 +165,7 @@ def test_a_disconnecting_client_frees_its_slot(stream: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
+def test_many_disconnects_mid_stream_leave_nothing() -> None:
     with (
         registry("gpt", limits=Limits(slots=3, waiting=200, max_new_tokens=10**5)) as models,
         on_a_socket(models) as address,
@@ -180,7 +180,7 @@ def test_a_hundred_disconnects_mid_stream_leave_nothing() -> None:
                     for _ in range(4)
                 ]
             )
-            _disconnects(address, 90)
+            _disconnects(address, 40)
             texts = [answer.json()["choices"][0]["text"] for answer in future.result()]
         scheduler = models.get("gpt").scheduler
         until(lambda: scheduler.running == scheduler.waiting == 0)

@@ -397,7 +397,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from([COMPLETE, CHAT, EMBED, "/translate", "/fill-mask", "/classify"]),
     st.fixed_dictionaries({}, optional={name: field | ANY_JSON for name, field in FIELDS.items()}),

@@ -148,8 +148,8 @@ def test_eight_answers_are_memorized_exactly(tmp_path: Path) -> None:
     data = {"source": source, "validation": {"kind": "held_out", "source": source}, "tokenizer": {"kind": "characters"}}
     model = {"max_len": 64, "stack": {"d_model": 32, "n_layers": 2}}
     recipe = tiny_chat_recipe(
-        tmp_path, {"data": data, "model": model}, batch_size=8, micro_batch_size=8, max_steps=300, validate_every=100,
-        save_every=300,
+        tmp_path, {"data": data, "model": model}, batch_size=8, micro_batch_size=8, max_steps=160, validate_every=160,
+        save_every=160, optimizer={"kind": "adamw", "lr": 0.02},
     )  # fmt: skip
     out = train(recipe, tmp_path / "run", quiet=True)
     trained_model = load_model(out / "last")

@@ -29,7 +29,7 @@ def assert_same(first: Path, second: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "machines"),
     [
-        ("text", ("one rank", "ddp on 2", "fsdp on 4")),
+        ("text", ("one rank", "ddp on 2", "fsdp on 2")),
         pytest.param("pairs", ("one rank", "fsdp on 2"), marks=pytest.mark.exhaustive),
         pytest.param("masked", ("one rank", "fsdp on 2"), marks=pytest.mark.exhaustive),
         *(pytest.param(family, tuple(MACHINES), marks=pytest.mark.exhaustive) for family in FAMILIES),

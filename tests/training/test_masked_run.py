@@ -214,7 +214,7 @@ def key_values(n: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_word_is_found_from_its_key_left_or_right(tmp_path: Path) -> None:
-    out = train_on_lines(tmp_path, key_values(1500), max_len=14, steps=150)
+    out = train_on_lines(tmp_path, key_values(1500), max_len=14, steps=120, d_model=48)
     last_values = {name: column[-1][1] for name, column in figures(out).items() if column}
     assert last_values["val/loss"] < 0.1 * last_values["val/unigram_entropy"]
     trained_model = load_model(out / "last")

@@ -44,10 +44,10 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "negatives": 3, "problem_type": "multi_label_classification", "label_fields": ["relevant"],
             "validation": {"kind": "drawn", "count": 40},
         },
-        "model": {"max_len": 12, "stack": {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64}},
+        "model": {"max_len": 12, "stack": {"d_model": 32, "n_layers": 1, "n_heads": 2, "d_ff": 64}},
     }  # fmt: skip
     recipe = tiny_labels_recipe(
-        folder, changes, max_steps=300, validate_every=100, save_every=100, optimizer={"kind": "adamw", "lr": 5e-3}
+        folder, changes, max_steps=300, validate_every=150, save_every=300, optimizer={"kind": "adamw", "lr": 1e-2}
     )
     return train(recipe, folder / "run", quiet=True)
 

@@ -164,14 +164,14 @@ def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_the_largest_micro_batch_is_the_last_that_fits(tmp_path: Path) -> None:
-    recipe = tiny_recipe(tmp_path, batch_size=256, micro_batch_size=1)
+    recipe = tiny_recipe(tmp_path, batch_size=32, micro_batch_size=1)
     sized_recipe = task_of(recipe, progress=False).recipe
 
     def total(micro: int) -> int:
         step = measure_step(sized_recipe, micro=micro, device="cuda", precision="fp32", checkpointing=False)
         return step.weights + step.gradients + step.optimizer + step.activations + step.workspace
 
-    small = GPU("small", int(total(100) / 0.9) + 1, None)
+    small = GPU("small", int(total(20) / 0.9) + 1, None)
     largest = make_plan(recipe, cluster=Cluster(small, 1)).memory[0].largest_micro_batch
     assert largest is not None
     assert total(largest) <= 0.9 * small.memory_bytes < total(largest + 1)

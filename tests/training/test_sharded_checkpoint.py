@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_on_one_rank_ends_all(tmp_path: Path) -> None:
     assert ranks.wait() == 1
     assert "disk full while writing" in ranks.stderr.read_text()
     assert [path.name for path in out.glob("checkpoints/*")] == ["step-000002"]
-    start(tmp_path, "text", "fsdp on 2", out, **settings).finish()
+    start(tmp_path, "text", "one rank", out, **settings).finish()
     start(tmp_path, "text", "one rank", tmp_path / "unbroken", **settings).finish()
     assert weights(out) == weights(tmp_path / "unbroken")
 

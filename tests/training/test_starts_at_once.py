@@ -14,6 +14,7 @@ import sys
 from tercet.kernel import build_id
 from tercet.training.compute import auto_arithmetic
 
+auto_arithmetic.MATRIX_SIZE = 32
 measure = auto_arithmetic.measure_products
 auto_arithmetic.measure_products = lambda: print("measured", file=sys.stderr) or measure()
 print(build_id(), auto_arithmetic.product_times())

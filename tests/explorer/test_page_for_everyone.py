@@ -107,7 +107,7 @@ def test_a_stopped_server_is_reported(browser: Any) -> None:
         assert open_tab.elsewhere == []
 
 
-@slow
+@pytest.mark.exhaustive  # axe checks names and contrasts too, in one color scheme
 @few_families
 def test_everything_has_a_name_and_can_be_read(browser: Any, family: str) -> None:
     answers = FAMILIES[family]()

@@ -112,7 +112,7 @@ def test_redrawing_keeps_the_focus_and_back_works(browser: Any) -> None:
         tab.assert_no_problems()
 
 
-@slow
+@pytest.mark.exhaustive  # test_page_kept.py saves pages and opens them
 def test_a_saved_page_has_every_part(browser: Any) -> None:
     with open_page(browser, gpt()) as tab:
         with tab.page.expect_download() as download:

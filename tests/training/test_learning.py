@@ -62,7 +62,7 @@ def test_translation_is_learned_exactly(tmp_path: Path, task: str) -> None:
     """The run uses all features of translation: varying lengths, micro-batches, smoothing, an average, and BLEU."""
     rng = random.Random(0)
     letters = string.ascii_lowercase[:5]
-    lines = sorted({" ".join(rng.choices(letters, k=rng.randint(2, 4))) for _ in range(2000)})
+    lines = sorted({" ".join(rng.choices(letters, k=rng.randint(3, 5))) for _ in range(2000)})
     rng.shuffle(lines)
 
     def pair(line: str) -> str:

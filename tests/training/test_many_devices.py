@@ -172,9 +172,10 @@ def test_two_processes_train_one_adapter(tmp_path: Path, finished_run: Callable[
 
 @pytest.mark.parametrize(
     ("family", "training"),
-    [exhaustive("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), exhaustive("pairs", {"strategy": "ddp"})],
+    [("text", {"strategy": "ddp"}), ("text", {"strategy": "fsdp"}), ("pairs", {"strategy": "ddp"})],
     ids=["text-ddp", "text-fsdp", "pairs-ddp"],
 )
+@pytest.mark.exhaustive  # test_exact_ranks.py and test_sharded_checkpoint.py resume on several ranks
 def test_two_processes_resume(tmp_path: Path, family: str, training: dict[str, Any]) -> None:
     single_run = train(
         TINY[family](tmp_path, COMPARABLE_SETTINGS[family], **training | {"strategy": "auto"}),

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Return a browser for all tests of this folder: starting one takes as long as a test."""
     from browser import chromium  # skips where playwright is not installed
 
     with chromium() as running_browser:

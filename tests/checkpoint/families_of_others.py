@@ -345,7 +345,7 @@ FAMILIES = {
     "mT5": Family(name="MT5", settings=t5("gated-gelu"), written_as="T5", heads=TRANSLATES, untied=True),
     "BART": Family(name="Bart", settings=bart, written_as="Bart", heads=TRANSLATES),
     "mBART": Family(name="MBart", settings=bart, written_as="MBart", heads=TRANSLATES),
-    "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES),
+    "umT5": Family(name="UMT5", settings=t5("gated-gelu", "relu"), written_as="UMT5", heads=TRANSLATES, untied=True),
     "T5Gemma": Family(name="T5Gemma", settings=t5gemma, written_as="T5Gemma", heads=TRANSLATES, attention="eager"),
 }  # fmt: skip
 

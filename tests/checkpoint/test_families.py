@@ -320,7 +320,7 @@ def test_older_flan_t5_has_an_untied_head_without_scaling(tmp_path: Path) -> Non
         ({"encoder": {"gated": True}, "decoder": {"gated": True}}, r"encoder\.activation is gelu, which"),
         ({"encoder": {"bias": True}}, r"encoder\.bias\.qkv is true"),
         ({"decoder": {"n_heads": 4}}, r"decoder\.n_heads is 4"),
-        ({"encoder": {"position": RelativeBias(per_layer=True)}}, r"decoder\.position\.per_layer is false and .* UMT5"),
+        ({"encoder": {"position": RelativeBias(per_layer=True)}}, r"decoder\.position\.per_layer is false, which UMT5"),
     ],
 )
 def test_unsupported_options_are_rejected_for_t5(change: dict[str, Any], message: str) -> None:
@@ -334,30 +334,43 @@ def test_unsupported_options_are_rejected_for_t5(change: dict[str, Any], message
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tied", "scaled"), [(True, True), (True, False), (False, True), (False, False)])
-def test_tercet_translator_is_exported_as_t5(tied: bool, scaled: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize(
+    ("tied", "scaled", "norm"),
+    [(True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, False, True)],
+)
+def test_tercet_translator_is_exported_as_t5(
+    tied: bool, scaled: bool, norm: bool, per_layer: bool, tmp_path: Path
+) -> None:
+    position = RelativeBias(n_buckets=8, max_distance=9, per_layer=per_layer)
     stack = StackSpec(
-        d_model=12, n_layers=2, n_heads=3, d_ff=9, position=RelativeBias(n_buckets=8, max_distance=9), norm="rms",
-        norm_bias=False, bias=False, gated=True, activation="gelu_tanh",
+        d_model=12, n_layers=2, n_heads=3, d_ff=9, position=position, norm="rms", norm_bias=False, bias=False,
+        gated=True, activation="gelu_tanh",
     )  # fmt: skip
     spec = EncoderDecoderSpec(
         vocab_size=23, pad_vocab_to=8, encoder=stack, decoder=replace(stack, n_layers=1), tie_embeddings=tied,
-        scale_embedding=scaled,
+        scale_embedding=scaled, embedding_norm=norm,
     )  # fmt: skip
     model = shaken(EncoderDecoder(spec), 3)
     theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
-    assert type(theirs).__name__ == "T5ForConditionalGeneration"
-    assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == tied  # equal ones are shared
-    assert (
-        len([name for name in tensors(tmp_path / "theirs") if name in ("shared.weight", "lm_head.weight")]) == 1
-    ) == (tied and scaled)
+    assert type(theirs).__name__ == ("UMT5" if per_layer else "T5") + "ForConditionalGeneration"
+    divided = per_layer and not scaled  # the matrix of the logits is then multiplied by sqrt(D)
+    ties = tied and not norm and not divided
+    assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == ties  # equal ones are shared
+    tables = [
+        name for name in tensors(tmp_path / "theirs") if "embed" in name or name in ("shared.weight", "lm_head.weight")
+    ]
+    assert len(tables) == (1 if tied and scaled else 3 if norm else 2)
     tokens = torch.randint(3, 23, (2, 17))
     difference = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
     assert difference.abs().max() < 1e-5
     exported_spec = read_spec(tmp_path / "theirs")
     assert isinstance(exported_spec, EncoderDecoderSpec)
     assert exported_spec.encoder.position == stack.position
-    assert exported_spec.tie_embeddings == tied
+    assert (exported_spec.tie_embeddings, exported_spec.share_embeddings) == (ties, not norm)
+    again = load_model(tmp_path / "theirs").model
+    assert isinstance(again, EncoderDecoder)
+    assert (again(tokens, tokens) - model(tokens, tokens)).abs().max() < 1e-5
 
 
 def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The recipe multi30k-de-en with the forms of T5 and T5Gemma trains, and other programs open its model."""
+"""The recipe multi30k-de-en with the forms of T5, umT5 and T5Gemma trains, and other programs open its model."""
 
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ ctranslate2 = pytest.importorskip("ctranslate2")
 STACK = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "qk_norm": False}
 FORMS: dict[str, tuple[dict[str, Any], bool, str]] = {  # settings of a stack, embedding_norm, class in transformers
     "t5": ({"position": "relative_bias"}, False, "T5ForConditionalGeneration"),
+    "umt5": ({"position": {"kind": "relative_bias", "per_layer": True}}, True, "UMT5ForConditionalGeneration"),
     "t5gemma": ({"position": "rotary", "placement": "sandwich"}, True, "T5GemmaForConditionalGeneration"),
 }
 

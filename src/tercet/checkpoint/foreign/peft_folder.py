@@ -36,7 +36,7 @@ from tercet.checkpoint.foreign.neox import neox_source
 from tercet.checkpoint.foreign.opt import opt_source
 from tercet.checkpoint.foreign.state_dict import Source
 from tercet.checkpoint.foreign.t5 import FAMILIES as T5_FAMILIES
-from tercet.checkpoint.foreign.t5 import is_t5, t5_source
+from tercet.checkpoint.foreign.t5 import divides_logits, is_t5, t5_source
 from tercet.checkpoint.foreign.t5gemma import is_t5gemma, query_scales, t5gemma_source
 from tercet.checkpoint.foreign.transformers_folder import to_transformers, transformers_support
 from tercet.checkpoint.trained_model import TrainedModel
@@ -193,7 +193,7 @@ def _sources(model: AnyModel, config: Mapping[str, Any]) -> dict[str, SourceOf]:
         }
     if isinstance(model, EncoderDecoder):
         if is_t5(model.spec):
-            source = partial(t5_source, spec=model.spec, divide_logits=model.spec.scale_embedding)
+            source = partial(t5_source, spec=model.spec, divide_logits=divides_logits(model.spec))
             return dict.fromkeys(T5_FAMILIES, source)
         if is_t5gemma(model.spec):
             return {"t5gemma": partial(t5gemma_source, query_scales=query_scales(config, model.spec))}

@@ -11,6 +11,10 @@ With heads of width K, T5 does not divide attention scores by sqrt(K); the initi
 for this. Therefore Tercet's query weights are those of T5 times sqrt(K). This is exact if K is a power of four, since
 sqrt(K) is then a power of two. If the embedding E is tied and the logits are divided by sqrt(D), Tercet's embedding is
 E / sqrt(D) with `scale_embedding`: then the input is E, and the logits are divided.
+
+A norm of the embeddings becomes a table of normalized embeddings for each side, and a separate matrix for the logits.
+Version 5 of `transformers` reads two tables if both are in the file; earlier versions keep only one of them. Version 5
+also divides the logits of every umT5, so its matrix is multiplied by sqrt(D).
 """
 
 import math
@@ -36,6 +40,7 @@ from tercet.checkpoint.foreign.features import (
     Support,
     features_of_stack,
     features_of_vocabulary,
+    fold_embedding_norm,
     rewrite_model,
 )
 from tercet.checkpoint.foreign.state_dict import (
@@ -81,7 +86,8 @@ NAMES = {
     },
 }
 SHARED_EMBEDDING, OUTPUT = "shared.weight", "lm_head.weight"
-EMBEDDINGS = tuple(f"{side}.embed_tokens.weight" for side in SIDES)
+EMBEDDINGS = {side: f"{side}.embed_tokens.weight" for side in SIDES}
+TABLES = {"source_embedding.weight": EMBEDDINGS["encoder"], "embedding.weight": EMBEDDINGS["decoder"]}
 UNUSED_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of old files; it has no effect
 CONTEXT = 512  # default length in training; the model itself has no limit
 
@@ -140,8 +146,9 @@ def t5_spec(config: Mapping[str, Any], state: Mapping[str, Tensor], *, n_ids: in
     tied = OUTPUT not in tensors or (
         SHARED_EMBEDDING in tensors and torch.equal(tensors[OUTPUT], tensors[SHARED_EMBEDDING])
     )
+    shared = not tensors.keys() >= {*EMBEDDINGS.values()}
     with raise_config_errors(family.kind):
-        return with_ids(_spec(config, family, tied=tied), n_ids)
+        return with_ids(_spec(config, family, tied=tied and shared, shared=shared), n_ids)
 
 
 def is_t5(spec: EncoderDecoderSpec) -> bool:
@@ -168,21 +175,26 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a T5ForConditionalGeneration or UMT5...; the inverse of `from_t5`.
 
     A model with a tied and scaled embedding is written as an original T5. Otherwise the logits get a separate matrix,
-    as in T5 1.1.
+    as in T5 1.1. A norm of the embeddings becomes a table for each side.
 
     Raises:
         UserError: If T5 does not support a feature of the model; the feature is named.
     """
     spec = model.spec
     t5_support(spec).check()
-    divide_logits = spec.tie_embeddings and spec.scale_embedding
-    equivalent = rewrite_model(
-        model, replace(spec, pad_vocab_to=1, tie_embeddings=divide_logits, scale_embedding=divide_logits)
-    )
+    folded, position = fold_embedding_norm(spec), _position(spec)
+    tied = folded.tie_embeddings and folded.scale_embedding
+    equivalent = rewrite_model(model, replace(folded, pad_vocab_to=1, tie_embeddings=tied, scale_embedding=tied))
+    divide_logits = divides_logits(spec)
     source = partial(t5_source, spec=equivalent.spec, divide_logits=divide_logits)
-    position = _position(spec)
     config = _config(equivalent.spec, _model_type(position), position, divide_logits=divide_logits)
     return config, export_state(own_tensors(equivalent), source, prefix="", unprefixed=())
+
+
+def divides_logits(spec: EncoderDecoderSpec) -> bool:
+    """Return whether the T5 in `transformers` that corresponds to a model divides logits by sqrt(D)."""
+    folded = fold_embedding_norm(spec)
+    return (folded.tie_embeddings and folded.scale_embedding) or _position(spec).per_layer
 
 
 def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
@@ -193,7 +205,8 @@ def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -
         spec: Spec of the model in Tercet.
         divide_logits: If True, the T5 divides logits by sqrt(D).
     """
-    name = foreign_name(native_name, NAMES)
+    separate = {} if spec.share_embeddings else TABLES
+    name = separate.get(native_name) or foreign_name(native_name, NAMES)
     if native_name.endswith(".up.weight") and spec.encoder.gated:
         name = name.replace(".wi.", ".wi_1.")
     scores_tokens = "embedding" in native_name and (spec.tie_embeddings or native_name.startswith("unembedding"))
@@ -223,9 +236,7 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
         ]
     if encoder.gated:  # in T5, "gated-gelu" is the tanh approximation of GELU
         features.append(("encoder.activation", encoder.activation, [a for a in ACTIVATION_NAMES if a != "gelu"]))
-    if position.per_layer:  # some versions of UMT5 divide all logits, whatever the config contains
-        features += [(key, getattr(spec, key), [True]) for key in ("tie_embeddings", "scale_embedding")]
-    features += features_of_vocabulary(spec, embedding_norm=False, tied=False)
+    features += features_of_vocabulary(spec, embedding_norm=spec.embedding_norm, tied=False)
     return [
         *features,
         ("share_embeddings", spec.share_embeddings, [True]),
@@ -252,12 +263,12 @@ def _config(spec: EncoderDecoderSpec, model_type: str, position: RelativeBias, *
         "feed_forward_proj": _write_network(stack.activation, gated=stack.gated),
         "layer_norm_epsilon": stack.norm_eps,
         "dropout_rate": stack.dropout.branches.feedforward,
-        "tie_word_embeddings": divide_logits,
+        "tie_word_embeddings": spec.tie_embeddings,
         "scale_decoder_outputs": divide_logits,
     }
 
 
-def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> EncoderDecoderSpec:
+def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool, shared: bool) -> EncoderDecoderSpec:
     rate = read_value(config, "dropout_rate", float, 0.1)
     network = read_value(config, "feed_forward_proj", str, family.feed_forward)
     activation, gated = _read_network(network)
@@ -291,6 +302,7 @@ def _spec(config: Mapping[str, Any], family: T5Family, *, tied: bool) -> Encoder
     return EncoderDecoderSpec(
         vocab_size=read_value(config, "vocab_size", int),
         max_len=read_value(config, "n_positions", int, CONTEXT),
+        share_embeddings=shared,
         tie_embeddings=tied,
         scale_embedding=tied and _divides(config, family),
         encoder=encoder,
@@ -317,8 +329,12 @@ def _write_network(activation: Activation, *, gated: bool) -> str:
 
 
 def _foreign_tensors(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """Return the tensors, in which the embedding of both sides only has the name `SHARED_EMBEDDING`."""
+    """Return the tensors, in which an embedding of both sides only has the name `SHARED_EMBEDDING`."""
     tensors = strip_names(state, prefix="", no_weight=lambda name: name == UNUSED_BIAS)
-    for name in EMBEDDINGS:
+    tables = [tensors[name] for name in EMBEDDINGS.values() if name in tensors]
+    if len(tables) == 2 and not torch.equal(*tables):
+        tensors.pop(SHARED_EMBEDDING, None)  # unused
+        return tensors
+    for name in EMBEDDINGS.values():
         merge_tied(tensors, name, SHARED_EMBEDDING, kind)
     return tensors

@@ -10,13 +10,16 @@ import pytest
 from tercet.kernel.build import kernels, library
 
 CODE = """
-import sys
+import sys, time
 from tercet.kernel import build_id
 from tercet.training.compute import auto_arithmetic
 
-auto_arithmetic.MATRIX_SIZE = 32
-measure = auto_arithmetic.measure_products
-auto_arithmetic.measure_products = lambda: print("measured", file=sys.stderr) or measure()
+def measure():
+    print("measured", file=sys.stderr)
+    time.sleep(3)  # long enough for the other process to measure too, if it could
+    return {"bf16": time.time(), "medium": 1.0}
+
+auto_arithmetic.measure_products = measure
 print(build_id(), auto_arithmetic.product_times())
 """
 

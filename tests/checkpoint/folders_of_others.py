@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tercet.models import DecoderOnly, EncoderDecoder
 
-SLOW = 2  # configurations that all but the exhaustive tests use
+SLOW = 1  # configurations that all but the exhaustive tests use
 
 
 def seeds(n: int, *, fast: int, slow: int = SLOW) -> list[Any]:

@@ -344,7 +344,7 @@ class TestMiniLM:
             real = torch.nn.functional.pad(token_mask, (left, right), value=False)
             assert cosines(model, wide, real) == pytest.approx(expected, abs=1e-5)
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_wrong_gelu_eps_and_types_are_detected(self) -> None:
         model, tokenizer, reference = _minilm()
         tokens, token_mask, segments = sentences(tokenizer)
@@ -431,7 +431,7 @@ class TestReactions:
         assert (model.spec.pooler, model.spec.next_sentence, model.spec.classifier) == (True, True, None)
         assert furthest(model, _reaction("bert_pretrained"), *batch(591, 2, 67)) < 1e-4
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_classifier_with_fifty_labels_matches(self) -> None:
         model = _load_altered(rxnfp("bert_ft_10k_25s"), {})
         assert model.spec.classifier is not None

@@ -14,6 +14,7 @@ from families_of_others import FAMILIES, bart
 from folders_of_others import shaken, words
 from tokenizers import processors
 
+from sampled_cases import sampled
 from tercet.checkpoint import Card, convert, load_model, read_spec, save_model
 from tercet.checkpoint.foreign.bart import from_bart, to_bart
 from tercet.checkpoint.trained_model import Translator
@@ -59,7 +60,7 @@ def translated(trained_model: Any, line: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bart", "mbart"])
+@pytest.mark.parametrize("kind", sampled(["mbart", "bart"]))
 @torch.no_grad()
 def test_translation_begins_with_the_forced_token(kind: str, tmp_path: Path) -> None:
     folder, theirs = write(tmp_path / "theirs", kind)
@@ -127,14 +128,20 @@ def test_unsupported_frame_is_rejected(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "name"),
-    [
-        ({"scale_embedding": True, "pad_vocab_to": 8}, "BartForConditionalGeneration"),
-        ({"stack": {"position": Sinusoidal(), "bias": False}, "tie_embeddings": False}, "BartForConditionalGeneration"),
-        (
-            {"stack": {"placement": "pre", "norm_bias": False}, "share_embeddings": False, "tie_embeddings": False},
-            "MBartForConditionalGeneration",
-        ),
-    ],
+    sampled(
+        [
+            ({"scale_embedding": True, "pad_vocab_to": 8}, "BartForConditionalGeneration"),
+            (
+                {"stack": {"position": Sinusoidal(), "bias": False}, "tie_embeddings": False},
+                "BartForConditionalGeneration",
+            ),
+            (
+                {"stack": {"placement": "pre", "norm_bias": False}, "share_embeddings": False, "tie_embeddings": False},
+                "MBartForConditionalGeneration",
+            ),
+        ],
+        keep=(0, 2),
+    ),
 )
 @torch.no_grad()
 def test_tercet_translator_is_exported_as_bart(change: dict[str, Any], name: str, tmp_path: Path) -> None:
@@ -148,7 +155,7 @@ def test_tercet_translator_is_exported_as_bart(change: dict[str, Any], name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bart", "mbart"])
+@pytest.mark.parametrize("kind", sampled(["bart", "mbart"]))
 def test_round_trip_keeps_every_used_tensor(kind: str, tmp_path: Path) -> None:
     theirs, _ = write(tmp_path / "theirs", kind)
     names = tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))

@@ -12,6 +12,7 @@ import transformers
 from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
 from folders_of_others import edit_folder, seeds, shaken, write_folder
 
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.adapter import Adapter
 from tercet.checkpoint.foreign import eurobert
@@ -98,7 +99,7 @@ def test_every_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", sampled(HEADS, keep=(0, 2)))
 def test_conversion_back_is_bitwise_identical(kind: str, tmp_path: Path) -> None:
     folder = export_model(tmp_path, ours(**HEADS[kind]))
     before, after = round_trip(tmp_path / "again", folder)

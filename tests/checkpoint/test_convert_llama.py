@@ -11,6 +11,7 @@ import transformers
 from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
 from folders_of_others import generate_greedily, seeds, shaken, words
 
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model
 from tercet.config import UserError
 from tercet.models import Biases, DecoderOnly, DecoderOnlySpec, StackSpec
@@ -49,7 +50,7 @@ def furthest(model: DecoderOnly, theirs: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=1))
 def test_logits_and_greedy_tokens_match(seed: int, tmp_path: Path) -> None:
     model = random_model(seed)
     theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForCausalLM)
@@ -69,18 +70,25 @@ SQUARED = {"activation": "relu_squared", "gated": False, "qk_norm": True}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stack", "spec", "kind"),
-    [
-        ({}, {"embedding_norm": True}, "Llama"),
-        ({}, {"embedding_norm": True, "tie_embeddings": True}, "Llama"),
-        ({}, {"embedding_norm": True, "tie_embeddings": True, "scale_embedding": True, "pad_vocab_to": 16}, "Llama"),
-        (SQUARED, {}, "Qwen3"),
-        (SQUARED | {"d_ff": None}, {}, "Qwen3"),
-        (SQUARED, {"embedding_norm": True, "pad_vocab_to": 16}, "Qwen3"),
-        (SQUARED | {"bias": Biases(qkv=True, out=True, feedforward=False)}, {}, "Qwen3"),
-        (SQUARED | {"qk_norm": False}, {"embedding_norm": True}, "Arcee"),
-        (SQUARED | {"qk_norm": False, "bias": True}, {"tie_embeddings": True}, "Arcee"),
-        (SQUARED | {"qk_norm": False, "activation": "gelu"}, {}, "Arcee"),
-    ],
+    sampled(
+        [
+            ({}, {"embedding_norm": True}, "Llama"),
+            ({}, {"embedding_norm": True, "tie_embeddings": True}, "Llama"),
+            (
+                {},
+                {"embedding_norm": True, "tie_embeddings": True, "scale_embedding": True, "pad_vocab_to": 16},
+                "Llama",
+            ),
+            (SQUARED, {}, "Qwen3"),
+            (SQUARED | {"d_ff": None}, {}, "Qwen3"),
+            (SQUARED, {"embedding_norm": True, "pad_vocab_to": 16}, "Qwen3"),
+            (SQUARED | {"bias": Biases(qkv=True, out=True, feedforward=False)}, {}, "Qwen3"),
+            (SQUARED | {"qk_norm": False}, {"embedding_norm": True}, "Arcee"),
+            (SQUARED | {"qk_norm": False, "bias": True}, {"tie_embeddings": True}, "Arcee"),
+            (SQUARED | {"qk_norm": False, "activation": "gelu"}, {}, "Arcee"),
+        ],
+        keep=(0, 2, 3, 5, 7, 8),
+    ),
 )
 def test_equivalent_forms_have_the_same_outputs(
     stack: dict[str, Any], spec: dict[str, Any], kind: str, tmp_path: Path
@@ -98,7 +106,7 @@ def test_equivalent_forms_have_the_same_outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=1))
 def test_round_trip_keeps_every_tensor(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
@@ -169,7 +177,9 @@ def test_unsupported_options_are_rejected_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-@pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": None}, {}])
+@pytest.mark.parametrize(
+    "change", sampled([{}, {"rms_norm_eps": 1e-5}, {"hidden_act": "gelu"}, {"rope_parameters": None}], keep=(0, 1))
+)
 def test_changed_config_changes_outputs(change: dict[str, Any], tmp_path: Path) -> None:
     model = ours()
     folder = export_model(tmp_path, model)

@@ -10,8 +10,9 @@ import pytest
 import torch
 import transformers
 from converted import export_model, load_in_transformers, round_trip, save_folder, tensors
-from folders_of_others import seeds, shaken
+from folders_of_others import shaken
 
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.foreign.modernbert import from_modernbert, modernbert_spec, to_modernbert
 from tercet.config import UserError
@@ -96,7 +97,7 @@ def furthest(model: EncoderOnly, theirs: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(24, fast=8))
+@pytest.mark.parametrize("seed", sampled(range(24), keep=(0, 1, 4, 5, 6, 7)))  # the kinds of heads in turn
 def test_every_modernbert_head_has_the_same_outputs(seed: int, tmp_path: Path) -> None:
     kind, model = random_model(seed)
     folder = export_model(tmp_path, model)
@@ -110,7 +111,7 @@ def test_every_modernbert_head_has_the_same_outputs(seed: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", sampled(HEADS, keep=(0, 5)))
 def test_conversion_back_is_bitwise_identical_with_each_head(kind: str, tmp_path: Path) -> None:
     folder = export_model(tmp_path, ours(**HEADS[kind]))
     before, after = round_trip(tmp_path / "again", folder)
@@ -118,7 +119,7 @@ def test_conversion_back_is_bitwise_identical_with_each_head(kind: str, tmp_path
     assert read_spec(folder).stack.window == STACK.window
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", sampled([True, False]))
 def test_head_without_a_dense_layer_gets_layers_that_change_nothing(bias: bool, tmp_path: Path) -> None:
     model = ours(stack={"norm_eps": 1e-6}, masked_head=MaskedHead(bias=bias))
     folder = export_model(tmp_path, model)

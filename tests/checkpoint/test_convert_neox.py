@@ -12,6 +12,7 @@ from converted import export_model, load_in_transformers, round_trip, tensors
 from families_of_others import FAMILIES
 from folders_of_others import edit_folder, shaken, write_folder
 
+from sampled_cases import sampled
 from tercet.checkpoint import load_model, read_spec
 from tercet.checkpoint.foreign.neox import from_neox, to_neox
 from tercet.config import UserError
@@ -31,12 +32,15 @@ def ours(stack: dict[str, Any] | None = None, **spec: Any) -> DecoderOnly:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stack", "spec"),
-    [
-        ({}, {"scale_embedding": True, "pad_vocab_to": 8}),
-        ({"parallel": True, "bias": False, "norm_bias": False}, {"tie_embeddings": True}),
-        ({"parallel": False, "bias": Biases(qkv=True, out=False, feedforward=False)}, {"embedding_norm": True}),
-        ({"bias": Biases(qkv=False, out=False, feedforward=True), "activation": "relu_squared"}, {}),
-    ],
+    sampled(
+        [
+            ({}, {"scale_embedding": True, "pad_vocab_to": 8}),
+            ({"parallel": False, "bias": Biases(qkv=True, out=False, feedforward=False)}, {"embedding_norm": True}),
+            ({"parallel": True, "bias": False, "norm_bias": False}, {"tie_embeddings": True}),
+            ({"bias": Biases(qkv=False, out=False, feedforward=True), "activation": "relu_squared"}, {}),
+        ],
+        keep=(0, 1),
+    ),
 )
 @torch.no_grad()
 def test_tercet_model_is_exported_as_neox(stack: dict[str, Any], spec: dict[str, Any], tmp_path: Path) -> None:

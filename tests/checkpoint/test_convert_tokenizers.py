@@ -90,7 +90,12 @@ def read(kind: str, family: str, text: str) -> list[int]:
 
 
 CASES = [
-    pytest.param(kind, family, id=f"{kind}-{family}")
+    pytest.param(
+        kind,
+        family,
+        id=f"{kind}-{family}",
+        marks=() if family == "decoder" or kind in ("bpe", "wordpiece") else pytest.mark.exhaustive,
+    )
     for kind in KINDS
     for family in FAMILIES
     if kind != "gpt2" or family == "decoder"  # it has no bos token
@@ -98,7 +103,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "family"), CASES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data())
 def test_ids_and_text_match(kind: str, family: str, data: st.DataObject) -> None:
     text = data.draw(KNOWN_TEXT if kind == "characters" else st.one_of(ANY_TEXT, KNOWN_TEXT))
@@ -170,7 +175,7 @@ def marians() -> tuple[Tokenizer, Any]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(text=st.text(st.sampled_from("tobe,</s> \n東!"), max_size=20))
 def test_marian_pieces_match(text: str) -> None:
     ours, theirs = marians()

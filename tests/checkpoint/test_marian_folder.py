@@ -14,6 +14,7 @@ import transformers
 from folders_of_others import edit_folder, generate_greedily, seeds, shaken, words, write_folder
 from torch import Tensor
 
+from sampled_cases import sampled
 from tercet.checkpoint import Card, load_model, save_model
 from tercet.checkpoint.foreign import marian as reader
 from tercet.checkpoint.foreign.marian import from_marian, interleave_columns
@@ -80,7 +81,7 @@ def furthest(ours: EncoderDecoder, reference: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(20, fast=2))
+@pytest.mark.parametrize("seed", seeds(20, fast=1))
 def test_logits_and_greedy_tokens_match_transformers(seed: int, tmp_path: Path) -> None:
     reference = random_model(seed)
     folder = write_folder(tmp_path, reference, pickled=seed % 3 == 0)
@@ -128,7 +129,7 @@ def test_missing_permutation_is_detected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert furthest(from_marian(full_config(reference), reference.state_dict()), reference) > 1e-2
 
 
-@pytest.mark.parametrize("part", [*reader.INPUT_WEIGHTS, *reader.OUTPUT_WEIGHTS])
+@pytest.mark.parametrize("part", sampled([*reader.INPUT_WEIGHTS, *reader.OUTPUT_WEIGHTS], keep=(0, 4, 5)))
 def test_missing_permutation_in_one_part_is_detected(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = usual()
     for table in ("INPUT_WEIGHTS", "OUTPUT_WEIGHTS"):
@@ -165,7 +166,7 @@ def test_missing_logit_bias_changes_all_scores() -> None:
 
 
 @pytest.mark.parametrize("share", ["one", "apart", "other vocabulary", "untied"])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", sampled([True, False]))
 def test_embeddings_may_be_shared_or_separate(share: str, whole: bool, tmp_path: Path) -> None:
     config: dict[str, dict[str, Any]] = {
         "one": {},

@@ -11,6 +11,7 @@ import transformers
 from converted import load_in_transformers, round_trip, save_folder
 from folders_of_others import shaken, write_folder
 
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model, read_spec
 from tercet.checkpoint.foreign import onnx_graphs
 from tercet.checkpoint.foreign.label_names import read_labels, read_problem_type
@@ -62,7 +63,7 @@ def our_numbers(model: EncoderOnly) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("family", sampled(SIZES))
 def test_transformers_folders_are_read_and_written(family: str, kind: str, tmp_path: Path) -> None:
     reference = theirs(family, kind)
     folder = write_folder(tmp_path / "theirs", reference)

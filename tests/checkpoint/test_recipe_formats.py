@@ -8,7 +8,7 @@ from recipe_formats import FORMATS, GUIDE, predict, results, write_table
 
 from tercet.training import recipe_names
 
-REPRESENTATIVE = [("demo", ("hf", "gguf")), ("numbers", ("ctranslate2",))]
+REPRESENTATIVE = [("demo", ("hf", "gguf"))]
 LIMIT = 1e-4
 
 

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tercet
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model
 from tercet.checkpoint.foreign.gguf_file import GgufFile, write_gguf
 from tercet.checkpoint.foreign.state_dict import read_state_dict
@@ -121,7 +122,8 @@ def test_pickle_planted_as_a_text_file_is_rejected(make: Callable[[Path], Path],
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizer.pkl", "tokenizer.pickle", "training_args.bin", "optimizer.pt", "spiece.model"]
+    "name",
+    sampled(["tokenizer.pkl", "training_args.bin", "tokenizer.pickle", "optimizer.pt", "spiece.model"], keep=(0, 1)),
 )
 @pytest.mark.parametrize("make", [ours, theirs])
 def test_other_pickles_in_the_folder_are_not_read(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("make", [ours, theirs])
+@pytest.mark.parametrize("make", sampled([ours, theirs]))
 @pytest.mark.parametrize("case", HEADERS)
 def test_excessive_header_is_rejected(case: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
     folder = make(tmp_path / "folder")

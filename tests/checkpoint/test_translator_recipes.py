@@ -8,6 +8,7 @@ import torch
 import transformers
 from converted import load_in_transformers
 
+from sampled_cases import sampled
 from tercet.checkpoint import convert, load_model
 from tercet.models import EncoderDecoder
 from tercet.training import train
@@ -45,7 +46,7 @@ def trained(form: str, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sampled(FORMS))
 def test_trained_translator_is_the_same_in_other_programs(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

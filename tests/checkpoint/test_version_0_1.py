@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sampled_cases import sampled
 from tercet.checkpoint import load_model
 from tercet.cli.main import main
 
@@ -57,6 +58,7 @@ def test_runs_of_0_1_are_resumed(old: Path) -> None:
     load_model(old / "run")
 
 
+@pytest.mark.parametrize("old", sampled(KINDS), indirect=True)
 def test_recipes_of_0_1_are_trained(old: Path) -> None:
     assert main(["train", "run/recipe.yaml", "--out", "again", "--quiet"]) == 0
     assert main(["train", "recipe.yaml", "--out", "own", "--quiet"]) == 0

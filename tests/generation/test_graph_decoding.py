@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,23 @@ def assert_same(ours: list[Column], expected: list[Column]) -> None:
                 assert token.logprob == pytest.approx(expected_token.logprob, abs=1e-4)
 
 
+def by_position(name: str, options: dict[str, Any], usual: Collection[str]) -> pytest.MarkDecorator:
+    """Parametrize over positions and options; cases that are not usual are exhaustive."""
+    cases = {f"{spec.kind}-{option}": (spec, value) for spec in POSITIONS for option, value in options.items()}
+    assert set(usual) <= set(cases)
+    parameters = [
+        pytest.param(*values, id=case, marks=() if case in usual else pytest.mark.exhaustive)
+        for case, values in cases.items()
+    ]
+    return pytest.mark.parametrize(("position", name), parameters)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SAMPLED], ids=["greedy", "plain", "filters"])
-@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@by_position(
+    "sampling",
+    {"greedy": GREEDY, "plain": PLAIN, "filters": SAMPLED},
+    ("rotary-greedy", "rotary-plain", "rotary-filters", "learned-filters", "alibi-plain", "relative_bias-filters"),
+)
 def test_tokens_match_the_other_decoder(position, sampling: Sampling) -> None:
     """Five rows of different lengths: windows move, and some rows end."""
     model, seeds = language_model(position), [7, 8, 9, 10, 11]
@@ -124,8 +139,11 @@ def test_step_is_launched_before_the_last_results_are_read(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [Filters(), ALL_FILTERS], ids=["greedy", "filters"])
-@pytest.mark.parametrize("position", POSITIONS, ids=lambda spec: spec.kind)
+@by_position(
+    "filters",
+    {"greedy": Filters(), "filters": ALL_FILTERS},
+    ("rotary-greedy", "rotary-filters", "learned-filters", "alibi-filters"),
+)
 def test_step_stays_on_the_device_and_at_its_addresses(position, filters: Filters) -> None:
     """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():

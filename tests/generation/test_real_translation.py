@@ -120,7 +120,7 @@ SHORT: Any = {"max_ratio": 0.5, "max_extra": 5}
     [
         pytest.param(Beam(size=3, n_best=2, **SHORT), marks=pytest.mark.exhaustive),
         pytest.param(Beam(size=1), marks=pytest.mark.exhaustive),
-        Beam(size=2, n_best=2, coverage=0.3, **SHORT),
+        pytest.param(Beam(size=2, n_best=2, coverage=0.3, **SHORT), marks=pytest.mark.exhaustive),
         Sampling(seed=5, max_new_tokens=9),
     ],
     ids=["beam", "greedy", "coverage", "sample"],

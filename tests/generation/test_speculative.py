@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from toy_decoder import Rule, ToyDecoder, random_rule, script_rule
 
+from sampled_cases import sampled
 from tercet.config import UserError
 from tercet.generation import (
     Draft,
@@ -133,7 +134,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", sampled(FAULTS, keep=(0, 3)))
 def test_fault_in_acceptance_or_resampling_is_detected(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, *FAULTS[fault])
     assert surprise(Sampling(max_new_tokens=LONG)) > 10

@@ -1,5 +1,6 @@
 """Speculative rounds with state on the device give the same tokens, with one launch and one wait per round."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from operations import Operations
 from small_models import CONTEXT, POSITIONS, VOCAB, language_model
 
+from sampled_cases import sampled
 from tercet.config import UserError
 from tercet.generation import Draft, Lookup, Pass, Sampling, speculate, speculative
 from tercet.generation.decode_graphs import ResultReader, StepGraphs
@@ -63,13 +65,18 @@ def make_speculation(kind: str, model: DecoderOnly) -> Draft | Lookup:
     return Draft(model=similar(model, max_len=9 if kind == "short draft" else CONTEXT), tokens=3)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("kind", ["draft", "short draft", "lookup"])
+USUAL = (
+    "rotary-draft-plain", "rotary-draft-filters", "rotary-short draft-filters", "rotary-lookup-greedy",
+    "rotary-lookup-plain", "rotary-lookup-filters", "learned-short draft-greedy",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "position",
+    ("position", "kind", "sampling"),
     [
-        pytest.param(spec, id=spec.kind, marks=[] if spec.kind in ("rotary", "learned") else pytest.mark.exhaustive)
-        for spec in POSITIONS
+        pytest.param(*case, id=name, marks=() if name in USUAL else pytest.mark.exhaustive)
+        for case in itertools.product(POSITIONS, ("draft", "short draft", "lookup"), SAMPLINGS)
+        for name in [f"{case[0].kind}-{case[1]}-{case[2]}"]
     ],
 )
 def test_passes_give_the_same_tokens(speculate_by_graphs: Any, position: Position, kind: str, sampling: str) -> None:
@@ -123,8 +130,7 @@ def test_rows_ended_by_the_caller_leave_and_others_are_unchanged(speculate_by_gr
     assert_same(by(speculate_by_graphs), by(speculate))
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("drafts", [True, False])
+@pytest.mark.parametrize(("drafts", "sampling"), sampled([*itertools.product((True, False), SAMPLINGS)], keep=(2, 4)))
 def test_round_stays_on_the_device_and_at_its_addresses(drafts: bool, sampling: str) -> None:
     """Run on the meta device, where tensors have no values that a host could read."""
     with torch.inference_mode():

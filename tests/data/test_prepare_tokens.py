@@ -1,6 +1,7 @@
 """Shards of tokens contain the whole text, have the same bytes for any workers, and report each error in one line."""
 
 import gzip
+import itertools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sampled_cases import sampled
 from tercet.checkpoint import verify
 from tercet.config import UserError
 from tercet.data import Documents, HeldOut, TextSpec, prepare, prepare_tokens
@@ -191,7 +193,7 @@ def moments() -> Iterator[tuple[int, bool]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("validation", ["documents", "tail"])
+@pytest.mark.parametrize("validation", sampled(["documents", "tail"]))
 def test_repeated_kills_give_the_same_shards(texts: Path, tmp_path: Path, validation: str) -> None:
     spec = make_spec(texts) if validation == "documents" else TextSpec(source=str(texts), tokenizer=BPE(vocab_size=300))
     prepare_all(spec, tmp_path / "reference")
@@ -218,8 +220,13 @@ def test_existing_shard_is_not_written_again(texts: Path, tmp_path: Path, monkey
     assert {path.stat().st_ino for path in out.iterdir()} & inodes  # renamed, not written again
 
 
-@pytest.mark.parametrize("kind", ["validation.bin", "validation.documents.npy", "counts.npy"])
-@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_missing"),
+    sampled(
+        [*itertools.product(("validation.bin", "validation.documents.npy", "counts.npy"), (False, True))],
+        keep=(0, 3, 4),
+    ),
+)
 def test_damage_between_two_parts_is_named_and_written_again(
     texts: Path, tmp_path: Path, reference: dict[str, bytes], kind: str, is_missing: bool
 ) -> None:

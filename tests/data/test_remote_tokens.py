@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from sampled_cases import sampled
 from tercet.config import UserError
 from tercet.data import Documents, PackedRows, TextSpec, prepare, prepare_tokens
 from tercet.data.corpora.prepared import check_prepared, open_folder
@@ -148,7 +149,7 @@ def remove_shards(cache: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("is_cached", sampled([False, True]))
 def test_names_removed_at_any_moment_change_nothing(tokens: Path, tmp_path: Path, is_cached: bool) -> None:
     """The names are removed before each open, rename, removal and map of a reader in turn, and before all of them."""
     cache, positions = tmp_path / "cache", range(0, 280, 40)

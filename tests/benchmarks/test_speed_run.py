@@ -29,6 +29,7 @@ from benchmarks.speed.table import markdown, summary
 from benchmarks.speed.training import peer_settings
 from torch import Tensor
 
+from sampled_cases import sampled
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.nn import Sinusoidal
 
@@ -77,7 +78,7 @@ def failing_contender(failing_step: str) -> Contender:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("failing_step", "why"), [("setup", "OSError: no such model"), ("run", "RuntimeError: out of steam")]
+    ("failing_step", "why"), sampled([("run", "RuntimeError: out of steam"), ("setup", "OSError: no such model")])
 )
 def test_failing_contender_is_reported_and_others_continue(tmp_path: Path, failing_step: str, why: str) -> None:
     messages: list[str] = []
@@ -110,7 +111,8 @@ def test_only_those_asked_for_take_part() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("answer", "is_rejected"), [(1.00005, False), (1.001, True), (float("nan"), True), (None, False)]
+    ("answer", "is_rejected"),
+    sampled([(1.00005, False), (1.001, True), (float("nan"), True), (None, False)], keep=(0, 1, 2)),
 )
 def test_contenders_with_other_answers_are_rejected_before_timing(
     tmp_path: Path, answer: float | None, is_rejected: bool

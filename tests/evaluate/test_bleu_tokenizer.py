@@ -7,6 +7,7 @@ import pytest
 import sacrebleu
 
 import tercet.evaluate.protocols as protocols
+from sampled_cases import sampled
 from tercet.config import UserError
 from tercet.data import PairsSpec
 from tercet.data.datasets.pair_datasets import target_language
@@ -20,7 +21,9 @@ JAPANESE = ["今日は天気がとても良いです。", "明日、私たちは
 KOREAN = ["오늘은 날씨가 아주 좋습니다.", "우리는 내일 서울에 갑니다."]
 
 
-@pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_Hans", "zho", "Chinese", None, "target"])
+@pytest.mark.parametrize(
+    "language", sampled(["zh", "ZH_Hans", None, "zh-CN", "zho", "Chinese", "target"], keep=(0, 1, 2))
+)
 def test_chinese_by_code_name_or_script(language: str | None) -> None:
     scores = score_translations(ALMOST, CHINESE, language=language)
     assert scores.bleu == sacrebleu.corpus_bleu(ALMOST, [CHINESE], tokenize="zh").score

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from small_runs import SMALL_RUNS, TRAINING
 from torch import Tensor
 
+from sampled_cases import sampled
 from tercet.checkpoint import load_model
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.models import DecoderOnly, EncoderDecoder, EncoderOnly, build
@@ -27,6 +28,7 @@ from tercet.training.tasks.task import Task
 
 SmallRun = Callable[[str], Path]
 NAMES = list(SMALL_RUNS)
+USUAL = set(NAMES) - {"left", "masked-documents"}  # which differ little from `right` and `masked-padded`
 
 
 def build_task(name: str, folder: Path) -> Task:
@@ -50,8 +52,16 @@ def finished_rows(batch: PairBatch) -> int:
     return int((batch.targets[:, -1] < 0).sum())
 
 
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        pytest.param(
+            name, world, marks=() if world == 1 or name in ("right", "pairs", "labels") else pytest.mark.exhaustive
+        )
+        for name in NAMES
+        for world in (1, 2)
+    ],
+)
 def test_token_counts_equal_the_tokens_that_the_model_reads(name: str, world: int, tmp_path: Path) -> None:
     task, n_tokens = build_task(name, tmp_path), 0
     tokens_before = [task.tokens_before(step) for step in range(26)]  # several epochs, which do not end at a step
@@ -100,7 +110,10 @@ def logits_and_targets(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["packed", "documents", "left", "smoothed", "masked-padded", "pairs", "labels"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(["packed", "smoothed", "masked-padded", "pairs", "documents", "left", "labels"], keep=(0, 1, 2, 3)),
+)
 def test_losses_and_norms_equal_those_of_a_plain_loop(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
     task: Any = build_task(name, run.parent)
@@ -135,7 +148,7 @@ def test_losses_and_norms_equal_those_of_a_plain_loop(name: str, small_run: Smal
     assert unsmoothed_losses == (pytest.approx(plain, rel=1e-3) if spec.label_smoothing else [])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, keep=[n for n, name in enumerate(NAMES) if name in USUAL]))
 def test_rates_epochs_and_the_card_match_the_plan(name: str, small_run: SmallRun) -> None:
     run = small_run(name)
     task = build_task(name, run.parent)

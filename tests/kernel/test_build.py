@@ -1,30 +1,25 @@
-"""When kernels are compiled and loaded, and what importing them costs."""
+"""When kernels are compiled and loaded, and marks for the graph compiler that do not import it."""
 
 import ctypes
-import json
-import subprocess
-import sys
+from typing import NoReturn
 
 import pytest
 import torch
 
-from tercet.kernel import warm_up
-from tercet.kernel.build import constant_when_compiled, library
-
-LOOK = """
-import json, os, sys
-from tercet.kernel import warm_up
-from tercet.kernel.build import choose_kernels
-found = [choose_kernels.cache_info().currsize, "torch._dynamo" in sys.modules]
-os.environ["TERCET_KERNEL"] = "off"
-print(json.dumps([*found, warm_up()]))
-"""
+from tercet.kernel import build, warm_up
+from tercet.kernel.build import KernelChoice, choose_kernels, constant_when_compiled, library
 
 
-@pytest.mark.slow
-def test_import_and_off_setting_do_not_compile_or_load() -> None:
-    process = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
-    assert json.loads(process.stdout) == [0, False, False]  # importing the graph compiler takes a second
+def test_off_setting_does_not_compile_or_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_startup.py tests that imports do neither."""
+
+    def fail(*_: object) -> NoReturn:
+        raise AssertionError("kernels were compiled or loaded")
+
+    monkeypatch.setenv("TERCET_KERNEL", "off")
+    monkeypatch.setattr(build, "find_or_compile", fail)
+    monkeypatch.setattr(build, "_load", fail)
+    assert choose_kernels.__wrapped__() == KernelChoice("none", "none", "TERCET_KERNEL=off")
 
 
 def test_warm_up_loads_kernels() -> None:

@@ -313,8 +313,16 @@ def test_tokenizer_without_required_tokens_is_rejected() -> None:
 
 
 @pytest.mark.slow
-def test_training_step_traces_once_as_one_graph() -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("masked",),
+        pytest.param(("causal", "break"), marks=pytest.mark.exhaustive),  # test_tracing.py traces causal ones
+    ],
+    ids=" and ".join,
+)
+def test_training_step_traces_once_as_one_graph(kinds: tuple[str, ...]) -> None:
     """Masked and causal language models trace as one graph."""
     script = Path(__file__).with_name("traced_training.py")
-    process = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, script, *kinds], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-2000:]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
@@ -223,14 +223,10 @@ class Run(RunView):
         Args:
             texts: A text, or several. Texts that exceed the context are truncated.
             pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
-            normalize, size: If True, scale vectors to length 1, after cutting them to `size` elements if it is given.
+            normalize, size: If True, scale vectors to length 1, after cutting them to `size` elements (`task.sizes`).
             batch_tokens: Maximum tokens per batch, including padding.
-
-        Raises:
-            UserError: If the model was not trained for vectors of this size, or a text cannot be encoded.
         """
-        from tercet.encoding import embed
-        from tercet.encoding.embed import check_size, vector_width
+        from tercet.encoding.embed import check_size, embed, vector_width
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         check_size(size, encoder.sentence.sizes, vector_width(encoder.model, encoder.projection))
@@ -260,16 +256,12 @@ class Run(RunView):
         """
         from tercet.encoding import Neighbors, nearest
 
-        query_texts = [queries] if isinstance(queries, str) else queries
-        is_embedded = isinstance(texts, np.ndarray)
-        vectors = texts if is_embedded else self.embed(texts, pooling=pooling, batch_tokens=batch_tokens)
-        encoder = self.trained_model.require("embed")
-        size = vectors.shape[-1] if vectors.shape[-1] in encoder.sentence.sizes else None
-        embedded = self.embed(query_texts, pooling=pooling, size=size, batch_tokens=batch_tokens)
-        result = nearest(vectors, embedded, top=top)
-        if isinstance(queries, str):
-            return Neighbors(numbers=result.numbers[0], scores=result.scores[0])
-        return result
+        embed = partial(self.embed, pooling=pooling, batch_tokens=batch_tokens)
+        vectors = texts if isinstance(texts, np.ndarray) else embed(texts)
+        size = next((n for n in self.trained_model.require("embed").sentence.sizes if n == vectors.shape[-1]), None)
+        result = nearest(vectors, embed([queries] if isinstance(queries, str) else queries, size=size), top=top)
+        is_single = isinstance(queries, str)
+        return Neighbors(numbers=result.numbers[0], scores=result.scores[0]) if is_single else result
 
     @overload
     def classify(self, texts: str) -> "Classification": ...

@@ -26,7 +26,7 @@ ADDRESS = "http://127.0.0.1:8000"
 def address() -> Iterator[str]:
     models = {"mine": trained_model("gpt"), "bert": trained_model("bert")}
     with (
-        registry("texts", "translator", models=models, limits=Limits(slots=2)) as models,
+        registry("pairs", "translator", models=models, limits=Limits(slots=2)) as models,
         on_a_socket(models) as address,
     ):
         yield address
@@ -43,7 +43,7 @@ def test_curl_is_answered(block: str, address: str) -> None:
     command = block.replace(ADDRESS, address).replace("curl -s", "curl -s --fail-with-body")
     process = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
-    assert re.search('"(choices|answers)":', process.stdout)
+    assert re.search('"(choices|answers|results)":', process.stdout)
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_the_documented_client_runs(address: str, capsys: pytest.CaptureFixture[
     for block in [block for block in blocks("python") if "tercet" not in block]:
         exec(compile(block.replace(ADDRESS, address), "serving.md", "exec"), names)
     out = capsys.readouterr().out
-    assert out.startswith("['texts', 'translator', 'mine', 'bert']")
+    assert out.startswith("['pairs', 'translator', 'mine', 'bert']")
     assert out.endswith("24\n")
     names["client"].close()
 

@@ -313,7 +313,7 @@ def test_older_flan_t5_has_an_untied_head_without_scaling(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"share_embeddings": False}, "share_embeddings is false, which T5 of"),
+        ({"share_embeddings": False, "source_vocab_size": 29}, "source_vocab_size is 29, which T5 of"),
         ({"logit_bias": True}, "logit_bias is true"),
         ({"decoder": {"d_ff": 17}}, r"decoder\.inner_width is 17, .* can be converted"),
         ({"decoder": {"position": RelativeBias(n_buckets=16)}}, r"decoder\.position\.n_buckets is 16"),
@@ -336,11 +336,14 @@ def test_unsupported_options_are_rejected_for_t5(change: dict[str, Any], message
 @pytest.mark.slow
 @pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize(
-    ("tied", "scaled", "norm"),
-    [(True, True, False), (True, False, False), (False, True, False), (False, False, False), (True, False, True)],
-)
+    ("tied", "scaled", "norm", "shared"),
+    [
+        (True, True, False, True), (True, False, False, True), (False, True, False, True), (False, False, False, True),
+        (True, False, True, True), (True, True, False, False),
+    ],
+)  # fmt: skip
 def test_tercet_translator_is_exported_as_t5(
-    tied: bool, scaled: bool, norm: bool, per_layer: bool, tmp_path: Path
+    tied: bool, scaled: bool, norm: bool, shared: bool, per_layer: bool, tmp_path: Path
 ) -> None:
     position = RelativeBias(n_buckets=8, max_distance=9, per_layer=per_layer)
     stack = StackSpec(
@@ -349,28 +352,32 @@ def test_tercet_translator_is_exported_as_t5(
     )  # fmt: skip
     spec = EncoderDecoderSpec(
         vocab_size=23, pad_vocab_to=8, encoder=stack, decoder=replace(stack, n_layers=1), tie_embeddings=tied,
-        scale_embedding=scaled, embedding_norm=norm,
+        scale_embedding=scaled, embedding_norm=norm, share_embeddings=shared,
     )  # fmt: skip
     model = shaken(EncoderDecoder(spec), 3)
     theirs = load_in_transformers(export_model(tmp_path, model), transformers.AutoModelForSeq2SeqLM)
     assert type(theirs).__name__ == ("UMT5" if per_layer else "T5") + "ForConditionalGeneration"
     divided = per_layer and not scaled  # the matrix of the logits is then multiplied by sqrt(D)
-    ties = tied and not norm and not divided
+    separate = norm or not shared
+    ties = tied and not separate and not divided
     assert (theirs.lm_head.weight.data_ptr() == theirs.shared.weight.data_ptr()) == ties  # equal ones are shared
     tables = [
         name for name in tensors(tmp_path / "theirs") if "embed" in name or name in ("shared.weight", "lm_head.weight")
     ]
-    assert len(tables) == (1 if tied and scaled else 3 if norm else 2)
+    assert len(tables) == (3 if separate else 1 if tied and scaled else 2)
     tokens = torch.randint(3, 23, (2, 17))
     difference = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
     assert difference.abs().max() < 1e-5
     exported_spec = read_spec(tmp_path / "theirs")
     assert isinstance(exported_spec, EncoderDecoderSpec)
     assert exported_spec.encoder.position == stack.position
-    assert (exported_spec.tie_embeddings, exported_spec.share_embeddings) == (ties, not norm)
+    assert (exported_spec.tie_embeddings, exported_spec.share_embeddings) == (ties, not separate)
     again = load_model(tmp_path / "theirs").model
     assert isinstance(again, EncoderDecoder)
     assert (again(tokens, tokens) - model(tokens, tokens)).abs().max() < 1e-5
+    theirs = load_in_transformers(export_model(tmp_path / "twice", again), transformers.AutoModelForSeq2SeqLM)
+    difference = theirs(input_ids=tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)
+    assert difference.abs().max() < 1e-5
 
 
 def test_distilbert_dropout_rates_are_exported(tmp_path: Path) -> None:

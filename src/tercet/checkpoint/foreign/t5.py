@@ -13,8 +13,9 @@ sqrt(K) is then a power of two. If the embedding E is tied and the logits are di
 E / sqrt(D) with `scale_embedding`: then the input is E, and the logits are divided.
 
 A norm of the embeddings becomes a table of normalized embeddings for each side, and a separate matrix for the logits.
-Version 5 of `transformers` reads two tables if both are in the file; earlier versions keep only one of them. Version 5
-also divides the logits of every umT5, so its matrix is multiplied by sqrt(D).
+Sides with separate embeddings have a table each, too. Version 5 of `transformers` reads two tables if both are in the
+file; earlier versions keep only one of them. Version 5 also divides the logits of every umT5, so a separate matrix of
+the logits is multiplied by sqrt(D).
 """
 
 import math
@@ -175,7 +176,7 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     """Return config and tensors of a T5ForConditionalGeneration or UMT5...; the inverse of `from_t5`.
 
     A model with a tied and scaled embedding is written as an original T5. Otherwise the logits get a separate matrix,
-    as in T5 1.1. A norm of the embeddings becomes a table for each side.
+    as in T5 1.1. Separate embeddings, or a norm of the embeddings, become a table for each side.
 
     Raises:
         UserError: If T5 does not support a feature of the model; the feature is named.
@@ -183,7 +184,7 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
     spec = model.spec
     t5_support(spec).check()
     folded, position = fold_embedding_norm(spec), _position(spec)
-    tied = folded.tie_embeddings and folded.scale_embedding
+    tied = _ties_logits(spec)
     equivalent = rewrite_model(model, replace(folded, pad_vocab_to=1, tie_embeddings=tied, scale_embedding=tied))
     divide_logits = divides_logits(spec)
     source = partial(t5_source, spec=equivalent.spec, divide_logits=divide_logits)
@@ -193,8 +194,13 @@ def to_t5(model: EncoderDecoder) -> tuple[Plain, dict[str, Tensor]]:
 
 def divides_logits(spec: EncoderDecoderSpec) -> bool:
     """Return whether the T5 in `transformers` that corresponds to a model divides logits by sqrt(D)."""
+    return _ties_logits(spec) or _position(spec).per_layer
+
+
+def _ties_logits(spec: EncoderDecoderSpec) -> bool:
+    """Return whether one matrix, in `transformers` too, is the embedding of both sides and computes the logits."""
     folded = fold_embedding_norm(spec)
-    return (folded.tie_embeddings and folded.scale_embedding) or _position(spec).per_layer
+    return folded.share_embeddings and folded.tie_embeddings and folded.scale_embedding
 
 
 def t5_source(native_name: str, spec: EncoderDecoderSpec, divide_logits: bool) -> Source:
@@ -239,7 +245,7 @@ def _features(spec: EncoderDecoderSpec, position: RelativeBias) -> list[Feature]
     features += features_of_vocabulary(spec, embedding_norm=spec.embedding_norm, tied=False)
     return [
         *features,
-        ("share_embeddings", spec.share_embeddings, [True]),
+        ("source_vocab_size", spec.source_vocab_size, [None]),
         ("logit_bias", spec.logit_bias, [False]),
     ]
 

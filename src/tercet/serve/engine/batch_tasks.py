@@ -6,7 +6,7 @@ The answer for an item does not depend on other items, so items of several clien
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -162,7 +162,7 @@ class BatchTasks:
         trained_model = self.trained_model.require("classify")
         model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
         if head.over == "tokens":
-            tagged = tag(model, tokenizer, [text.split() for text in items if isinstance(text, str)])
+            tagged = tag(model, tokenizer, [text.split() for text in cast("list[str]", items)])
             _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
             return tagged
         match head.problem_type:

@@ -96,6 +96,12 @@ def test_empty_list_and_long_texts(model: EncoderOnly, tokenizer: Tokenizer) -> 
     assert pseudo_scores(model, tokenizer, [long_text])[0].tokens == model.max_len - 2
 
 
+@pytest.mark.parametrize("max_len", [0, 2])
+def test_length_without_room_for_a_token_is_rejected(model: EncoderOnly, tokenizer: Tokenizer, max_len: int) -> None:
+    with pytest.raises(ValueError, match=f"max_len={max_len} must be at least 3"):
+        embed(model, tokenizer, ["cat"], max_len=max_len)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("within_word", [False, True])
 def test_pseudo_likelihood_masks_each_token_once(model: EncoderOnly, tokenizer: Tokenizer, within_word: bool) -> None:

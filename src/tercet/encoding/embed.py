@@ -65,9 +65,10 @@ def embed(
 
     Raises:
         UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
-        ValueError: If `max_len` is 1 or 2.
+        ValueError: If `max_len` is less than 3.
     """
-    encoded_texts = encode_texts(tokenizer, texts, max_len=min(model.max_len, max_len or model.max_len))
+    longest = model.max_len if max_len is None else min(model.max_len, max_len)
+    encoded_texts = encode_texts(tokenizer, texts, max_len=longest)
     vectors = embed_rows(
         model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
         size=size, batch_tokens=batch_tokens,

@@ -103,7 +103,7 @@ def test_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["add-a-position-scheme.md", "add-a-task.md"])
+@pytest.mark.parametrize("page", ["add-a-task.md"])
 def test_python_in_the_how_tos_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code runs in a separate process: here types are checked at each call, which would reject a new scheme."""
     monkeypatch.setenv("TERCET_CACHE", fill_cache(tmp_path / "cache"))

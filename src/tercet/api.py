@@ -1,12 +1,13 @@
 """Train a model (`train`), plan a training run (`plan`) and load a trained model (`load`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tercet.checkpoint import load_model
 from tercet.config import Plain, UserError, merge, nest
+from tercet.custom_code import allow_code as allow_packages
 from tercet.messages import show
 from tercet.run import Run as Run
 
@@ -30,6 +31,7 @@ def train(
     page: bool = False,
     report: bool = False,
     quiet: bool = False,
+    allow_code: str | Iterable[str] = (),
 ) -> Run:
     """Train a model from a recipe, as `tercet train` does, and return the best model of the run.
 
@@ -51,20 +53,20 @@ def train(
         page: If True, serve the dashboard during training and print its address to stderr; see `tercet.watch`.
         report: If True, write report.html to the run folder after training.
         quiet: If True, print no progress to stderr.
+        allow_code: Packages that this process may import for custom parts of the recipe or model, such as "my_package".
 
     Raises:
         UserError: If the recipe or data does not exist, settings are invalid or do not fit the data, or another process
             trains in the run folder.
     """
+    allow_packages(allow_code)
     from tercet.dashboard import background_dashboard
     from tercet.training.request import RunRequest, resolve
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
-    paths = _to_text(
-        data=data, source=source, target=target, validation_source=validation_source,
-        validation_target=validation_target, pretrained=pretrained,
-    )  # fmt: skip
+    paths = _to_text(data=data, source=source, target=target, validation_source=validation_source,
+                     validation_target=validation_target, pretrained=pretrained)  # fmt: skip
     folder = None if out is None else Path(out)
     resolved = resolve(RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths))
     with background_dashboard(resolved.folder) if page else nullcontext():
@@ -90,13 +92,15 @@ def plan(
     validation_target: str | Path | None = None,
     pretrained: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
+    allow_code: str | Iterable[str] = (),
 ) -> "RunPlan":
     """Return the resources that a run needs, as `tercet train --plan` prints them, without training.
 
     The time is estimated only if one of `mfu`, `measured` and `here` defines the speed. Only one of them can be passed.
 
     Args:
-        recipe, data, source, target, validation_source, validation_target, pretrained, changes: As in `train`.
+        recipe, data, source, target, validation_source, validation_target, pretrained, changes, allow_code: As in
+            `train`.
         gpus: Devices of the run, such as "8xH100", "2x8xH100" for two nodes, or "4x48GiB@150TFLOPS"; by default those
             of the recipe.
         mfu: Assumed model FLOPs utilization, a fraction of the peak such as 0.4. Requires `gpus`.
@@ -107,6 +111,7 @@ def plan(
     Raises:
         UserError: If the recipe or GPU is unknown, a number is out of range, or arguments do not fit together.
     """
+    allow_packages(allow_code)
     from tercet.training.planning.plan_recipe import plan_recipe
     from tercet.training.request import RunRequest
 
@@ -140,14 +145,16 @@ def _nest(changes: object) -> Plain:
     return nested
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path, *, allow_code: str | Iterable[str] = ()) -> Run:
     """Load a trained model.
 
     Args:
         path: Run folder, model folder (of Tercet or in a third-party format), or .gguf file. From a run folder, the
             best model is loaded, or the last one if there is no best.
+        allow_code: Packages that this process may import for custom parts of the model, such as "my_package".
 
     Raises:
         UserError: If there is no model at the path, or its files are damaged.
     """
+    allow_packages(allow_code)
     return Run(trained_model=load_model(path))

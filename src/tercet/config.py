@@ -3,6 +3,8 @@
 A field that can contain one of several specs is a union of dataclasses, each with a literal field `kind`. In a recipe,
 such a field is written `position: {kind: rotary, base: 500000}`, or `position: rotary` for the defaults. If one value
 can stand for all keys of a mapping, the field is a union with the type of that value, such as `bias: bool | Biases`.
+If a union contains a subclass of `Custom`, such as `CustomPosition`, the kind may also be the import path of a class of
+another package, which inherits from this subclass.
 Pydantic checks the types of single values. This module adds the location of an error and the nearest valid name.
 """
 
@@ -14,8 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from tercet.custom_code import load_class
 from tercet.messages import one_line, show
-from tercet.spec import check_range, field_annotations
+from tercet.spec import Custom, check_range, field_annotations
 
 if TYPE_CHECKING:
     import pydantic
@@ -77,7 +80,8 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
 def to_plain(spec: Any) -> Any:
     """Return a spec as nested dictionaries and lists for JSON and YAML, from which `parse` restores it."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        return {field.name: to_plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
+        kind = {"kind": spec.kind} if isinstance(spec, Custom) else {}
+        return kind | {field.name: to_plain(getattr(spec, field.name)) for field in dataclasses.fields(spec)}
     if isinstance(spec, list | tuple):
         return [to_plain(item) for item in spec]
     return spec
@@ -182,6 +186,12 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     tag = next((tag for tag in TAGS if tag in data), "kind")
     default = next(iter(variants)) if len(variants) == 1 else None
     kind = default if [*variants] == [None] else data.get(tag, default)  # a dataclass without kinds has no such key
+    base = _custom_base(annotation)
+    if base is not None and isinstance(kind, str) and ":" in kind:
+        try:
+            variants[kind] = load_class(kind, base)
+        except ValueError as error:
+            raise _InvalidValue(f"{prefix}{error}", line) from None
     if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
         raise _InvalidValue(
@@ -190,8 +200,16 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
             else f"{prefix}needs a `kind`{suggest('', names)}",
             line,
         )
-    variant = variants[kind]
-    hints, ranges = get_type_hints(variant), field_annotations(variant)
+    return _build_variant(variants[kind], data, path, line)
+
+
+def _build_variant(variant: type, data: Mapping[str, Any], path: str, line: int | None) -> Any:
+    """Convert a mapping to one dataclass; the other arguments and errors are those of `_build`."""
+    prefix = f"{path}: " if path else ""
+    if issubclass(variant, Custom):
+        data = {key: value for key, value in data.items() if key != "kind"}
+    all_hints, ranges = get_type_hints(variant), field_annotations(variant)
+    hints = {field.name: all_hints[field.name] for field in dataclasses.fields(variant)}
     for key in data:
         if key not in hints:
             raise _InvalidValue(prefix + _describe_unknown_key(variant, key, hints), getattr(key, "line", line))
@@ -297,3 +315,9 @@ def _variants(annotation: Any) -> dict[str | None, type]:
             kind = next((hints[tag] for tag in TAGS if tag in hints), None)
             variants[get_args(kind)[0] if kind else None] = member
     return variants
+
+
+def _custom_base(annotation: Any) -> type[Custom] | None:
+    """Return the base class of the custom specs that a union accepts; None if it accepts none."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    return next((member for member in members if isinstance(member, type) and issubclass(member, Custom)), None)

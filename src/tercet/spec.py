@@ -16,7 +16,18 @@ import types
 from collections.abc import Iterator
 from functools import cache
 from numbers import Real
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Interval as Interval
 from annotated_types import Len as Len
@@ -85,6 +96,9 @@ def spec(cls: type[Class]) -> type[Class]:
 
     A value out of range raises a ValueError. A `__post_init__` of the class is called after this check, and can check
     how fields fit together. The `repr` contains only the fields that differ from their defaults.
+
+    Raises:
+        TypeError: If a subclass of `Custom` has a field `kind`.
     """
     check_together = getattr(cls, "__post_init__", None)
 
@@ -97,7 +111,27 @@ def spec(cls: type[Class]) -> type[Class]:
     attributes = {"__post_init__": check, "__settings__": True, "__repr__": _summary, "_repr_html_": _table}
     for name, value in attributes.items():  # the type checker rejects plain assignments
         setattr(cls, name, value)
-    return dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    decorated = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    if issubclass(cls, Custom) and any(field.name == "kind" for field in dataclasses.fields(decorated)):  # type: ignore[arg-type]
+        raise TypeError(f"remove the field kind of {cls.__name__}: the kind of a custom part is its import path")
+    return decorated
+
+
+class Custom:
+    """Base class of specs that other packages define. A recipe selects them by import path.
+
+    A union of specs that accepts custom ones contains a subclass of this class, such as `tercet.nn.CustomPosition`.
+    Custom specs inherit from that subclass.
+
+    Attributes:
+        kind: Import path of the class, such as "my_package.fourier:Fourier".
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.kind = f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _summary(self: Any) -> str:

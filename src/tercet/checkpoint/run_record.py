@@ -71,6 +71,7 @@ class RunRecord:
             translator it is in tokens per side. Empty if the recipe's size is used.
         steps: Length of the run in steps when it was started.
         changes: Changes of the recipe in order; `recipe.yaml` itself is never changed.
+        code: Version of the package of each custom part, by its import path; None if the package has no version.
         saved: Number of steps at the last save; 0 before the first.
         finished: If True, the run is complete.
         files: Hashes of the run's files, without those of models and checkpoints, which have their own manifests.
@@ -85,6 +86,7 @@ class RunRecord:
     micro_batches: tuple[tuple[int, int], ...] = ()
     steps: int
     changes: tuple[Change, ...] = ()
+    code: dict[str, str | None] = field(default_factory=dict[str, str | None])
     saved: int = 0
     finished: bool = False
     files: Manifest = field(default_factory=lambda: Manifest({}))
@@ -107,6 +109,7 @@ class RunRecord:
             **({"threads": self.threads} if self.threads is not None else {}), "steps": self.steps,
             **({"micro_batches": [list(entry) for entry in self.micro_batches]} if self.micro_batches else {}),
             **({"changes": [change.to_plain() for change in self.changes]} if self.changes else {}),
+            **({"code": self.code} if self.code else {}),
             "files": self.files.to_plain(),
         }  # fmt: skip
         write_sealed_json(out / RECORD, plain)

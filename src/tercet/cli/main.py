@@ -18,8 +18,9 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli.parser import Mistake, Parser, Verbs, normalize_flags
+from tercet.cli.parser import Mistake, Parser, Verbs, add_allow_code, normalize_flags
 from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
+from tercet.custom_code import allow_code
 from tercet.messages import one_line, print_note
 
 OUT_OF_MEMORY = (
@@ -54,6 +55,7 @@ VERBS = {
     "recipes": "list the packaged recipes, or print one",
     "data": "list the named datasets, summarize a data source, or tokenize a large one",
 }
+WITHOUT_MODELS = {"recipes"}  # verbs that open no model, run or recipe of a user
 # Verbs of earlier versions and their replacements.
 OLD_VERBS = {
     "completion": "tercet --print-completion SHELL",
@@ -149,6 +151,8 @@ def run_command(arguments: list[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return 0
+    if getattr(args, "allow_code", None):
+        allow_code(args.allow_code)
     return _module(args.verb).run(args)
 
 
@@ -177,6 +181,8 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
     for verb, summary in VERBS.items():
         if verb == requested:
             _module(verb).register(verbs, summary)
+            if verb not in WITHOUT_MODELS:
+                add_allow_code(verbs.choices[verb])
         else:
             verbs.add_parser(verb, help=summary)
     return parser, verbs

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tercet.config import suggest
+from tercet.custom_code import check_packages
 from tercet.messages import show
 from tercet.spec import Name, describe, find_bounds, is_within
 
@@ -107,6 +108,24 @@ def parse_number(annotation: Any) -> Callable[[str], Any]:
 
     read.__name__ = kind.__name__  # for argparse's message "invalid int value"
     return read
+
+
+def add_allow_code(parser: Parser) -> None:
+    """Add the flag `--allow-code` to the parser of a verb and to those of its forms."""
+    for one in (parser, *parser.forms.values()):
+        one.add_argument(
+            "--allow-code", metavar="PACKAGE", type=_package_names,
+            help="allow parts of the model or recipe to be imported from these packages, separated by commas; only "
+            "packages that you trust, since their code is run",
+        )  # fmt: skip
+
+
+def _package_names(text: str) -> str:
+    try:
+        check_packages(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def passed_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:

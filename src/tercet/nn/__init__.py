@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tercet.nn.residual import PLACEMENTS as PLACEMENTS
     from tercet.nn.residual import Residual as Residual
     from tercet.nn.specs import ALiBi as ALiBi
+    from tercet.nn.specs import CustomPosition as CustomPosition
     from tercet.nn.specs import Learned as Learned
     from tercet.nn.specs import NoPosition as NoPosition
     from tercet.nn.specs import Position as Position

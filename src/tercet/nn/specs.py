@@ -17,7 +17,7 @@ from tercet.nn.scaling_specs import LinearScaling as LinearScaling
 from tercet.nn.scaling_specs import Llama3Scaling as Llama3Scaling
 from tercet.nn.scaling_specs import Scaling as Scaling
 from tercet.nn.scaling_specs import YaRNScaling as YaRNScaling
-from tercet.spec import Context, Deviation, Index, Interval, ShareAboveZero, ShareBelowOne, spec
+from tercet.spec import Context, Custom, Deviation, Index, Interval, ShareAboveZero, ShareBelowOne, spec
 
 if TYPE_CHECKING:
     from tercet.nn.positions import PositionScheme
@@ -152,7 +152,29 @@ class RelativeBias:
         return RelativeBiasPositions(self.n_buckets, self.max_distance, n_heads, causal=causal, n_tables=n_tables)
 
 
-Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition
+class CustomPosition(Custom):
+    """Base class of the specs of position schemes in other packages."""
+
+    def build(
+        self, *, d_model: int, d_head: int, n_heads: int, n_layers: int, max_len: int, causal: bool
+    ) -> "PositionScheme":
+        """Return the module of the scheme.
+
+        Args:
+            d_model: Width of the residual stream.
+            d_head: Width of a head.
+            n_heads: Number of query heads.
+            n_layers: Number of blocks.
+            max_len: Context length.
+            causal: If True, tokens attend only to earlier tokens.
+
+        Raises:
+            ValueError: If the settings do not fit the sizes.
+        """
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition | CustomPosition
 
 
 @spec

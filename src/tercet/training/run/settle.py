@@ -1,9 +1,11 @@
 """Values that are fixed when a run starts: choices of `auto`, and hashes of the data."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, Matmul, RunRecord, read_record
 from tercet.config import UserError
+from tercet.custom_code import code_versions
 from tercet.models import stack_specs
 from tercet.settings_yaml import write_yaml
 from tercet.storage import write_atomically
@@ -38,7 +40,11 @@ def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> Run
     if record is not None:
         if (record.data, record.tokenizer) != (task.data_hash, task.tokenizer_hash):
             raise UserError(f"the data has changed since the run in {out} started; pass another --out, or --restart")
-        return record
+        code = code_versions(task.recipe)
+        for path in sorted(code.keys() & record.code.keys()):
+            if code[path] != record.code[path]:
+                log(f"version of {path}: {record.code[path]} -> {code[path]}", opened_run.quiet)
+        return replace(record, code=code)
     auto_arithmetic = opened_run.arithmetic or choose_arithmetic(task.recipe.training)
     precision, matmul = auto_arithmetic["precision"], auto_arithmetic["matmul"]
     micro_batches: tuple[tuple[int, int], ...] = ()
@@ -52,7 +58,7 @@ def read_or_create_record(built_model: BuiltModel, opened_run: OpenedRun) -> Run
         save_copy(built_model.pretrained, out)
     record = RunRecord(
         data=task.data_hash, tokenizer=task.tokenizer_hash, precision=precision, matmul=matmul, compile=compile_mode,
-        micro_batches=micro_batches, steps=task.plan.steps,
+        micro_batches=micro_batches, steps=task.plan.steps, code=code_versions(task.recipe),
     ).update_saved(out, 0)  # fmt: skip
     record.write(out)
     return record

@@ -22,7 +22,7 @@ from griffe import Docstring, DocstringSectionKind
 
 from tercet.cli.main import VERBS, make_parser
 from tercet.models import PRESETS, SPECS
-from tercet.spec import Interval, describe, find_bounds
+from tercet.spec import Custom, Interval, describe, find_bounds
 from tercet.training.recipe.files import recipe_names, recipe_text
 from tercet.training.recipe.keys import union_members
 from tercet.training.recipe.recipe import RECIPES, Recipe
@@ -86,6 +86,8 @@ def describe_type(hint: Any) -> str:
             words.append("list")
         elif member is type(None):
             words.append("`null`")
+        elif isinstance(member, type) and issubclass(member, Custom):
+            words.append("import path")
         elif dataclasses.is_dataclass(member):
             words.append(f"`{kind_of(member)}`" if kind_of(member) else "keys")
         else:

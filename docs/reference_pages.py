@@ -24,8 +24,8 @@ from tercet.cli.main import VERBS, make_parser
 from tercet.models import PRESETS, SPECS
 from tercet.spec import Custom, Interval, describe, find_bounds
 from tercet.training.recipe.files import recipe_names, recipe_text
-from tercet.training.recipe.keys import union_members
 from tercet.training.recipe.recipe import RECIPES, Recipe
+from tercet.training.recipe.spec_keys import union_members
 
 SCHEMAS = Path(__file__).parent / "reference" / "schemas"
 FORMATS = {

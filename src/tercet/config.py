@@ -41,6 +41,20 @@ class UserError(Exception):
         super().__init__(one_line(str(message)))
 
 
+class UnknownKey(UserError):
+    """A key that a spec does not have.
+
+    Attributes:
+        problem: The message without a suggestion.
+        key: Path of the key in the parsed data, such as "training.max_step".
+    """
+
+    def __init__(self, problem: str, suggestion: str, key: str) -> None:
+        super().__init__(problem + suggestion)
+        self.problem = problem
+        self.key = key
+
+
 class MarkedKey(str):
     """A key of a mapping, with the number of its line in a YAML file.
 
@@ -74,7 +88,10 @@ def parse(spec: type[Spec], data: Mapping[str, Any], *, name: str = "") -> Spec:
         return _build(spec, data, "", None)
     except _InvalidValue as error:
         location = f"{name} line {error.line}" if name and error.line is not None else name
-        raise UserError(f"{location}: {error}" if location else error) from None
+        problem = f"{location}: {error}" if location else str(error)
+        if isinstance(error, _UnknownKey):
+            raise UnknownKey(problem, error.suggestion, error.key) from None
+        raise UserError(problem) from None
 
 
 def to_plain(spec: Any) -> Any:
@@ -157,6 +174,15 @@ class _InvalidValue(Exception):
         self.line = line
 
 
+class _UnknownKey(_InvalidValue):
+    """An unknown key, with the attributes of `UnknownKey` and the suggestion for the end of the message."""
+
+    def __init__(self, problem: str, suggestion: str, key: str, line: int | None) -> None:
+        super().__init__(problem, line)
+        self.suggestion = suggestion
+        self.key = key
+
+
 def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     """Convert `data`, which the file contains at the keys `path` and in `line`, to the type `annotation`.
 
@@ -182,7 +208,8 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if isinstance(data, str) and None not in variants:
         data = {"kind": data}
     if not isinstance(data, Mapping):
-        raise _InvalidValue(f"{prefix}expected a mapping of keys, got {show(data)}", line)
+        known = "" if len(variants) > 1 else suggest("", get_type_hints(next(iter(variants.values()))))
+        raise _InvalidValue(f"{prefix}expected a mapping of keys, got {show(data)}{known}", line)
     tag = next((tag for tag in TAGS if tag in data), "kind")
     default = next(iter(variants)) if len(variants) == 1 else None
     kind = default if [*variants] == [None] else data.get(tag, default)  # a dataclass without kinds has no such key
@@ -212,7 +239,7 @@ def _build_variant(variant: type, data: Mapping[str, Any], path: str, line: int 
     hints = {field.name: all_hints[field.name] for field in dataclasses.fields(variant)}
     for key in data:
         if key not in hints:
-            raise _InvalidValue(prefix + _describe_unknown_key(variant, key, hints), getattr(key, "line", line))
+            raise _unknown_key(variant, key, hints, path, getattr(key, "line", line))
     for field in dataclasses.fields(variant):
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in data and not optional:
@@ -231,12 +258,14 @@ def _build_variant(variant: type, data: Mapping[str, Any], path: str, line: int 
         raise _InvalidValue(f"{prefix}{error}", line) from None
 
 
-def _describe_unknown_key(variant: type, key: str, known: Iterable[str]) -> str:
+def _unknown_key(variant: type, key: str, known: Iterable[str], path: str, line: int | None) -> _InvalidValue:
     """Return the error for a key that a dataclass lacks: its new name, or a key with a similar name."""
+    prefix = f"{path}: " if path else ""
     if new := getattr(variant, "renamed_keys", {}).get(key):
-        return f"the key {key} is now `{new}`"
+        return _InvalidValue(f"{prefix}the key {key} is now `{new}`", line)
     nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
-    return f"unknown key {show(key)}" + (f"; did you mean {nested[0]!r}?" if nested else suggest(key, known))
+    suggestion = f"; did you mean {nested[0]!r}?" if nested else suggest(key, known)
+    return _UnknownKey(f"{prefix}unknown key {show(key)}", suggestion, f"{path}.{key}" if path else str(key), line)
 
 
 def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:

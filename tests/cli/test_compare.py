@@ -179,7 +179,7 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--vary", "model.stack.placment=pre,post"], "unknown key 'placment'; did you mean 'placement'?"),
+        (["--vary", "model.stack.placment=pre,post"], "unknown key 'placment'; did you mean 'model.stack.placement'?"),
         (["--vary", "model.stack.placement=pre,poste"], "got 'poste'"),
         (["--vary", "model.stack.placement="], "--vary model.stack.placement: no values"),
         (["--vary", "model.stack.placement"], "expected key=value,value"),

@@ -230,7 +230,11 @@ def test_packaged_recipes_equal_those_of_a_yaml_library(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("  max_steps: ", "  max_step: ", "line {line}: training: unknown key 'max_step'; did you mean 'max_steps'?"),
+        (
+            "  max_steps: ",
+            "  max_step: ",
+            "line {line}: training: unknown key 'max_step'; did you mean 'training.max_steps'?",
+        ),
         ("  max_steps: ", "  max_steps: -", "line {line}: training.max_steps=-"),
         ("model:\n", "model:\n  n_layers: 3\n", "model line {next}: unknown key 'n_layers'"),
         (

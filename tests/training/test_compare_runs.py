@@ -300,7 +300,7 @@ def test_invalid_comparisons_are_rejected(
 ) -> None:
     text, out, run = recipes("text"), tmp_path / "out", str(comparison.folder / "placement=pre,seed=1")
     assert "no such recipe or run: 'nutshel'; did you mean 'nutshell'?" in error_message(lambda: plan(["nutshel"], out))
-    assert "unknown key 'placment'; did you mean 'placement'?" in error_message(
+    assert "unknown key 'placment'; did you mean 'model.stack.placement'?" in error_message(
         lambda: plan([text], out, "model.stack.placment=pre,post")
     )
     assert error_message(lambda: plan([text], out, "model.stack.position=rotary,{kind: rotary, base: 10000}")) == (

@@ -212,8 +212,9 @@ def cached_recipe_keys() -> dict[str, tuple[str, ...]]:
     import sys
 
     from tercet.storage import write_atomically
-    from tercet.training.recipe.keys import recipe_keys, spec_modules
+    from tercet.training.recipe.keys import recipe_keys
     from tercet.training.recipe.recipe import RECIPES
+    from tercet.training.recipe.spec_keys import spec_modules
 
     keys = recipe_keys()
     modules = {"tercet.models.presets", *(name for spec in RECIPES.values() for name in spec_modules(spec))}

@@ -29,19 +29,33 @@ BEAM = {"beam": "size", **{name: name for name in SAME_NAMES}}  # fields of `Bea
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 TEXT_SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "regex")
 
+LENGTH_PENALTIES = ("average", "gnmt", "none")
+
 Add = Callable[..., Any]  # `add_argument` of a parser or group
 
 
 def add_beam(add: Add) -> None:
     """Add the most important flags of a beam search."""
     add("--beam", metavar="N", type=parse_number(BeamSize), help="beam size; 1 is greedy search (default: 5)")
-    add("--length-penalty", choices=("average", "gnmt", "none"), help="length normalization (default: average)")
+    add(
+        "--length-penalty",
+        choices=LENGTH_PENALTIES,
+        type=_length_penalty,
+        help="length normalization (default: average)",
+    )
     add(
         "--alpha",
         metavar="X",
         type=parse_number(LengthPenaltyPower),
         help="exponent of the length penalty (default: 1)",
     )
+
+
+def _length_penalty(text: str) -> str:
+    """Argparse type of --length-penalty: reject a number, which other programs have there, with the right flag."""
+    if text.replace(".", "", 1).isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is a number; pass it as --alpha {text}")
+    return text
 
 
 def add_search(add: Add) -> None:
@@ -197,7 +211,8 @@ def parse_search(args: argparse.Namespace) -> "Beam | Sampling":
     try:
         if not flags.get("sample"):
             if sampling:
-                raise UserError(f"{_flags(sampling)} require{'s' * (len(sampling) == 1)} --sample; add it")
+                greedy = ", or pass --beam 1 for greedy search" if flags.get("temperature") == 0 else ""
+                raise UserError(f"{_flags(sampling)} require{'s' * (len(sampling) == 1)} --sample; add it{greedy}")
             return Beam(**beam)
         if beam:
             raise UserError(f"--sample uses no beam search; leave {_flags(f for f in BEAM if f in flags)} out")

@@ -198,11 +198,16 @@ def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argpar
     Raises:
         Mistake: If the arguments are invalid.
     """
-    args, unknown = parser.parse_known_args(normalize_flags(arguments))
+    normalized = normalize_flags(arguments)
+    args, unknown = parser.parse_known_args(normalized)
     selected: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
-        argument = unknown[0].partition("=")[0]
-        raise Mistake(f"unknown argument {argument!r}{selected.hint(argument)}")
+        argument, _, value = unknown[0].partition("=")
+        following = arguments[normalized.index(unknown[0]) + 1 :]
+        if not value and following and not following[0].startswith("--"):
+            value = following[0]
+        hint = selected.hint(argument, value, getattr(args, "recipe", None))
+        raise Mistake(f"unknown argument {argument!r}{hint}")
     return args
 
 

@@ -1,7 +1,8 @@
 """An argparse parser with errors of one line, which suggest the nearest valid name."""
 
 import argparse
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,12 +90,44 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
-    def hint(self, argument: str) -> str:
-        """Return the end of an error message about an unknown argument: a suggestion, or where to find help."""
+    def hint(self, argument: str, value: str | None = None, recipe: str | None = None) -> str:
+        """Return the end of an error message about an unknown argument: a suggestion, or where to find help.
+
+        Args:
+            argument: The argument, such as --lr.
+            value: Value of the argument, for a suggested recipe key; None for none.
+            recipe: Recipe of the command, whose keys can be suggested; None if there is none.
+        """
         if not argument.startswith("-"):
             return f"; see `{self.prog} --help`"
-        homes = [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]
-        return f"; it is a flag of {' and '.join(homes)}" if homes else suggest(argument, self.flags())
+        if homes := [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]:
+            return f"; it is a flag of {' and '.join(homes)}"
+        from tercet.training.recipe.other_names import suggest_names
+
+        keys = dict[str, tuple[str, ...]]()
+        if "--set" in self.flags():
+            from tercet.training.recipe.keys import recipe_keys, task_of
+
+            keys = recipe_keys(task_of(recipe or ""))
+        names = suggest_names(argument, flags=self.flags(), keys=keys)
+        if not names:
+            return f"; see `{self.prog} --help`"
+        if " " in names[0]:
+            return f"; {names[0]}"
+        if names[0].startswith("-"):
+            return f"; did you mean {names[0]!r}?"
+        assignments = [_assignment(name, value, keys) for name in names]
+        return f"; pass {' '.join(f'--set {assignment}' for assignment in assignments)}"
+
+
+def _assignment(key: str, value: str | None, choices_by_key: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the argument of --set that sets a key to a value, or to one of the choices of the key."""
+    if "=" in key:
+        return key
+    choices = choices_by_key[key]
+    if choices and value not in choices:
+        return f"{key}={'|'.join(choices)}"
+    return shlex.quote(f"{key}={value or 'VALUE'}")
 
 
 def parse_number(annotation: Any) -> Callable[[str], Any]:

@@ -57,7 +57,8 @@ def check_plan(args: argparse.Namespace) -> None:
     if args.plan and (flags := passed_flags(args, TRAINING)):
         raise UserError(f"{flags[0]} has no effect with --plan, which does not train; leave it out")
     if not args.plan and (flags := passed_flags(args, FLAGS)):
-        raise UserError(f"{flags[0]} requires --plan; add it")
+        devices = ", or pass --devices N to train on N GPUs" if flags[0] == "--gpus" else ""
+        raise UserError(f"{flags[0]} requires --plan; add it{devices}")
 
 
 def print_plan(args: argparse.Namespace, request: "RunRequest") -> int:

@@ -1,13 +1,14 @@
 """Keys of all recipes, with the possible values of keys that accept only certain values."""
 
-import dataclasses
-import types
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from contextlib import suppress
+from pathlib import Path
 
-from tercet.training.recipe.recipe import RECIPES
-
-WORDS = {True: "true", False: "false", None: "null"}
+from tercet.checkpoint.run_record import RECIPE
+from tercet.config import UserError
+from tercet.training.recipe.files import read_settings
+from tercet.training.recipe.for_data import choose_recipe, is_data
+from tercet.training.recipe.recipe import RECIPES, task_kind
+from tercet.training.recipe.spec_keys import walk_keys
 
 
 def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
@@ -25,40 +26,15 @@ def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
 
     choices_by_key: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS)}
     for spec in RECIPES.values() if task is None else [RECIPES[task]]:
-        for key, choices in _walk(spec, ""):
+        for key, choices in walk_keys(spec):
             choices_by_key.setdefault(key, {}).update(dict.fromkeys(choices))
     return {key: tuple(choices_by_key[key]) for key in sorted(choices_by_key)}
 
 
-def spec_modules(spec: type) -> set[str]:
-    """Return the names of the modules that define a spec and all specs within it."""
-    modules = {spec.__module__}
-    for hint in get_type_hints(spec).values():
-        for member in union_members(hint):
-            if dataclasses.is_dataclass(member) and isinstance(member, type):
-                modules |= spec_modules(member)
-    return modules
-
-
-def _walk(spec: type, path: str) -> Iterator[tuple[str, list[str]]]:
-    for name, hint in get_type_hints(spec, include_extras=False).items():
-        key, choices = f"{path}{name}", list[str]()
-        for member in union_members(hint):
-            if get_origin(member) is Literal:
-                choices += [WORDS.get(word, str(word)) for word in get_args(member)]
-            elif member is bool:
-                choices += ["true", "false"]
-            elif dataclasses.is_dataclass(member) and isinstance(member, type):
-                kind = get_type_hints(member).get("kind")
-                choices += get_args(kind) if get_origin(kind) is Literal else ()
-                yield from _walk(member, f"{key}.")
-        yield key, choices
-
-
-def union_members(hint: Any) -> tuple[Any, ...]:
-    """Return the member types of a union, or the type itself; `Annotated` types are unwrapped."""
-    if get_origin(hint) is Annotated:
-        return union_members(hint.__origin__)
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(member for part in get_args(hint) for member in union_members(part))
-    return (hint,)
+def task_of(name: str) -> str:
+    """Return the task of a packaged recipe, a YAML file, a run folder or data, and "language" if it is unknown."""
+    with suppress(UserError, OSError):
+        recipe = choose_recipe(name, None, {}, pretrained=False).recipe if is_data(name) else name
+        path = Path(name) / RECIPE
+        return task_kind(read_settings(str(path) if path.is_file() else recipe), name=name)
+    return "language"

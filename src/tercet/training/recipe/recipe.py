@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tercet.config import Plain, UserError, merge, parse, suggest, to_plain
+from tercet.config import Plain, UnknownKey, UserError, merge, parse, suggest, to_plain
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
 from tercet.messages import show
 from tercet.models import (
@@ -22,7 +22,9 @@ from tercet.nn.specs import LoRA
 from tercet.spec import Name, ProblemType, check_range, spec
 from tercet.training.recipe.files import read_settings
 from tercet.training.recipe.other_data import REQUIRED
+from tercet.training.recipe.other_names import suggest_names
 from tercet.training.recipe.pretrained import PRETRAINED_COPY, pretrained_spec
+from tercet.training.recipe.spec_keys import walk_keys
 from tercet.training.recipe.specs import LoggingSpec, TrainingSpec
 from tercet.training.recipe.task_specs import (
     ChatTaskSpec,
@@ -269,7 +271,21 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
         UserError: If a key is unknown, a value is invalid, a required setting is not set, or the model does not match
             the task.
     """
-    settings, kind = dict(data), task_kind(data, name=name)
+    kind = task_kind(data, name=name)
+    try:
+        return _parse_settings(data, kind, name=name, run=run)
+    except UnknownKey as error:
+        key = f"model.{error.key}" if error.problem.startswith(f"{name}: model") else error.key
+        section, _, word = key.rpartition(".")
+        names = suggest_names(word, keys=[key for key, _ in walk_keys(RECIPES[kind])], section=section)
+        if not names or " " in names[0]:  # a sentence is about a flag
+            raise
+        raise UserError(f"{error.problem}; did you mean {' and '.join(map(repr, names))}?") from None
+
+
+def _parse_settings(data: Mapping[str, Any], kind: str, *, name: str, run: Path | None) -> Recipe:
+    """Parse the settings of a recipe with the task `kind`; the other arguments are those of `parse_recipe`."""
+    settings = dict(data)
     model = settings.pop("model", {})
     if not isinstance(model, Mapping):
         raise UserError(f"{name}: model: expected a mapping of keys, got {show(model)}")

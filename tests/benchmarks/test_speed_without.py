@@ -11,6 +11,7 @@ from benchmarks.speed.without import QUESTIONS, Without, full_lineup
 from torch import Tensor
 
 from tercet.kernel import api
+from tercet.kernel.build import library
 from tercet.nn import Linear
 
 
@@ -29,6 +30,7 @@ class Product(Contender):
         return torch.tensor(float(api.supports_training_linear(self.x, self.linear.weight) is None))
 
 
+@pytest.mark.skipif(library() is None, reason="no compiled kernels")
 def test_kernel_is_disabled_only_while_its_contender_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "supports_training_linear", lambda *_, **__: True)
     contender = Product()

@@ -116,6 +116,9 @@ FAMILIES = {
             "relative bias per layer, without QK norm (umT5)": [
                 change.replace("relative_bias", "relative_bias, per_layer: true") for change in T5
             ],
+            "relative bias per layer that starts as ALiBi, without QK norm": [
+                change.replace("relative_bias", "relative_bias, per_layer: true, alibi_init: true") for change in T5
+            ],
             "relative bias, without QK norm (T5), half the learning rate": [
                 *T5,
                 "training.optimizer={kind: muon, lr: 0.0075, adam_lr: 0.003}",

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from tercet.nn import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Sinusoidal
+from tercet.nn.init import initialize
 from tercet.nn.positions import RelativeBiasPositions, alibi_slopes, rotate
+from tercet.nn.specs import Normal
 
 SIZES = {"d_model": 24, "d_head": 6, "n_heads": 4, "n_layers": 3, "max_len": 11, "causal": True}
 PLACES = {
@@ -121,8 +123,8 @@ def test_alibi_bias_is_slope_times_distance() -> None:
 
 
 def relative_bias(n_buckets: int = 32, max_distance: int = 128, **changes) -> RelativeBiasPositions:
-    spec = RelativeBias(n_buckets=n_buckets, max_distance=max_distance, per_layer=changes.pop("per_layer", False))
-    return spec.build(**SIZES | changes)
+    options = {name: changes.pop(name, False) for name in ("per_layer", "alibi_init")}
+    return RelativeBias(n_buckets=n_buckets, max_distance=max_distance, **options).build(**SIZES | changes)
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 20), (6, 11), (4, 3)])
@@ -153,6 +155,32 @@ def test_relative_bias_depends_on_bucket_head_and_layer(per_layer: bool) -> None
         for b, h, t, s in itertools.product(range(2), range(4), range(2), range(3)):
             assert bias[b, h, t, s] == table[buckets[b, t, s], h]
     assert torch.equal(scheme.bias(queries, keys), biases[0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_initialization_with_alibi_adds_its_bias_at_the_mean_distance_of_each_bucket(causal: bool) -> None:
+    plain, scheme = (relative_bias(32, 40, causal=causal, per_layer=True, alibi_init=on) for on in (False, True))
+    for positions in (plain, scheme):
+        initialize(positions, Normal(), seed=1)
+    position = torch.arange(41)[None]
+    distance = position[:, :, None] - position[:, None, :]  # -40 to 40
+    if causal:
+        distance = distance.clamp(min=0)
+    buckets, alibi = scheme.buckets(distance), ALiBi().build(**SIZES).bias(position, position)
+    assert alibi is not None
+    for before, after in zip(plain.tables, scheme.tables, strict=True):
+        added = after.weight - before.weight
+        for bucket, n in itertools.product(buckets.unique().tolist(), range(4)):
+            distances = distance[buckets == bucket].unique().abs().float()
+            assert added[bucket, n].item() == pytest.approx(
+                -alibi_slopes(4)[n].item() * distances.mean().item(), abs=1e-5
+            )
+        near = scheme.n // 2
+        assert torch.allclose(
+            scheme.bias(position, position)[0, :, near - 1, :near], alibi[0, :, near - 1, :near], atol=0.2
+        )
+        assert added.isfinite().all()
+        assert before.weight.abs().max() < 0.2
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(7, 20), (32, 16), (32, 3)])

@@ -8,7 +8,8 @@
 The second parameter of N is the standard deviation. Branch outputs are the matrices that write to the residual stream:
 `out` of attention and `down` of the feed-forward network. Output layers are the unembedding and the classifiers. With
 ZeroProjections, embeddings are N(0, embedding_std). The weights of norms are initialized to one and biases to zero,
-except that PyTorch also draws the biases of linear layers.
+except that PyTorch also draws the biases of linear layers. Tables of relative positions are embeddings, to which the
+biases of ALiBi are added if `alibi_init` is True.
 """
 
 import math
@@ -22,6 +23,7 @@ from tercet.nn.attention import Attention
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.heads import Pooler, Transform
 from tercet.nn.norm import StdLayerNorm
+from tercet.nn.positions import RelativeBiasPositions
 from tercet.nn.specs import Init, Normal, PyTorch, Xavier, ZeroProjections
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -55,6 +57,10 @@ def initialize(model: nn.Module, scheme: Init, *, seed: int) -> None:
             _fill_zero_projections(model, generator, gain=scheme.gain, embedding_std=scheme.embedding_std)
         case PyTorch():
             _fill_as_pytorch(model, generator)
+    for positions in _modules_of_type(RelativeBiasPositions, model):
+        if positions.alibi_init:
+            for table in _modules_of_type(nn.Embedding, positions):
+                table.weight += positions.alibi_biases().to(table.weight)
 
 
 def _fill_normal(model: nn.Module, generator: torch.Generator, *, std: float) -> None:

@@ -191,7 +191,7 @@ class RelativeBiasPositions(PositionScheme):
 
     Raffel et al., "Exploring the Limits of Transfer Learning" (T5, 2020), 2.1. If attention is not causal, the second
     half of the buckets is for keys after the query. One table serves all layers, or each layer has its own (umT5: Chung
-    et al. 2023).
+    et al. 2023). `initialize` adds `alibi_biases` to the tables if `alibi_init` is True.
 
     Raises:
         ValueError: If n_buckets is odd, or max_distance is not greater than `near`.
@@ -199,7 +199,16 @@ class RelativeBiasPositions(PositionScheme):
 
     has_bias = True
 
-    def __init__(self, n_buckets: int, max_distance: int, n_heads: int, *, causal: bool, n_tables: int = 1) -> None:
+    def __init__(
+        self,
+        n_buckets: int,
+        max_distance: int,
+        n_heads: int,
+        *,
+        causal: bool,
+        n_tables: int = 1,
+        alibi_init: bool = False,
+    ) -> None:
         super().__init__()
         n = n_buckets if causal else n_buckets // 2
         if n_buckets % 2 or max_distance <= n // 2:
@@ -207,7 +216,7 @@ class RelativeBiasPositions(PositionScheme):
                 f"n_buckets={n_buckets} must be even and max_distance={max_distance} must be more than {n // 2}, "
                 "the number of distances with one bucket each"
             )
-        self.n, self.max_distance, self.causal = n, max_distance, causal
+        self.n, self.max_distance, self.causal, self.alibi_init = n, max_distance, causal, alibi_init
         self.tables = nn.ModuleList(nn.Embedding(n_buckets, n_heads) for _ in range(n_tables))
 
     def bias(self, queries: Positions, keys: Int[Tensor, "#B S"]) -> Float[Tensor, "#B H T S"]:
@@ -227,6 +236,16 @@ class RelativeBiasPositions(PositionScheme):
         far = (near + (log_ratio * (self.n - near)).long()).clamp(max=self.n - 1)
         later_offset = 0 if self.causal else (distance < 0) * self.n
         return torch.where(d < near, d, far) + later_offset
+
+    def alibi_biases(self) -> Float[Tensor, "N H"]:
+        """Return a table with the bias of `ALiBiPositions` at the mean distance, up to max_distance, of each bucket."""
+        n_buckets, n_heads = next(self.tables.parameters()).shape
+        distance = torch.arange(-self.max_distance, self.max_distance + 1)
+        buckets = self.buckets(distance[None, :, None]).flatten()
+        absolute = distance.clamp(min=0) if self.causal else distance.abs()
+        counts = buckets.bincount(minlength=n_buckets).clamp(min=1)  # some buckets have no distance
+        mean = buckets.bincount(absolute.float(), minlength=n_buckets) / counts
+        return -mean[:, None] * alibi_slopes(n_heads)
 
 
 def _frequencies(positions: Positions, width: int, base: float | Tensor) -> Float[Tensor, "*B R"]:

@@ -138,18 +138,22 @@ class RelativeBias:
         n_buckets: Number of buckets. An encoder uses half of them for keys before a token and half for keys after it.
         max_distance: Distance from which on all distances share one bucket.
         per_layer: If True, each layer learns its own table (umT5), else all layers share one.
+        alibi_init: If True, the numbers start as the biases of ALiBi, so that each head first attends to near tokens.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
     n_buckets: Annotated[int, Interval(ge=4, le=1 << 16)] = 32
     max_distance: Annotated[int, Interval(ge=2, le=1 << 20)] = 128
     per_layer: bool = False
+    alibi_init: bool = False
 
     def build(self, *, n_heads: int, n_layers: int, causal: bool, **sizes: int) -> "PositionScheme":
         from tercet.nn.positions import RelativeBiasPositions
 
         n_tables = n_layers if self.per_layer else 1
-        return RelativeBiasPositions(self.n_buckets, self.max_distance, n_heads, causal=causal, n_tables=n_tables)
+        return RelativeBiasPositions(
+            self.n_buckets, self.max_distance, n_heads, causal=causal, n_tables=n_tables, alibi_init=self.alibi_init
+        )
 
 
 class CustomPosition(Custom):

@@ -86,10 +86,10 @@ def describe_type(hint: Any) -> str:
             words.append("list")
         elif member is type(None):
             words.append("`null`")
-        elif isinstance(member, type) and issubclass(member, Custom):
-            words.append("import path")
         elif dataclasses.is_dataclass(member):
             words.append(f"`{kind_of(member)}`" if kind_of(member) else "keys")
+        elif isinstance(member, type) and issubclass(member, Custom):
+            words.append("import path")
         else:
             words.append({bool: "`true`, `false`", int: "integer", float: "number", str: "text"}.get(member, "any"))
     return ", ".join(dict.fromkeys(words)) + (f"; {bounds}" if bounds else "")

@@ -219,6 +219,7 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
             variants[kind] = load_class(kind, base)
         except ValueError as error:
             raise _InvalidValue(f"{prefix}{error}", line) from None
+        data = {key: value for key, value in data.items() if key != tag}
     if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
         raise _InvalidValue(
@@ -233,8 +234,6 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 def _build_variant(variant: type, data: Mapping[str, Any], path: str, line: int | None) -> Any:
     """Convert a mapping to one dataclass; the other arguments and errors are those of `_build`."""
     prefix = f"{path}: " if path else ""
-    if issubclass(variant, Custom):
-        data = {key: value for key, value in data.items() if key != "kind"}
     all_hints, ranges = get_type_hints(variant), field_annotations(variant)
     hints = {field.name: all_hints[field.name] for field in dataclasses.fields(variant)}
     for key in data:

@@ -13,8 +13,10 @@ import tercet
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.custom_code import ALLOWED
+from tercet.training import CustomOptimizer
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+PAGES = ("add-a-position-scheme.md", "add-an-optimizer.md")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 FOURIER = "my_package.fourier:Fourier"
 TINY = (
@@ -44,7 +46,7 @@ def forget() -> None:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write `my_package` as the guides do, and add its folder to the path."""
     site = tmp_path_factory.mktemp("site")
-    for page in ("add-a-position-scheme.md",):
+    for page in PAGES:
         for path, code in blocks(page)[0].items():
             (site / path).parent.mkdir(exist_ok=True)
             (site / path).write_text(code)
@@ -122,9 +124,86 @@ def test_export_rejects_a_custom_position_by_its_name(
         assert f"stack.position is {FOURIER}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", ["add-a-position-scheme.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_python_of_the_guide_runs(page: str) -> None:
     code = blocks(page)[1]
     assert code
     exec(compile("\n".join(code), page, "exec"), {"__name__": "__main__"})
-    assert torch.is_grad_enabled()
+
+
+LION, DECAY = "my_package.lion:Lion", "my_package.decay:SquareRoot"
+FAULTY = """
+import torch
+from torch.optim import SGD, Optimizer
+from tercet.spec import LearningRate, spec
+from tercet.training import CustomOptimizer
+
+class Counting(SGD):
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight]["step"] = 1
+
+@spec
+class Counts(CustomOptimizer):
+    lr: LearningRate = 0.1
+    def build(self, model):
+        return Counting(model.parameters(), lr=self.lr)
+
+@spec
+class Half(CustomOptimizer):
+    lr: LearningRate = 0.1
+    def build(self, model):
+        return SGD(list(model.parameters())[1:], lr=self.lr)
+"""
+
+
+def lion_words(data: Path, out: Path, *changes: str) -> list[str]:
+    sets = [word for change in (*TINY, *changes) for word in ("--set", change)]
+    return ["train", "demo", "--data", str(data), "--out", str(out), "--quiet", *sets, *ALLOW]
+
+
+def test_run_with_a_custom_optimizer_and_schedule_resumes_exactly(run: Path, tmp_path: Path) -> None:
+    """A run that stops after 4 of 8 steps ends with the weights of a run that does not stop."""
+    data, parts = run.parent / "text.txt", (f"training.optimizer={LION}", "training.schedule=constant")
+    for name, steps in (("whole", (8,)), ("resumed", (4, 8))):
+        for length in steps:
+            assert main(lion_words(data, tmp_path / name, *parts, f"training.max_steps={length}")) == 0
+        assert json.loads((tmp_path / name / "run.json").read_text())["code"] == {LION: None}
+    forget()
+    whole, resumed, other = (tercet.load(tmp_path / name / "last") for name in ("whole", "resumed", "resumed"))
+    assert "my_package" not in sys.modules  # the model does not contain the optimizer
+    for weight, expected in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(weight, expected)
+    assert other.generate("1 is", max_new_tokens=2)
+
+
+def test_custom_schedule_trains(run: Path, tmp_path: Path) -> None:
+    data = run.parent / "text.txt"
+    assert main(lion_words(data, tmp_path / "run", f"training.schedule={{kind: {DECAY!r}, final: 0.1}}")) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["code"] == {DECAY: None}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Counts", "has the state step of type int, which a checkpoint does not contain; make it a tensor"),
+        ("Half", "must update each trainable parameter in exactly one group; use parameter_groups"),
+    ],
+)
+def test_faulty_optimizer_is_rejected_before_work_is_lost(
+    run: Path, name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "faulty.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = lion_words(run.parent / "text.txt", tmp_path / "run", f"training.optimizer=my_package.faulty:{name}")
+    assert main(words) == 2
+    assert f"my_package.faulty:{name} {message}" in capsys.readouterr().err
+
+
+def test_optimizer_without_a_learning_rate_is_rejected() -> None:
+    with pytest.raises(TypeError, match="Part has no setting lr with a default; add lr: LearningRate = 1e-3"):
+        type("Part", (CustomOptimizer,), {})

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
+    from tercet.training.optim.optimizers import parameter_groups as parameter_groups
+    from tercet.training.optim.schedules import CustomSchedule as CustomSchedule
+    from tercet.training.optim.specs import CustomOptimizer as CustomOptimizer
     from tercet.training.recipe.files import recipe_names as recipe_names
     from tercet.training.recipe.files import recipe_text as recipe_text
     from tercet.training.recipe.recipe import Recipe as Recipe

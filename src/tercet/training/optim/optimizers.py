@@ -7,12 +7,13 @@ group, even if it is tied.
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tercet.config import UserError
 from tercet.training.optim.adamw import FusedAdamW
 from tercet.training.optim.muon import MuonAdamW
-from tercet.training.optim.specs import Adam, AdamW, Muon, OptimizerSpec
+from tercet.training.optim.specs import Adam, AdamW, CustomOptimizer, Muon, OptimizerSpec
 from tercet.training.optim.trainable import trainable_parameters
 
 HIDDEN = ("blocks", "transform", "pooler")  # modules whose matrices map hidden states to hidden states
@@ -25,20 +26,50 @@ def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
             groups = [{"params": trainable_parameters(model), "weight_decay": 0.0}]
             return _adamw(spec, model, groups)
         case AdamW():
-            matrices = [p for p in trainable_parameters(model) if p.ndim >= 2]
-            vectors = [p for p in trainable_parameters(model) if p.ndim < 2]
-            groups = [
-                {"params": matrices, "weight_decay": spec.weight_decay},
-                {"params": vectors, "weight_decay": 0.0},
-            ]
-            return _adamw(spec, model, groups)
+            return _adamw(spec, model, parameter_groups(model, weight_decay=spec.weight_decay))
         case Muon():
             return _muon(spec, model)
+        case CustomOptimizer():
+            optimizer = spec.build(model)
+            _check_custom(spec, optimizer, model)
+            return optimizer
+
+
+def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the trainable matrices of a model with weight decay, and its other trainable parameters without."""
+    matrices = [p for p in trainable_parameters(model) if p.ndim >= 2]
+    vectors = [p for p in trainable_parameters(model) if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _check_custom(spec: CustomOptimizer, optimizer: Optimizer, model: nn.Module) -> None:
+    """Check that an optimizer of another package updates the trainable parameters, and has tensors as state.
+
+    The state is checked after the first step, before a checkpoint is written.
+
+    Raises:
+        UserError: If a parameter is in no group, or in several.
+    """
+    ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    if sorted(ids) != sorted({id(p) for p in trainable_parameters(model)}):
+        raise UserError(f"{spec.kind} must update each trainable parameter in exactly one group; use parameter_groups")
+
+    def check_state(stepped: Optimizer, args: Any, kwargs: Any) -> None:
+        handle.remove()
+        for name, value in (item for state in stepped.state.values() for item in state.items()):
+            if not isinstance(value, Tensor):
+                raise UserError(
+                    f"{spec.kind} has the state {name} of type {type(value).__name__}, which a checkpoint does not "
+                    "contain; make it a tensor"
+                )
+
+    handle = optimizer.register_step_post_hook(check_state)
 
 
 def _adamw(spec: Adam | AdamW, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
     return FusedAdamW(
-        [group for group in groups if group["params"]],
+        groups,
         lr=spec.lr,
         betas=(spec.beta1, spec.beta2),
         eps=spec.eps,

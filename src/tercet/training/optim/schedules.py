@@ -20,7 +20,7 @@ largest factor is that of the last warm-up step, or of step 0 without a warm-up.
 import math
 from typing import Literal
 
-from tercet.spec import Share, ShareAboveZero, Width, spec
+from tercet.spec import Custom, Share, ShareAboveZero, Width, spec
 
 
 @spec
@@ -113,7 +113,15 @@ class InverseSquareRoot:
         return math.sqrt(warmup / (step + 1))
 
 
-Schedule = Constant | LinearDecay | Cosine | WSD | Noam | InverseSquareRoot
+class CustomSchedule(Custom):
+    """Base class of the specs of schedules in other packages."""
+
+    def decay(self, step: int, warmup: int, total: int) -> float:
+        """Return the factor on the learning rate after the warm-up; the arguments are those of `rate_factor`."""
+        raise NotImplementedError(f"{self.kind} has no method decay")
+
+
+Schedule = Constant | LinearDecay | Cosine | WSD | Noam | InverseSquareRoot | CustomSchedule
 
 
 def rate_factor(schedule: Schedule, *, step: int, warmup: int, total: int) -> float:

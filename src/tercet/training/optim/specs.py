@@ -1,8 +1,12 @@
 """Settings of optimizers; `optimizers.py` builds them."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tercet.spec import Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
+from tercet.spec import Custom, Epsilon, LearningRate, ShareBelowOne, WeightDecay, spec
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
 
 
 @spec
@@ -69,4 +73,23 @@ class Muon:
     eps: Epsilon = 1e-8
 
 
-OptimizerSpec = Adam | AdamW | Muon
+class CustomOptimizer(Custom):
+    """Base class of the specs of optimizers in other packages.
+
+    Attributes:
+        lr: Learning rate, a setting that each subclass defines with a default.
+    """
+
+    lr: float
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "lr"):
+            raise TypeError(f"{cls.__name__} has no setting lr with a default; add lr: LearningRate = 1e-3")
+
+    def build(self, model: "nn.Module") -> "Optimizer":
+        """Return the optimizer of the trainable parameters of `model`; its state must consist of tensors."""
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+OptimizerSpec = Adam | AdamW | Muon | CustomOptimizer

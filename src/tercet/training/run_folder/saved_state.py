@@ -126,6 +126,7 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
             finite or is impossible after this number of steps, or tied weights differ from each other.
     """
     from tercet.training.optim.optimizers import build_optimizer
+    from tercet.training.optim.specs import CustomOptimizer
     from tercet.training.run_folder.sharded_state import flatten_checkpoint, has_shards, read_shard_shapes
 
     sharded = has_shards(folder)
@@ -138,6 +139,10 @@ def check_state(folder: Path, state: State, model: "nn.Module", recipe: "Recipe"
         shapes = read_shard_shapes(folder) if sharded else {name: (x.shape, x.dtype) for name, x in tensors.items()}
         if fp16 and not any(name.startswith("optimizer.") for name in shapes):
             expected = _weights(model, recipe)
+        if isinstance(recipe.training.optimizer, CustomOptimizer):  # names and shapes of its state are not known
+            prefixes = tuple(f"optimizer.{key}." for key in _parameter_keys(model, by_name=sharded).values())
+            state_shapes = {name: shape for name, shape in shapes.items() if name.startswith(prefixes)}
+            expected = {**_weights(model, recipe), **state_shapes}
         _compare(shapes, expected)
         _check_groups(state["optimizer_states"][0]["param_groups"], model, optimizer)
         if not sharded:

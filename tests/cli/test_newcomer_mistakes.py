@@ -118,3 +118,21 @@ def test_each_replacement_in_the_table_is_a_flag_or_key_of_a_command() -> None:
     used = {name for found in suggestions().values() for names in found for name in names}
     replacements = {name for names in OTHER_NAMES.values() for name in names}
     assert not {name for name in replacements - used if not name.startswith("model.stack")}
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("train my_txts.txt", "unknown recipe 'my_txts.txt', and no such file or folder; did you mean 'my_texts.txt'?"),
+        ("train ./my_texts.tx", "did you mean 'my_texts.txt'?"),
+        ("train mime.yaml", "no such file: mime.yaml; did you mean 'mine.yaml'?"),
+        ("train nothing.txt", "run `tercet recipes` to list the recipes"),
+    ],
+)
+def test_a_path_with_a_typo_leads_to_the_nearest_file(
+    command: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("my_texts.txt").write_text("one two\n")
+    Path("mine.yaml").write_text("task: language\n")
+    assert main(command.split()) == 2
+    assert hint in capsys.readouterr().err

@@ -278,6 +278,35 @@ def test_python_serves_as_the_verb_does(folder: Write, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+def test_folders_without_a_model_are_skipped_and_links_keep_their_names(
+    folder: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes").mkdir()
+    Path("link").symlink_to(folder("one"))
+    served = dict[str, Any]()
+
+    def record(models: dict[str, Any], **settings: Any) -> None:
+        served.update(models)
+
+    monkeypatch.setattr(server, "serve", record)
+    assert main(["serve", "link/", "notes/", "one/"]) == 0
+    assert list(served) == ["link", "one"]
+    notes = [line for line in capsys.readouterr().err.splitlines() if "skipping" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("tercet: skipping notes")
+    assert main(["serve", "notes/"]) == 2
+    assert main(["serve", "one", "nosuch"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("fe80::1", "[fe80::1]"), ("box", "box")],
+)
+def test_the_printed_address_can_be_opened(host: str, expected: str) -> None:
+    assert server.url_host(host) == expected
+
+
 def test_the_interpreter_is_tuned_while_it_serves() -> None:
     usual, frozen_count = sys.getswitchinterval(), gc.get_freeze_count()
     with server.tuned_interpreter():

@@ -68,6 +68,11 @@ def test_changed_settings_are_reported(tmp_path: Path) -> None:
     other_model = {"model": {"stack": {"d_model": 32}}}
     with pytest.raises(UserError, match=r"model\.stack\.d_model: 16 -> 32"):
         train(tiny_recipe(tmp_path, other_model, **SHORT), out, quiet=True)
+    many = {"model": {"stack": {"d_model": 32, "n_layers": 3, "n_heads": 4}}, "task": {"batch_size": 8}}
+    with pytest.raises(UserError) as error:
+        train(tiny_recipe(tmp_path, many, seed=2, **SHORT), out, quiet=True)
+    assert "(training.seed: 1 -> 2; task.batch_size: 16 -> 8; model.stack.d_model: 16 -> 32; and " in str(error.value)
+    assert f"more: compare {out / 'recipe.yaml'} with the output of --print-config)" in str(error.value)
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """`tercet serve`: serve trained models over HTTP; OpenAI clients work unchanged."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.parser import Verbs, parse_number
+from tercet.messages import print_note
 from tercet.spec import BodyBytes, Seconds
 
 LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
@@ -74,7 +76,8 @@ def register(verbs: Verbs, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
-    device = select_device(args.device, models=args.runs)
+    runs = _model_folders(args.runs)
+    device = select_device(args.device, models=runs)
 
     from tercet.serve.required_packages import require_packages
 
@@ -100,11 +103,36 @@ def run(args: argparse.Namespace) -> int:
     # Load the models in a thread that ends. OpenMP keeps a team of threads for each thread that has computed something.
     # If the teams have more threads than there are cores, the threads of the workers sleep at every barrier: a step of
     # eight rows then takes twice as long on two cores.
+    folders = name_models(runs)
     with ThreadPoolExecutor(1) as loading:
-        models = {name: loading.submit(load, folder).result() for name, folder in name_models(args.runs).items()}
+        models = {name: loading.submit(load, folder).result() for name, folder in folders.items()}
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     serve(
         models, limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), allow_no_key=args.no_key,
         json_log=args.json_log, quiet=args.quiet, **settings,
     )  # fmt: skip
     return 0
+
+
+def _model_folders(names: Sequence[str]) -> Sequence[str]:
+    """Return the arguments without existing folders that contain no model, as `runs/*/` may select some.
+
+    Each is reported in one line. If none contains a model, all are returned, so that loading them raises the error.
+    """
+    from tercet.checkpoint.find_model import find_model
+    from tercet.config import UserError
+
+    models = list[str]()
+    skipped = list[str]()
+    for name in names:
+        try:
+            if Path(name).is_dir():
+                find_model(Path(name))
+            models.append(name)
+        except UserError as error:
+            skipped.append(f"tercet: skipping {name}: {error}")
+    if not models:
+        return names
+    for line in skipped:
+        print_note(line)
+    return models

@@ -83,11 +83,10 @@ def serve(
             application(registry, rules, log=log), registry,
             note=log.note, grace=grace, shutdown_delay=shutdown_delay,
         )  # fmt: skip
-        host_in_url = f"[{host}]" if ":" in host else host
         for model in registry.models.values():
             log.note(f"{model.name}: {model.kind}; endpoints {' and '.join(model.endpoints)}")
         with tuned_interpreter():
-            print(f"http://{host_in_url}:{listening.getsockname()[1]}/", flush=True)
+            print(f"http://{url_host(host)}:{listening.getsockname()[1]}/", flush=True)
             server.run(sockets=[listening])
     finally:
         listening.close()
@@ -115,18 +114,24 @@ def tuned_interpreter() -> Generator[None]:
 
 
 def name_models(folders: Sequence[str | Path]) -> dict[str, Path]:
-    """Return a name for each model folder, which is the last part of its path.
+    """Return a name for each model folder, which is the last part of its path. A symbolic link keeps its own name.
 
     Raises:
         UserError: If two models have the same name.
     """
     paths = dict[str, Path]()
     for folder in map(Path, folders):
-        name = folder.resolve().name or "model"
+        name = Path(os.path.abspath(folder)).name or "model"
         if name in paths:
             raise UserError(f"{paths[name]} and {folder} have the same name {name}; rename one of them")
         paths[name] = folder
     return paths
+
+
+def url_host(host: str) -> str:
+    """Return the host for a URL of this machine: a browser cannot open the addresses that stand for all interfaces."""
+    host = {"0.0.0.0": LOOPBACK, "": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
 
 
 def _check_seconds(**seconds: float) -> None:

@@ -14,12 +14,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from tercet import limits
-from tercet.config import UserError, suggest
+from tercet.config import UserError
 from tercet.data.sources import fasta
 from tercet.data.sources.files import (
     BLOCK,
@@ -32,6 +31,7 @@ from tercet.data.sources.files import (
     read_text,
     report_file_errors,
     suggest_field,
+    suggest_path,
 )
 from tercet.data.sources.formats import (
     TEXT_SUFFIXES,
@@ -132,7 +132,7 @@ class DocumentFiles:
         if not self.root.is_dir():
             if self.root.exists():
                 raise UserError(f"{self.root} is not a regular file; copy its content into one")
-            raise UserError(f"no such file or folder: {self.root}{_suggest_path(self.root)}")
+            raise UserError(f"no such file or folder: {self.root}{suggest_path(self.root)}")
         readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
         if not readable:
             raise UserError(f"the folder {self.root} has no readable file; add {', '.join(EXAMPLE_SUFFIXES)} files")
@@ -326,12 +326,3 @@ def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
             unpacked_characters += len(text)
             check_unpacked(path, packed_bytes, unpacked_characters)
             yield text
-
-
-def _suggest_path(path: Path) -> str:
-    """Return the end of the message about a path that does not exist."""
-    if not path.parent.is_dir():
-        return "; its folder does not exist either"
-    names = [entry.name for entry in islice(path.parent.iterdir(), 1000) if not entry.name.startswith(".")]
-    suggestion = suggest(path.name, names)
-    return suggestion if suggestion.startswith("; did you mean") else f"; look in {path.parent.resolve()}"

@@ -260,6 +260,15 @@ def suggest_field(field: str, names: Iterable[str]) -> str:
     return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
 
 
+def suggest_path(path: Path) -> str:
+    """Return the end of the message about a path that does not exist: the nearest name in its folder, if any."""
+    if not path.parent.is_dir():
+        return "; its folder does not exist either"
+    names = [entry.name for entry in islice(path.parent.iterdir(), 1000) if not entry.name.startswith(".")]
+    suggestion = suggest(path.name, names)
+    return suggestion if suggestion.startswith("; did you mean") else f"; look in {path.parent.resolve()}"
+
+
 def find_path(source: str) -> Path:
     """Return the path that `source` denotes, with `~` expanded to the home folder.
 

@@ -3,7 +3,9 @@
 This module does not interpret the keys; `recipe.py` parses them.
 """
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ def read_settings(name: str, changes: Mapping[str, Any] | None = None) -> Plain:
     if name.endswith((".yaml", ".yml")):
         from tercet.settings_yaml import read_yaml
 
+        if not os.path.exists(name):
+            raise UserError(f"no such file: {name}{_suggest_path(name)}")
         return change_settings(read_yaml(Path(name)), changes or {})
     text = recipe_text(name)
 
@@ -72,11 +76,20 @@ def recipe_text(name: str) -> str:
     """
     if name not in recipe_names():
         if Path(name).name != name or Path(name).suffix:
-            raise UserError(
-                f"unknown recipe {name!r}, and no such file or folder; run `tercet recipes` to list the recipes"
-            )
+            hint = _suggest_path(name)
+            if not hint.startswith("; did you mean"):
+                hint = "; run `tercet recipes` to list the recipes"
+            raise UserError(f"unknown recipe {name!r}, and no such file or folder{hint}")
         raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
     return (_recipe_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _suggest_path(name: str) -> str:
+    from tercet.data.sources.files import suggest_path
+
+    with suppress(OSError, ValueError):  # a name that no file can have
+        return suggest_path(Path(name))
+    return ""
 
 
 def _recipe_folder() -> Any:

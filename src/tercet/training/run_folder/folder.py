@@ -39,6 +39,8 @@ MODELS = ("last", "best")  # newest first
 TRACKERS = ("tensorboard", "wandb", "mlflow")  # folders of trackers
 # The recipe is deleted last: if the process is killed before, the folder is still recognized as a run.
 PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, *TRACKERS, RECIPE)
+MAX_DIFFERENCES = 3  # listed in the error about a run with other settings
+SHOWN_FIRST = ("pretrained", "task.kind", "data.source", "data.target", "training.optimizer.lr", "training.seed")
 CHOICES = "pass --from-weights to continue from its last model, or --restart to delete it and start again"
 
 
@@ -106,9 +108,12 @@ def check_recipe(
     if new["pretrained"] == str(out / PRETRAINED_COPY):  # the copy of the original
         new["pretrained"] = old["pretrained"]
     if differences := find_differences(old, new):
+        first = sorted(differences, key=lambda line: line.partition(":")[0] not in SHOWN_FIRST)[:MAX_DIFFERENCES]
+        rest = len(differences) - len(first)
+        more = [f"and {rest} more: compare {out / RECIPE} with the output of --print-config"] if rest else []
         raise UserError(
-            f"{out} contains a run with other settings ({'; '.join(differences)}); pass another --out, or --restart "
-            f"to delete the run (after its start, only {', '.join(MAY_CHANGE)} and logging may change)"
+            f"{out} contains a run with other settings ({'; '.join([*first, *more])}); pass another --out, or "
+            f"--restart to delete the run (after its start, only {', '.join(MAY_CHANGE)} and logging may change)"
         )
     return current, recipe
 

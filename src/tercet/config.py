@@ -234,7 +234,7 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
 def _build_variant(variant: type, data: Mapping[str, Any], path: str, line: int | None) -> Any:
     """Convert a mapping to one dataclass; the other arguments and errors are those of `_build`."""
     prefix = f"{path}: " if path else ""
-    all_hints, ranges = get_type_hints(variant), field_annotations(variant)
+    all_hints, ranges = _hints(variant), field_annotations(variant)
     hints = {field.name: all_hints[field.name] for field in dataclasses.fields(variant)}
     for key in data:
         if key not in hints:
@@ -326,11 +326,17 @@ def _item(annotation: Any) -> Any:
 
 def _nested_keys(spec: type, key: object, path: str = "") -> Iterator[str]:
     """Yield the paths of all settings within `spec` that have the name `key`, such as training.optimizer.lr."""
-    for name, annotation in get_type_hints(spec).items():
+    for name, annotation in _hints(spec).items():
         if name == key:
             yield f"{path}{name}"
         for variant in _variants(annotation).values():
             yield from _nested_keys(variant, key, f"{path}{name}.")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, without ranges."""
+    return get_type_hints(cls)
 
 
 def _variants(annotation: Any) -> dict[str | None, type]:
@@ -339,7 +345,7 @@ def _variants(annotation: Any) -> dict[str | None, type]:
     variants: dict[str | None, type] = {}
     for member in members:
         if dataclasses.is_dataclass(member) and isinstance(member, type):
-            hints = get_type_hints(member)
+            hints = _hints(member)
             kind = next((hints[tag] for tag in TAGS if tag in hints), None)
             variants[get_args(kind)[0] if kind else None] = member
     return variants

@@ -7,6 +7,7 @@ that expand to too many values. Keys carry their line numbers (`MarkedKey`), so 
 
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tercet.messages import show
 TAG = "tag:yaml.org,2002:"
 MERGE = f"{TAG}merge"  # the key `<<`
 SCALARS = tuple(f"{TAG}{name}" for name in ("str", "int", "float", "bool", "null"))
+FAST_DUMPER: Any = getattr(yaml, "CSafeDumper", None)  # None in a PyYAML that was built without libyaml
 KINDS = {"timestamp": "a date", "set": "a set", "binary": "binary data", "omap": "an ordered map", "pairs": "pairs"}
 
 
@@ -111,7 +113,18 @@ def parse_value(text: str, *, name: str) -> Any:
 
 
 def write_yaml(spec: Any) -> str:
-    return yaml.safe_dump(_unmark(to_plain(spec)), sort_keys=False, allow_unicode=True)
+    """Return settings as YAML.
+
+    libyaml writes the same text as PyYAML, in a quarter of the time, but escapes characters that PyYAML writes as they
+    are, and rejects surrogates.
+    """
+    plain = _unmark(to_plain(spec))
+    if FAST_DUMPER is not None:
+        with suppress(UnicodeEncodeError):
+            text: str = yaml.dump(plain, Dumper=FAST_DUMPER, sort_keys=False, allow_unicode=True)
+            if "\\" not in text:
+                return text
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def _problem(error: yaml.YAMLError) -> str:

@@ -179,13 +179,15 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
     Raises:
         ValueError: If the value is not within the ranges; the message contains name, value and range.
     """
-    nullable, choices = type(None) in get_args(annotation), tuple(literal_choices(annotation))
-    if (value is None and nullable) or dataclasses.is_dataclass(value) or (isinstance(value, str) and value in choices):
+    nullable = type(None) in get_args(annotation)
+    is_word = isinstance(value, str) and value in literal_choices(annotation)
+    if (value is None and nullable) or dataclasses.is_dataclass(value) or is_word:
         return
-    alternatives = "".join(f", or {word}" for word in (*choices, *(["null"] if nullable else [])))
     for item in value if isinstance(value, tuple) else (value,):
         for bounds in find_bounds(annotation):
             if not is_within(item, bounds):
+                words = [*literal_choices(annotation), *(["null"] if nullable else [])]
+                alternatives = "".join(f", or {word}" for word in words)
                 raise ValueError(f"{name}={show(item)} must {describe(bounds)}{alternatives}")
 
 

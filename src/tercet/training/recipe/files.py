@@ -6,6 +6,7 @@ This module does not interpret the keys; `recipe.py` parses them.
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,12 @@ def change_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 def recipe_names() -> dict[str, str]:
     """Return the names of the packaged recipes, each with the comment on the first line of its file."""
-    files = (file for file in _recipe_folder().iterdir() if file.name.endswith(".yaml"))
-    texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
-    return {name: texts[name].splitlines()[0].removeprefix("#").strip() for name in sorted(texts)}
+    return {name: text.splitlines()[0].removeprefix("#").strip() for name, text in _recipe_texts().items()}
 
 
 def recipes_from_scratch() -> list[str]:
     """Return the names of the packaged recipes that do not require a pretrained model."""
-    return [name for name in recipe_names() if f"\npretrained: {REQUIRED}" not in recipe_text(name)]
+    return [name for name, text in _recipe_texts().items() if f"\npretrained: {REQUIRED}" not in text]
 
 
 def recipe_text(name: str) -> str:
@@ -74,14 +73,15 @@ def recipe_text(name: str) -> str:
     Raises:
         UserError: If there is no such recipe.
     """
-    if name not in recipe_names():
+    texts = _recipe_texts()
+    if name not in texts:
         if Path(name).name != name or Path(name).suffix:
             hint = _suggest_path(name)
             if not hint.startswith("; did you mean"):
                 hint = "; run `tercet recipes` to list the recipes"
             raise UserError(f"unknown recipe {name!r}, and no such file or folder{hint}")
-        raise UserError(f"unknown recipe {name!r}{suggest(name, recipe_names())}")
-    return (_recipe_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+        raise UserError(f"unknown recipe {name!r}{suggest(name, texts)}")
+    return texts[name]
 
 
 def _suggest_path(name: str) -> str:
@@ -92,5 +92,9 @@ def _suggest_path(name: str) -> str:
     return ""
 
 
-def _recipe_folder() -> Any:
-    return resources.files("tercet") / "recipes"
+@cache
+def _recipe_texts() -> Mapping[str, str]:
+    """Return the texts of the packaged recipes, by their sorted names."""
+    files = (file for file in (resources.files("tercet") / "recipes").iterdir() if file.name.endswith(".yaml"))
+    texts = {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
+    return dict(sorted(texts.items()))

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Three processes with one thread each, for two cores: many tests wait for the programs that they start. Tensors in tests
-# are tiny, and more threads would only wait for each other.
+# are tiny, and more threads would only wait for each other. Each process takes whole folders (tests/folder_units.py).
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 # No downloads from hubs and no uploads during tests.

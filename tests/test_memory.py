@@ -48,7 +48,8 @@ def steps(mode: str, library: str = "numpy", **environment: str) -> tuple[str, i
 def test_freed_memory_is_reused_without_clearing() -> None:
     result, pages = steps("kept", "torch")
     assert result == "True"
-    assert 4 * pages < steps("as it comes", "torch")[1]  # 16 steps x 44 MB in pages, usually of 4 KiB
+    # 16 steps x 88 MB in pages, usually of 4 KiB; the numbers of PyTorch have half as many bytes.
+    assert 8 * pages < steps("as it comes")[1]
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from tercet.training.loop.module import TrainingModule
 
 if __name__ == "__main__":
     folder, sent_bytes, steps = Path(sys.argv[1]), 0, list[int]()
-    gather, exchange, work_out = dist.all_gather_single, dist.all_to_all_single, TrainingModule._pass  # type: ignore[reportPrivateUsage]
+    gather_name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    gather, exchange = getattr(dist, gather_name), dist.all_to_all_single
+    work_out = TrainingModule._pass  # type: ignore[reportPrivateUsage]
 
     def counted_gather(output: torch.Tensor, tensor: torch.Tensor, **options: Any) -> Any:
         global sent_bytes
@@ -33,7 +35,8 @@ if __name__ == "__main__":
         work_out(module, batches, step)
         steps.append(sent_bytes - before)
 
-    dist.all_gather_single, dist.all_to_all_single = counted_gather, counted_exchange
+    setattr(dist, gather_name, counted_gather)
+    dist.all_to_all_single = counted_exchange
     TrainingModule._pass = counted_pass  # type: ignore[reportPrivateUsage]
     train(load_recipe(str(folder / "recipe.yaml")), folder / "run", quiet=True)
     torch.save({"sent": steps}, folder / f"{os.environ['RANK']}.pt")

@@ -61,8 +61,9 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Work], list[Any
                 barrier.abort()
                 raise
 
+        gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"  # PyTorch 2.11
         fakes = {"get_world_size": lambda *_: world, "get_rank": lambda *_: local.rank, "all_reduce": all_reduce,
-                 "all_gather_single": all_gather, "all_to_all_single": all_to_all}  # fmt: skip
+                 gather: all_gather, "all_to_all_single": all_to_all}  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(dist, name, fake)
         with ThreadPoolExecutor(world) as pool:

@@ -294,7 +294,7 @@ def all_reduce_in_order(tensors: Sequence[Tensor]) -> None:
         torch.cat([x.flatten() for x in chunk], out=buffer[: sum(counts)])
         part = buffer.new_empty(len(buffer) // world)
         reduce_scatter_in_order(part, buffer)
-        dist.all_gather_single(buffer, part)
+        _all_gather(buffer, part)
         for x, total in zip(chunk, buffer.split([*counts, len(buffer) - sum(counts)]), strict=False):
             x.copy_(total.view_as(x))
 
@@ -314,8 +314,17 @@ def sum_in_order(values: Sequence[Tensor], *, world: int) -> Tensor:
     if world == 1:
         return branch[0]
     branches = branch[0].new_empty(world * branch[0].numel())
-    dist.all_gather_single(branches, branch[0].flatten())
+    _all_gather(branches, branch[0].flatten())
     return _sum_rows(branches.view(world, *branch[0].shape))
+
+
+def _all_gather(output: Tensor, part: Tensor) -> None:
+    """Write the parts of all ranks into `output`, one after another.
+
+    PyTorch 2.11 has only the former name of the function, and later versions deprecate it.
+    """
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    getattr(dist, name)(output, part)
 
 
 def _sum_rows(branches: Tensor) -> Tensor:

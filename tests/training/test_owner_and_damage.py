@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from tercet.settings_yaml import write_yaml
 from tercet.storage import lock_folder
 from tercet.training import read_recipe, train
 from tercet.training.run_folder import arithmetic
-from tercet.training.run_folder.choices import FromWeights, Resume
+from tercet.training.run_folder.choices import FromWeights, Restart, Resume
+from tercet.training.run_folder.restart import ASIDE
 
 FinishedRun = Callable[[str], Path]
 
@@ -216,6 +218,33 @@ def test_changes_are_found_in_all_of_the_past() -> None:
     assert arithmetic.find_changes([current], current) == []
     assert arithmetic.find_changes([previous], current) == ["threads 4, now 2", "isa avx2, now unset"]
     assert arithmetic.find_changes([previous, current], current) == ["threads 4, now 2", "isa avx2, now unset"]
+
+
+@pytest.mark.slow
+def test_a_restart_keeps_the_run_if_the_data_cannot_be_used(
+    finished_run: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, recipe = shutil.copytree(finished_run("text"), tmp_path / "run"), read_recipe(finished_run("text"))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (tmp_path / "short.txt").write_text("a")
+    changed = replace(recipe, data=replace(recipe.data, source=str(tmp_path / "short.txt")))
+    with pytest.raises(UserError, match="too few to hold out"):
+        train(changed, out, Restart(), quiet=True)
+
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tercet.training.run.start.read_or_create_record", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, out, Restart(), quiet=True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (out / ASIDE).exists()
+
+    (out / ASIDE / "last").mkdir(parents=True)  # of a restart that was killed
+    train(changed_steps := replace(recipe, training=replace(recipe.training, max_steps=1)), out, Restart(), quiet=True)
+    assert read_recipe(out) == changed_steps
+    assert not (out / ASIDE).exists()
 
 
 @pytest.mark.slow

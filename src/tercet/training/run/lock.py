@@ -8,14 +8,15 @@ from tercet.training.run.states import LockedRun, OpenedRun
 from tercet.training.run_folder.changes import can_resume
 from tercet.training.run_folder.checkpoints import Checkpoints
 from tercet.training.run_folder.choices import FromWeights, Restart
-from tercet.training.run_folder.folder import find_recipes, find_start, remove_run
+from tercet.training.run_folder.folder import find_recipes, find_start
+from tercet.training.run_folder.restart import FormerRun
 
 
 def lock_run(opened_run: OpenedRun) -> LockedRun:
     """Lock the folder of an existing run, and find its record, its recipe and its start point.
 
-    Only rank 0 locks the folder. With `Restart`, it also deletes the existing run. The folder of a new run is locked
-    later, when it is created.
+    Only rank 0 locks the folder. With `Restart`, it also sets the existing run aside. The folder of a new run is
+    locked later, when it is created.
 
     Raises:
         FolderInUse: If another process trains in the folder.
@@ -24,10 +25,10 @@ def lock_run(opened_run: OpenedRun) -> LockedRun:
     folder, recipe, start = opened_run.folder, opened_run.recipe, opened_run.start
     if opened_run.primary and opened_run.exists:
         opened_run.resources.enter_context(lock_folder(folder))
-    record, former = None, recipe
+    record, former, replaced_run = None, recipe, None
     if isinstance(start, Restart):
         if opened_run.primary:
-            remove_run(folder, recipe)
+            replaced_run = opened_run.resources.enter_context(FormerRun(folder, recipe))
     else:
         record, former, recipe = find_recipes(folder, recipe, start, is_current=opened_run.from_run)
     checkpoints = Checkpoints(folder, recipe.training.keep)
@@ -42,4 +43,5 @@ def lock_run(opened_run: OpenedRun) -> LockedRun:
         checkpoints=checkpoints,
         point=point,
         is_extended=is_extended,
+        replaced_run=replaced_run,
     )

@@ -30,6 +30,8 @@ def start_run(locked_run: LockedRun) -> StartedRun:
         locked_run = replace(locked_run, point=_make_folder(locked_run))
     task, former = built_model.task, locked_run.former
     record = read_or_create_record(built_model, opened_run)
+    if locked_run.replaced_run is not None:
+        locked_run.replaced_run.delete()
     task.micro = record.micro_batch or task.micro
     changes: tuple[Change, ...] = ()
     if locked_run.record is not None:

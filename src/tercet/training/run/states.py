@@ -11,6 +11,7 @@ from tercet.training.recipe.recipe import Recipe
 from tercet.training.run_folder.checkpoints import Checkpoints
 from tercet.training.run_folder.choices import Start
 from tercet.training.run_folder.folder import StartPoint
+from tercet.training.run_folder.restart import FormerRun
 
 if TYPE_CHECKING:
     from tercet.checkpoint import TrainedModel
@@ -59,6 +60,7 @@ class LockedRun:
         checkpoints: Checkpoints of the run.
         point: Start point.
         is_extended: If True, the run had finished, and resumes with another length or more patience.
+        replaced_run: The run that a restart replaces, until the new run has a record; else None.
     """
 
     opened_run: OpenedRun
@@ -67,6 +69,7 @@ class LockedRun:
     checkpoints: Checkpoints
     point: StartPoint
     is_extended: bool
+    replaced_run: FormerRun | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Restart:
-    """Delete the run in the folder, and start again."""
+    """Start again, and delete the run in the folder when the new run is ready."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ recipe.yaml  run.json  metrics.csv  loss.png  samples/  best/  last/  checkpoint
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
 from tercet.messages import counted, print_note
-from tercet.storage import DamagedFile, read_manifest, report_write_errors, write_atomically
+from tercet.storage import DamagedFile, read_manifest, write_atomically
 from tercet.training.recipe.files import LENGTHS
 from tercet.training.recipe.pretrained import PRETRAINED_COPY
 from tercet.training.recipe.recipe import Recipe
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from tercet.models import AnyModel
 MODELS = ("last", "best")  # newest first
 TRACKERS = ("tensorboard", "wandb", "mlflow")  # folders of trackers
-# The recipe is deleted last: if the process is killed before, the folder is still recognized as a run.
+# A restart moves the recipe last: if the process is killed before, the folder is still recognized as a run.
 PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, *TRACKERS, RECIPE)
 MAX_DIFFERENCES = 3  # listed in the error about a run with other settings
 SHOWN_FIRST = ("pretrained", "task.kind", "data.source", "data.target", "training.optimizer.lr", "training.seed")
@@ -154,30 +153,6 @@ def check_finished(out: Path, record: RunRecord) -> None:
         if (manifest := read_manifest(folder)) is not None:
             manifest.check(folder)
     record.check_file(out, METRICS)
-
-
-def remove_run(out: Path, recipe: Recipe) -> None:
-    """Delete the run in a folder, but no other files in it.
-
-    Args:
-        out: Folder of the run; need not exist.
-        recipe: Recipe of the run that will be started there.
-
-    Raises:
-        UserError: If `out` contains other files but no run, or the pretrained model of `recipe` is in `out`.
-    """
-    if not any((out / name).exists() for name in (RECIPE, RECORD)):
-        if out.exists():
-            check_recipe(out, recipe, None)
-        return
-    if recipe.pretrained is not None and Path(recipe.pretrained).resolve().is_relative_to(out.resolve()):
-        raise UserError(f"--restart would delete the pretrained model {recipe.pretrained}; pass another --out")
-    for path in (out / name for name in PARTS):
-        with report_write_errors(path):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def find_record(out: Path, *, from_weights: bool) -> RunRecord | None:

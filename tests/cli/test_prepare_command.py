@@ -68,6 +68,7 @@ def test_parts_say_which_are_missing(capsys: pytest.CaptureFixture[str]) -> None
         ("data my_texts --part 1/2", "unknown argument '--part'; it is a flag of `tercet data prepare`"),
         (f"{PREPARE} --out tokens --part 3/2", "'3/2' is not a part such as 2/8"),
         (f"{PREPARE} --out tokens --part two", "'two' is not a part such as 2/8"),
+        (f"data prepare {'a' * 5000} --out tokens", "must have 1 to 4,096 characters"),
         ("data prepare nothing --out tokens", "no dataset, file or folder is called 'nothing'"),
         (
             "data prepare my_texts --out my_texts",

@@ -76,6 +76,8 @@ def test_evaluate_reads_the_flags_of_a_reranker(reranker: Path, capsys: pytest.C
     assert main(["evaluate", name, "--data", data, "--candidates", "4", "--json", "--device", "cpu"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert (scores["queries"], scores["reranked"]) == (len(PLACES) * len(SOUNDS), 4)
+    assert main(["evaluate", name, "--data", data, "--encoding", "utf-88"]) == 2
+    assert "unknown encoding 'utf-88'" in capsys.readouterr().err
     assert main(["evaluate", name, "--mask-rate", "0.1", "--device", "cpu"]) == 2
     assert "available: --data, --candidates" in capsys.readouterr().err
 

@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tercet.cli.parser import Parser, Verbs, normalize_flags
+from tercet.cli.parser import FILES, Parser, Verbs, normalize_flags
 
 Candidates = list[tuple[str, str]]  # words and their descriptions, which may be empty
-FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # the metavar of a path contains one of these
 MODELS = ("run.json", "recipe.yaml", "config.json")  # files of a run or model folder; one is sufficient
 MAX_DEPTH = 2  # levels of folders that are searched for runs
 MAX_ENTRIES = 2000  # entries of a folder that are read

@@ -188,6 +188,8 @@ def _read_schema(argument: str) -> str:
     if argument.lstrip().startswith("{"):
         return argument
     try:
+        if not argument.strip():
+            raise UserError("the argument is empty; pass a file")
         return read_text_file(Path(argument), 4 * SCHEMA_CHARACTERS)
     except UserError as error:
         raise UserError(

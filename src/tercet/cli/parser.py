@@ -11,6 +11,8 @@ from tercet.custom_code import check_packages
 from tercet.messages import show
 from tercet.spec import Name, describe, find_bounds, is_within
 
+FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # the metavar of a path contains one of these
+MODELS = ("RUN", "RECIPE", "SRC")  # the metavar of the folder of a run or model contains one of these
 Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
 
 
@@ -86,6 +88,14 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, Verbs) and value not in action.choices:
             raise Mistake(f"unknown {str(action.metavar).lower()} {value!r}{suggest(value, action.choices)}")
         super()._check_value(action, value)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        value = super()._get_value(action, arg_string)
+        metavar = str(action.metavar)
+        # An empty path would be the current folder. Usually it is the value of a variable that the shell does not have.
+        if not arg_string and "TEXT" not in metavar and any(word in metavar for word in (*FILES, *MODELS)):
+            raise Mistake(f"{'/'.join(action.option_strings) or metavar} is empty; pass a file or folder")
+        return value
 
     def flags(self) -> list[str]:
         return [flag for flag in self._option_string_actions if flag.startswith("--")]

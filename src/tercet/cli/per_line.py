@@ -91,13 +91,11 @@ def _pairs(args: argparse.Namespace) -> int:
 
 
 def _pairs_spec(args: argparse.Namespace) -> "PairsSpec":
-    from tercet.config import UserError
+    from tercet.config import parse
     from tercet.data import PairsSpec
 
-    try:
-        return PairsSpec(source=args.source, target=args.target, encoding=args.encoding or "utf-8")
-    except ValueError as error:
-        raise UserError(f"--encoding: {error}") from None
+    settings = {"source": args.source, "target": args.target, "encoding": args.encoding or "utf-8"}
+    return parse(PairsSpec, settings)
 
 
 def _texts(args: argparse.Namespace) -> int:

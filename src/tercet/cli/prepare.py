@@ -125,7 +125,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
     from tercet.data import TextSpec
     from tercet.settings_yaml import merge_assignments
 
-    settings: dict[str, Any] = to_plain(TextSpec(source=source))
+    settings: dict[str, Any] = to_plain(parse(TextSpec, {"source": source}, name="data"))
     if args.recipe is not None:
         from tercet.training.recipe.files import read_settings
 

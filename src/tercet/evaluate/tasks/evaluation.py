@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
 from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
-from tercet.config import UserError, parse, to_plain
-from tercet.data import Corpus, HeldOut, QueryPair, TextSpec, prepare
+from tercet.config import UserError, parse
+from tercet.data import Corpus, QueryPair, TextSpec, prepare
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
@@ -143,7 +143,8 @@ class TextEvaluation(Evaluation[Corpus]):
             overrides = {"text_field": text_field, "documents": documents, "dtype": dtype}
             settings = training_settings | {name: value for name, value in overrides.items() if value is not None}
             settings["encoding"] = encoding or "utf-8"
-            spec = parse(TextSpec, {"source": str(data), **settings, "validation": to_plain(HeldOut(source=str(data)))})
+            held_out = {"kind": "held_out", "source": str(data)}
+            spec = parse(TextSpec, {"source": str(data), **settings, "validation": held_out})
             return prepare(spec, tokenizer=trained_model.tokenizer)
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:

@@ -1,16 +1,15 @@
 """Evaluation of a reranker: it sorts the first documents that BM25 finds for the queries of the validation part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tercet.checkpoint.training_data import find_training_data, open_training_data, other_data_hint
-from tercet.config import UserError
+from tercet.config import UserError, parse, to_plain
 from tercet.data import Example, LabelsSpec, QueryPair, read_label_examples
 from tercet.data.datasets.query_datasets import QUERY_DATASETS
 from tercet.data.rows.batching import BATCH_TOKENS
-from tercet.data.specs import HeldOutLabels
 from tercet.encoding.rerank import score_relevance
 from tercet.evaluate.retrieval import CANDIDATES, RetrievalScores, score_reranking
 from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
@@ -36,8 +35,10 @@ class RerankEvaluation(SearchEvaluation):
             trained_on = trained_model.trained_on(LabelsSpec)
             assert trained_on is not None  # `is_reranker`
             source = str(data)
-            validation = None if trained_on.negatives and source in QUERY_DATASETS else HeldOutLabels(source=source)
-            spec = replace(trained_on, source=source, validation=validation, encoding=encoding or "utf-8")
+            is_dataset = trained_on.negatives and source in QUERY_DATASETS
+            validation = None if is_dataset else {"kind": "held_out", "source": source}
+            changes = {"source": source, "validation": validation, "encoding": encoding or "utf-8"}
+            spec = parse(LabelsSpec, to_plain(trained_on) | changes)
         else:
             open_training_data(trained_model, download=True)  # checks that the data has not changed
             spec = find_training_data(trained_model)

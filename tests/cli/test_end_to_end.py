@@ -95,7 +95,7 @@ def test_samples_beyond_one_batch_have_different_seeds(run: Path, capsys: pytest
 def test_line_ends_of_a_prompt_file_are_those_of_text(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "prompt.txt").write_bytes(b"1 is\r\n2 is\r3")
+    (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbf1 is\r\n2 is\r3")  # after a byte order mark
     assert main(["generate", str(run), "--prompt", f"FILE:{tmp_path / 'prompt.txt'}", "--max-new-tokens", "1"]) == 0
     assert capsys.readouterr().out.startswith("1 is\n2 is\n3")
 
@@ -209,6 +209,8 @@ def test_evaluation_on_other_text_takes_all_of_it(
     (tmp_path / "other.txt").write_text("7 is followed by 8.\n" * 3)
     assert main(["evaluate", str(run), "--data", str(tmp_path / "other.txt"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", str(run), "--data", "two\nlines"]) == 2
+    assert "source='two\\nlines' must have" in capsys.readouterr().err
     assert result["tokens"] == 60  # 60 characters and the end of the text, minus the first
     assert set(result["baselines"]) == {"gzip -9", "xz -9e"}
 

@@ -153,6 +153,9 @@ def test_unfillable_text_is_rejected_with_a_reason(model: EncoderOnly, tokenizer
         fill(model, tokenizer, [TEXT], only=[" "])
     with pytest.raises(ValueError, match="top=0 must be at least 1"):
         fill(model, tokenizer, [TEXT], top=0)
+    marked = Tokenizer.train(KINDS["bpe"].__class__(vocab_size=280, bos=True, eos=True, mask=True), TEXTS)
+    with pytest.raises(UserError, match=re.escape("no mask in 'the cat'; write [MASK] where a word is missing")):
+        fill(encoder(marked.vocab_size), marked, ["the cat"])  # its mask token is <mask>
     plain = Tokenizer.train(KINDS["bpe"].__class__(vocab_size=280, bos=True), TEXTS)
     with pytest.raises(UserError, match="no mask token"):
         fill(encoder(plain.vocab_size), plain, [TEXT])

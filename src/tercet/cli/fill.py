@@ -81,7 +81,7 @@ def _fill(args: argparse.Namespace, texts: Iterator[Text], only: list[str] | Non
         cut += result.truncated
         if number and not args.json:
             print()
-        print(_json_object(result) if args.json else _lines(result))
+        print(_json_object(result) if args.json else _lines(result), flush=True)
     report_truncated(cut, model.max_len)
     return 0
 

@@ -194,7 +194,7 @@ def _read(prompt: str) -> str:
             content = file.read(limits.PROMPT_BYTES + 1)
         if len(content) > limits.PROMPT_BYTES:
             raise UserError(f"prompt {prompt}: more than {limits.PROMPT_BYTES:,} bytes; pass only the end of it")
-        text = content.decode()
+        text = content.decode().removeprefix("\ufeff")
         return text if prompt == "-" else text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"prompt {prompt}: not UTF-8 text (byte {error.start} of {path}); convert it first") from None

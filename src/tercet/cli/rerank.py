@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -70,5 +71,6 @@ def rerank_texts(args: argparse.Namespace) -> int:
             else:
                 heading = [replace_line_ends(query)] if len(queries) > 1 else []
                 print("\n".join([*([""] if number else []), *heading, *map(result_line, rows)]))
+            sys.stdout.flush()
     report_truncated(cut, model.max_len, noun="pair")
     return 0

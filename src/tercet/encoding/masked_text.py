@@ -56,7 +56,7 @@ class MaskedText:
         ids = tokenizer.encode_masked(text).tolist()
         prefixes = tuple(text[: match.start()] for match in _pattern(tokenizer).finditer(text))
         if not prefixes:
-            raise UserError(f"no mask in {_quote(text)}; write {tokenizer.mask_token} where a word is missing")
+            raise UserError(f"no mask in {_quote(text)}; write {MASK_NAMES[0]} where a word is missing")
         encoded_texts = frame_rows(tokenizer, [ids], max_len=max_len)
         row = encoded_texts.rows[0]
         positions = tuple(position for position, token in enumerate(row) if token == mask_id)

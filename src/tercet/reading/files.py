@@ -76,13 +76,13 @@ def open_whole_file(path: Path, max_bytes: int | None = None) -> BinaryIO:
 
 
 def read_text_file(path: Path, max_bytes: int) -> str:
-    """Return the text of a file, with its line ends unchanged.
+    """Return the text of a file, with its line ends unchanged and without a byte order mark.
 
     Raises:
         UserError: If `check_regular_file` would reject the file, it cannot be read, or it is not UTF-8.
     """
     try:
-        return read_regular_file(path, max_bytes).decode()
+        return read_regular_file(path, max_bytes).decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise UserError(f"cannot read {path}: not UTF-8 text; copy it again") from None
 

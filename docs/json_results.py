@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from tercet.checkpoint.verification import Verification
 from tercet.data.summary.data_summary import DataSummary
 from tercet.data.summary.token_fit import TokenFit
+from tercet.diagnosis.custom_part import PartChecks
 from tercet.diagnosis.machine import Diagnosis
 from tercet.diagnosis.ranks import RankReport
 from tercet.diagnosis.recipe_use import RecipeUse
@@ -335,7 +336,7 @@ def schemas() -> dict[str, list[Object]]:
         "inspect": [schema(ModelTable, WithViews)],
         "plot": [schema(RunPictures), schema(Drawing, is_open=True)],
         "convert": [schema(ConvertedModel)],
-        "doctor": [schema(Diagnosis, WithRecipe), schema(Verification)],
+        "doctor": [schema(Diagnosis, WithRecipe), schema(Verification), schema(PartChecks)],
         "recipes": [schema(PackagedRecipes)],
         "data": [schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens)],
     }  # fmt: skip

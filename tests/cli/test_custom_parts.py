@@ -131,6 +131,85 @@ def test_python_of_the_guide_runs(page: str) -> None:
     exec(compile("\n".join(code), page, "exec"), {"__name__": "__main__"})
 
 
+BAD = """
+import torch
+from tercet.nn import CustomPosition
+from tercet.nn.positions import PositionScheme
+from tercet.spec import spec
+
+class Columns(PositionScheme):
+    def __init__(self, d_model, table):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.ones(2))
+        if table:
+            self.register_buffer("table", (torch.arange(13.0)[:, None] * torch.arange(d_model)).sin(), persistent=False)
+        self.has_table, self.d_model = table, d_model
+
+    def embed(self, positions):
+        if self.has_table:
+            return self.table[positions]
+        if positions.max().item() < 0:
+            return None
+        return (torch.arange(positions.shape[1])[None, :, None] * torch.arange(float(self.d_model))).sin()
+
+@spec
+class OfColumns(CustomPosition):
+    def build(self, *, d_model, **sizes):
+        return Columns(d_model, False)
+
+@spec
+class OfBuffer(CustomPosition):
+    def build(self, *, d_model, **sizes):
+        return Columns(d_model, True)
+
+@spec
+class Constant(CustomPosition):
+    def build(self, **sizes):
+        return PositionScheme()
+
+    def __post_init__(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize("part", [FOURIER, "tercet.nn.specs:Rotary"])
+def test_check_part_passes_a_correct_scheme_and_rejects_other_classes(
+    part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["doctor", "--check-part", part, "--allow-code", "my_package"])
+    output = capsys.readouterr()
+    if part == FOURIER:
+        lines = output.out.splitlines()
+        assert (code, lines[0]) == (0, f"{FOURIER}: 792 parameters in a small model")
+        assert len(lines) == 10
+        assert all(line.startswith("pass  ") for line in lines[1:]), lines
+    else:
+        assert (code, output.err.count("\n")) == (2, 1)
+        assert "must be a subclass of CustomPosition" in output.err
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("OfColumns", {"cached", "padding", "packed", "gradients", "torch.compile"}),
+        ("OfBuffer", {"gradients", "a saved", "bfloat16"}),
+        ("Constant", {"the order"}),
+    ],
+)
+def test_check_part_finds_faults(
+    name: str, faults: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "bad.py").write_text(BAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["doctor", "--check-part", f"my_package.bad:{name}", "--json", *ALLOW]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    failed = [check["name"] for check in checks if not check["passed"]]
+    assert all(check["problem"] for check in checks if not check["passed"])
+    assert {fault for fault in faults if not any(check.startswith(fault) for check in failed)} == set()
+    assert len(failed) == len(faults), failed
+
+
 LION, DECAY = "my_package.lion:Lion", "my_package.decay:SquareRoot"
 FAULTY = """
 import torch

@@ -32,9 +32,10 @@ def register(verbs: Verbs, summary: str) -> None:
         "and why they were chosen, the cache, the precision that training.precision=auto selects, GPUs, compiler and "
         "network. With a recipe, also show the device, precision and memory that its training uses. If torchrun or "
         "srun starts several processes, they connect, and rank 0 reports round-trip times and the all-reduce speed. "
-        "With --verify, only check the files of a folder.",
+        "With --verify, only check the files of a folder; with --check-part, only a position scheme of your own.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
-        "tercet doctor --verify runs/mine",
+        "tercet doctor --verify runs/mine; "
+        "tercet doctor --check-part my_package.fourier:Fourier --allow-code my_package",
     )
     parser.add_argument(
         "recipe",
@@ -57,6 +58,11 @@ def register(verbs: Verbs, summary: str) -> None:
         help="compare every file of a run, model or prepared folder with its recorded hash; exit code 1 if one is "
         "damaged",
     )  # fmt: skip
+    parser.add_argument(
+        "--check-part", metavar="MODULE:CLASS",
+        help="check that a position scheme of your own package satisfies the conditions of Tercet's; exit code 1 if "
+        "not",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -66,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.verify is not None:
         return _verify(args)
+    if args.check_part is not None:
+        return _check_part(args)
     if args.recipe is None and (args.set or args.data is not None):
         raise UserError("--set and --data require a recipe; pass one, such as tercet doctor demo")
     launch = find_rank_place(os.environ)
@@ -75,6 +83,24 @@ def run(args: argparse.Namespace) -> int:
     if args.json and answer:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
     return 0
+
+
+def _check_part(args: argparse.Namespace) -> int:
+    from tercet.config import UserError
+
+    if args.recipe is not None or args.set or args.data is not None:
+        raise UserError("--check-part only checks a part; leave the recipe, --set and --data out")
+
+    from tercet.diagnosis import check_part
+
+    result = check_part(args.check_part)
+    if args.json:
+        print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
+    else:
+        print(f"{result.part}: {counted(result.parameters, 'parameter', 'parameters')} in a small model")
+        for check in result.checks:
+            print(f"pass  {check.name}" if check.passed else f"FAIL  {check.name}: {check.problem}")
+    return 0 if all(check.passed for check in result.checks) else 1
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -5,10 +5,8 @@
 
 import argparse
 import ast
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,6 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DIRECTIVES = ("#!", "# fmt", "# type", "# pyright", "# noqa", "# pragma")
+# A string or a comment; `tokenize` would take a third of the time of a check.
+PYTHON_TOKEN = re.compile(
+    r"\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*", re.DOTALL
+)
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 JS_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|`(?:[^`\\]|\\.)*`")
 YAML_COMMENT = re.compile(r"(?:^|\s)#[^\n]*")
@@ -68,9 +70,9 @@ def python_texts(path: Path) -> Iterator[Text]:
         value = node.value if isinstance(node, ast.Constant) and id(node) not in skipped else None
         if isinstance(value, str) and " " in value.strip():
             yield Text("messages", path, getattr(node, "lineno", 1), value)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(DIRECTIVES):
-            yield Text("comments", path, token.start[0], token.string[1:])
+    for match in PYTHON_TOKEN.finditer(source):
+        if match[0].startswith("#") and not match[0].startswith(DIRECTIVES):
+            yield Text("comments", path, source.count("\n", 0, match.start()) + 1, match[0][1:])
 
 
 def markdown_text(path: Path) -> Text:

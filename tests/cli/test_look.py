@@ -20,6 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("a.txt").write_text("".join(line + "\n" for line in LINES))
     Path("a.csv").write_text("id,text,label\n" + "".join(f'{n},"{line}",{n % 3}\n' for n, line in enumerate(LINES)))
     Path("b.csv").write_text("id,body\n1,a\n")
+    Path("c.csv").write_text("id,remark\n1,a\n")
     Tokenizer.train(Characters(pad=True, bos=True), LINES).save("tokenizer.json")
     return tmp_path
 
@@ -122,7 +123,7 @@ def test_invalid_utf8_has_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         ("data look none.txt", "no such file or folder"),
-        ("data look b.csv", "no column 'text'; known: body, id"),
+        ("data look c.csv", "no column 'text'; known: id, remark"),
         ("data a.txt --json", "--json requires the full report: tercet data look a.txt --json"),
         ("data look b.csv --prompt-field bdy", "no column 'bdy'; did you mean 'body'"),
         ("data look b.csv --prompt-field response", "prompt_field and response_field are both 'response'"),

@@ -3,6 +3,9 @@
 The lists are the words that users of nanoGPT, transformers, fairseq, JoeyNMT, Keras and llama.cpp type first.
 """
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,59 @@ FLAGS = [
     ("convert run out --outtype f16", "did you mean '--to'?"),
     ("serve run --api-key x", "environment variable TERCET_API_KEY"),
 ]  # fmt: skip
+
+# Files with other fields, the command, and what its messages must contain.
+COLUMNS = [
+    ("a.csv", "sequence,class", "train a.csv", "the text in 'sequence' (--text-field) and the label in 'class'"),
+    ("a.csv", "content,sentiment", "train a.csv", "the text in 'content' (--text-field) and the label in 'sentiment'"),
+    ("a.csv", "id,body,category", "train a.csv", "the text in 'body' (--text-field) and the label in 'category'"),
+    ("a.csv", "text,sentiment", "train a.csv", "the text in 'text' (--text-field) and the label in 'sentiment'"),
+    ("a.csv", "sentence,label", "train a.csv", "the text in 'sentence' (--text-field) and the label in 'label'"),
+    ("a.csv", "content,date,category", "train a.csv", "contains text, the text in 'content' (--text-field);"),
+    ("a.csv", "de,en", "train a.csv", "the source in 'de' (--source-field) and the target in 'en' (--target-field)"),
+    ("a.tsv", "de\ten", "train a.tsv", "the source in 'de' (--source-field) and the target in 'en' (--target-field)"),
+    (
+        "a.csv",
+        "src,tgt",
+        "train a.csv",
+        "the source in 'src' (--source-field) and the target in 'tgt' (--target-field)",
+    ),
+    ("a.csv", "review,stars", "train a.csv", "has no column 'text'; known: review, stars"),
+    ("a.csv", "texts,stars", "train demo --data a.csv --text-field txt", "did you mean 'texts'? (rename it, or set"),
+    ("a.csv", "text,class", "train classify-docstrings --data a.csv", "no column 'label'; known: class, text"),
+    ("a.csv", "de,en", "train numbers --source a.csv", "no column 'source'; known: de, en"),
+]
+
+
+@pytest.mark.parametrize(("file", "header", "command", "words"), COLUMNS)
+def test_other_columns_are_recognized_or_listed(
+    file: str, header: str, command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = re.split(r"[,\t]", header)
+    separator = "\t" if "\t" in header else ","
+    rows = [separator.join(f"{word} {field}" for field in fields) for word in ("one", "two", "three")]
+    Path(file).write_text("\n".join([header, *rows]) + "\n")
+    is_mistake = "no column" in words or "did you mean" in words
+    assert main([*command.split(), *([] if is_mistake else ["--print-config"])]) == (2 if is_mistake else 0)
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["a.txt", "a.csv", "a.jsonl"])
+def test_an_empty_file_is_reported_before_the_run_starts(
+    file: str, capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    Path(file).touch()
+    assert main(["train", "demo", "--data", file]) == 2
+    assert f"{file} is empty; use a file that contains text" in capsys.readouterr().err
+    assert [path.name for path in empty_folder.iterdir()] == [file]
+
+
+@pytest.mark.slow
+def test_a_missing_column_is_reported_without_importing_torch() -> None:
+    Path("a.csv").write_text("review,stars\ngood,5\n")
+    words = "main(['train', 'demo', '--data', 'a.csv']) == 2"
+    program = f"import sys; from tercet.cli.main import main; assert {words}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -90,14 +90,16 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     if isinstance(spec, LabelsSpec):
         return _labels(spec, target)
     if isinstance(spec, PairsSpec) or target is not None:
-        return _pairs(PairsSpec(source=source, target=target, encoding=encoding))
+        return _pairs(
+            spec if isinstance(spec, PairsSpec) else PairsSpec(source=source, target=target, encoding=encoding)
+        )
     if isinstance(spec, ConversationsSpec):
         from tercet.data import summarize_data
 
         print_summary(summarize_data(spec))
         return 0
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
-    return _text(TextSpec(source=source, **reading))
+    return _text(replace(spec, **reading))
 
 
 def _text(spec: "TextSpec") -> int:

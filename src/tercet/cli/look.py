@@ -106,6 +106,7 @@ def run_look(args: argparse.Namespace) -> int:
         UserError: If the source cannot be read, or flags do not fit together.
     """
     from tercet.config import UserError
+    from tercet.data.datasets.recognize import describe_fields
 
     source: str = args.source
     if args.recipe is not None and args.tokenizer is not None:
@@ -113,6 +114,8 @@ def run_look(args: argparse.Namespace) -> int:
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
         raise UserError("--max-len requires --tokenizer FOLDER or --recipe NAME; pass one of them")
     spec, max_len = _settings(args, source, args.target)
+    if (args.recipe, args.text_field, args.label_field) == (None, None, None) and (fields := describe_fields(spec)):
+        print_note(f"tercet: {source} has {fields}")
 
     from tercet.data import ConversationsSpec, measure_tokens, summarize_data
 

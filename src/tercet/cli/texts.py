@@ -22,6 +22,11 @@ READING_FLAGS = (
     "documents",
     "dtype",
 )  # keys of `data` that are also flags
+FIELD_FLAGS = {
+    "label_field": "label_field",
+    "source_field": "source_language",
+    "target_field": "target_language",
+}  # flags of `train` and the keys of `data` that they set
 DATA_FLAGS = (
     "data",
     "source",
@@ -51,6 +56,7 @@ class Text(NamedTuple):
 def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
     """Return the changes of a recipe by --set and the flags of `add_reading`, as nested mappings."""
     reading = {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None}
+    reading |= {key: value for flag, key in FIELD_FLAGS.items() if (value := getattr(args, flag, None)) is not None}
     changes: dict[str, Any] = {"data": reading} if reading else {}
     if args.set:
         from tercet.settings_yaml import merge_assignments

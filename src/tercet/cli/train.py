@@ -84,6 +84,13 @@ def register(verbs: Verbs, summary: str) -> None:
         help="folder of a run or model (or hf://user/name) to start from, with its sizes, tokenizer and weights",
     )
     add_reading(parser.add_argument)
+    parser.add_argument("--label-field", metavar="NAME", help="key or column of the label (data.label_field)")
+    parser.add_argument(
+        "--source-field", metavar="NAME", help="key or column of the source sentence (data.source_language)"
+    )
+    parser.add_argument(
+        "--target-field", metavar="NAME", help="key or column of its translation (data.target_language)"
+    )
     _add_run(parser.add_argument)
     add_plan(parser)
 

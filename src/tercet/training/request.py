@@ -160,9 +160,8 @@ def _choose_recipe(request: RunRequest) -> RunRequest:
         pretrained=request.pretrained is not None,
     )
     if not request.quiet and is_first_process():
-        print_note(
-            f"{name} contains {choice.kind}; training with the recipe that `tercet recipes {choice.recipe}` shows"
-        )
+        kind = f"{choice.kind}, {choice.fields}" if choice.fields else choice.kind
+        print_note(f"{name} contains {kind}; training with the recipe that `tercet recipes {choice.recipe}` shows")
     field_name = "source" if choice.kind == "pairs" else "data"
     return replace(request, recipe=choice.recipe, changes=merge(choice.changes, request.changes), **{field_name: name})
 

@@ -9,11 +9,16 @@ else is text.
 - "messages" or "conversations" in JSONL, or "prompt" and "response", and no text: conversations
 - two columns of a `.tsv` file, none of them called "text": pairs
 
+The text may also be in another of `TEXT_FIELDS`. If there is only one more field besides "id", and it is one of
+`LABEL_FIELDS`, the texts are labeled. Two fields of `PAIR_FIELDS`, or two that are codes of languages such as "de" and
+"en", are pairs. `describe_fields` reports such a guess.
+
 In JSONL, lists of labels and numbers are recognized by the first label, if it is a list or a decimal number. In a table
 every value is text, and 3 may be a number or the name of a class, so `guess_label_format` only gives a hint.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -32,6 +37,10 @@ from tercet.data.sources.tables import TABLE_SUFFIXES, column_names
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.spec import ProblemType
 
+TEXT_FIELDS = ("text", "sequence", "content", "body", "sentence")
+LABEL_FIELDS = ("label", "class", "category", "sentiment")
+PAIR_FIELDS = (("source", "target"), ("src", "tgt"))
+LANGUAGE = re.compile("[a-z]{2}")
 SAMPLE_LINES = 100  # lines searched for the first nonempty one
 MIN_NUMBERS = 20  # distinct numbers; fewer may be the names of classes
 
@@ -48,10 +57,10 @@ def recognize(
     messages_field: str | None = None,
     prompt_field: str | None = None,
     response_field: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
-    """Return the spec to read `source`, a named dataset or a path.
-
-    If the arguments do not decide the kind of data, the rules of this module do.
+    """Return the spec to read `source`, by the arguments or else by the rules of this module.
 
     Args:
         source: Named dataset or path.
@@ -59,32 +68,30 @@ def recognize(
         encoding: Encoding of the files.
         text_field: Name of the text's field (default: "text"). If set, a file without "label" is text.
         label_field: Name of the label's field (default: "label"). If set, the source contains labeled texts.
-        over: Unit of a label. If set, the source contains labeled texts.
-        problem_type: Kind of the labels. If set, the source contains labeled texts.
+        over, problem_type: Unit and kind of the labels. If one is set, the source contains labeled texts.
         messages_field, prompt_field, response_field: Names of the fields. If one is set, the source contains
             conversations.
+        source_language, target_language: Names of the fields of pairs. If one is set, the source contains pairs.
 
     Raises:
         UserError: If the source does not exist, or is a folder without readable files.
     """
-    if target is not None or source in PAIR_DATASETS:
-        return PairsSpec(source=source, target=target, encoding=encoding)
-    settings = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
-    conversation_fields: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    conversations = ConversationsSpec(source=source, encoding=encoding, **conversation_fields)
-    if conversation_fields:
+    if target is not None or source in PAIR_DATASETS or (source_language, target_language) != (None, None):
+        return PairsSpec(
+            source=source, target=target, encoding=encoding,
+            source_language=source_language, target_language=target_language,
+        )  # fmt: skip
+    exchange = {"messages_field": messages_field, "prompt_field": prompt_field, "response_field": response_field}
+    conversations = _conversations(source, encoding, exchange)
+    if any(exchange.values()):
         return conversations
     text = TextSpec(source=source, encoding=encoding, text_field=text_field or "text")
     if source in DATASETS:
         return text
     labels_spec = LabelsSpec(
-        source=source,
-        encoding=encoding,
-        text_field=text.text_field,
-        label_field=label_field or "label",
-        over=over or "texts",
-        problem_type=problem_type or "single_label_classification",
-    )
+        source=source, encoding=encoding, text_field=text.text_field, label_field=label_field or "label",
+        over=over or "texts", problem_type=problem_type or "single_label_classification",
+    )  # fmt: skip
     if source in LABEL_DATASETS:
         return _with_problem_type(labels_spec, problem_type)
     path = find_path(source)
@@ -92,10 +99,17 @@ def recognize(
         _check_folder(source, path)
         return text
     fields = _read_fields(path, encoding)
-    is_labeled = (label_field, over, problem_type) != (None, None, None)
-    if is_labeled or {text.text_field, "label"} <= fields:
+    if text_field is None:
+        labels_spec = _guess_fields(labels_spec, fields, guess_label=label_field is None)
+        text = replace(text, text_field=labels_spec.text_field)
+    if {text.text_field, labels_spec.label_field} <= {*fields} or any((label_field, over, problem_type)):
         return _with_problem_type(labels_spec, problem_type)
     return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
+
+
+def _conversations(source: str, encoding: str, fields: Mapping[str, str | None]) -> ConversationsSpec:
+    settings: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    return ConversationsSpec(source=source, encoding=encoding, **settings)
 
 
 def _check_folder(source: str, path: Path) -> None:
@@ -104,17 +118,30 @@ def _check_folder(source: str, path: Path) -> None:
     DocumentFiles(root=path).files()
 
 
+def _guess_fields(spec: LabelsSpec, fields: list[str], *, guess_label: bool) -> LabelsSpec:
+    """Return the spec with the fields of the text and, with `guess_label`, of the label that a file probably has."""
+    text_field = next((name for name in TEXT_FIELDS if name in fields), None)
+    if text_field is None:
+        return spec
+    others = [name for name in fields if name not in (text_field, "id")]
+    has_label = guess_label and len(others) == 1 and others[0] in LABEL_FIELDS
+    return replace(spec, text_field=text_field, label_field=others[0] if has_label else spec.label_field)
+
+
 def _recognize_fields(
-    path: Path, fields: frozenset[str], text: TextSpec, conversations: ConversationsSpec
+    path: Path, fields: list[str], text: TextSpec, conversations: ConversationsSpec
 ) -> TextSpec | PairsSpec | LabelsSpec | ConversationsSpec:
     """Return the spec of a file by the default names of its fields, or `text` if none of the rules applies."""
     source, encoding = text.source, text.encoding
-    if {"tokens", "labels"} <= fields:
+    if {"tokens", "labels"} <= {*fields}:
         return LabelsSpec(source=source, encoding=encoding, over="tokens")
-    if {"source", "target"} <= fields:
+    if {"source", "target"} <= {*fields}:
         return PairsSpec(source=source, encoding=encoding)
-    has_messages = uncompressed_suffix(path) == ".jsonl" and not fields.isdisjoint(MESSAGES_FIELDS)
-    if (has_messages or {*EXCHANGE_FIELDS} <= fields) and text.text_field not in fields:
+    if tuple(fields) in PAIR_FIELDS or (len(fields) == 2 and all(LANGUAGE.fullmatch(name) for name in fields)):
+        first, second = fields
+        return PairsSpec(source=source, encoding=encoding, source_language=first, target_language=second)
+    has_messages = uncompressed_suffix(path) == ".jsonl" and not {*fields}.isdisjoint(MESSAGES_FIELDS)
+    if (has_messages or {*EXCHANGE_FIELDS} <= {*fields}) and text.text_field not in fields:
         return conversations
     is_pairs = uncompressed_suffix(path) == ".tsv" and _has_two_columns(path, encoding)
     return PairsSpec(source=source, encoding=encoding) if is_pairs else text
@@ -124,6 +151,22 @@ def _with_problem_type(spec: LabelsSpec, problem_type: ProblemType | None) -> La
     """Return the spec with the given kind of labels, or with the kind detected from its source."""
     kind = problem_type or kind_of_labels(spec.source, spec.encoding, spec.label_field, over=spec.over)
     return replace(spec, problem_type=kind)
+
+
+def describe_fields(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> str:
+    """Return the fields of a recognized spec for a message, or "" if they have their usual names."""
+    match spec:
+        case PairsSpec():
+            fields = {"source": spec.source_language or "source", "target": spec.target_language or "target"}
+        case LabelsSpec():
+            fields = {"text": spec.text_field, "label": spec.label_field}
+        case TextSpec():
+            fields = {"text": spec.text_field}
+        case _:
+            return ""
+    if all(name == field for name, field in fields.items()):
+        return ""
+    return " and ".join(f"the {name} in {field!r} (--{name}-field)" for name, field in fields.items())
 
 
 def guess_label_format(labels: Iterable[str], separator: str) -> Literal["", "numbers", "lists"]:
@@ -168,13 +211,13 @@ def _has_two_columns(path: Path, encoding: str) -> bool:
     return len(first) == 2 and "text" not in (column.strip() for column in first)
 
 
-def _read_fields(path: Path, encoding: str) -> frozenset[str]:
+def _read_fields(path: Path, encoding: str) -> list[str]:
     """Return the keys of a JSONL file's first object, or the columns of a table; empty for other files."""
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":
-        return frozenset(_first_object(path, encoding))
+        return list(_first_object(path, encoding))
     first = next(_first_lines(path, encoding), "") if suffix in TABLE_SUFFIXES else ""
-    return frozenset(column_names(first, suffix) if first else ())
+    return column_names(first, suffix) if first else []
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tercet.checkpoint.run_record import RECIPE, RECORD
-from tercet.config import Plain, UserError
+from tercet.config import Plain, UserError, merge
 from tercet.training.recipe.files import recipe_names
 
 RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is not training text
@@ -18,7 +18,9 @@ RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is n
 SAMPLE_CHARACTERS = 1 << 16  # of the data, read to choose the tokenizer
 SMALL_ALPHABET = 64  # maximum number of distinct characters for a tokenizer of characters
 READING_KEYS = ("encoding", "text_field", "label_field", "over", "problem_type", "messages_field", "prompt_field",
-           "response_field")  # keys of `data` that determine how a file is read  # fmt: skip
+           "response_field",
+           "source_language", "target_language")  # keys of `data` that determine how a file is read  # fmt: skip
+FIELD_KEYS = ("text_field", "label_field", "source_language", "target_language")
 FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labeled texts": "classify", "conversations": "chat"}
 LABEL_RECIPES = {
     "single_label_classification": "classify-docstrings",
@@ -34,11 +36,13 @@ class RecipeChoice(NamedTuple):
         kind: Format of the data: "text", "pairs", "labeled texts" or "conversations".
         recipe: Name of the packaged recipe.
         changes: Changes to the recipe that suit the data, as nested mappings.
+        fields: Description of fields that do not have their usual names, for a message; "" if there are none.
     """
 
     kind: str
     recipe: str
     changes: Plain
+    fields: str = ""
 
 
 def is_data(name: str) -> bool:
@@ -72,7 +76,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     Raises:
         UserError: If the data cannot be read.
     """
-    from tercet.data.datasets.recognize import recognize
+    from tercet.data.datasets.recognize import describe_fields, recognize
     from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec
 
     spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
@@ -97,7 +101,12 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
             files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field)
             tokenizer_keys = _tokenizer_keys(piece.text for piece in files.pieces())
             choice = RecipeChoice("text", "demo", {"data": tokenizer_keys} if tokenizer_keys else {})
-    return choice._replace(recipe=f"finetune-{FINETUNE_RECIPES[choice.kind]}", changes={}) if pretrained else choice
+    if pretrained:
+        choice = choice._replace(recipe=f"finetune-{FINETUNE_RECIPES[choice.kind]}", changes={})
+    if not (fields := describe_fields(spec)):
+        return choice
+    names = {name: value for name in FIELD_KEYS if (value := getattr(spec, name, None)) is not None}
+    return choice._replace(changes=merge({"data": names}, choice.changes), fields=fields)
 
 
 def _tokenizer_keys(texts: Iterable[str]) -> Plain:

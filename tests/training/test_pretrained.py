@@ -132,7 +132,7 @@ def test_the_command_line_finds_the_copy(finished_run: FinishedRun, tmp_path: Pa
         ({"stack": {"n_layers": 2}}, r"only this recipe has stack\.blocks\.1\..* and \d+ more"),
         ({"n_segments": 2}, r"only this recipe has segment_embedding\.weight"),
         ({"family": "decoder-only"}, r"model\.family='decoder-only', but .* is encoder-only"),
-        ({"stak": {}}, "unknown key 'stak'; did you mean 'stack'"),
+        ({"stak": {}}, "unknown key 'stak'; did you mean 'model.stack'"),
     ],
 )
 def test_incompatible_settings_are_reported(

@@ -143,7 +143,7 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
         ({"devices": 3}, "task.batch_size=16 must be divisible by the number of devices: 3"),
         ({"schedule": "noam", "warmup_steps": 0}, "the noam schedule requires warmup_steps"),
         ({"optimizer": "adamv"}, "unknown kind 'adamv'; did you mean 'adam"),
-        ({"sede": 1}, "unknown key 'sede'; did you mean 'seed'"),
+        ({"sede": 1}, "unknown key 'sede'; did you mean 'training.seed'"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path: Path, training: dict[str, Any], words: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,19 @@ def test_other_folders_and_files_are_not_changed(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
     with pytest.raises(UserError, match=r"text\.txt is a file; pass a folder"):
         train(recipe, tmp_path / "text.txt", quiet=True)
-    with pytest.raises(UserError, match=r"cannot create the folder .*; pass another --out"):
+    with pytest.raises(UserError, match=r"cannot create the folder .*text\.txt is not a folder; pass another --out"):
         train(recipe, tmp_path / "text.txt" / "run", quiet=True)
+
+
+def test_folder_that_cannot_be_written_is_rejected_before_the_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(tmp_path, **SHORT)
+    monkeypatch.setattr("tercet.storage.output_file.os.access", lambda *_: False)  # permissions do not apply to root
+    monkeypatch.setattr("tercet.training.run.train.start_run", None)
+    for folder in ("run", "new/run", "."):
+        with pytest.raises(UserError, match=f"{re.escape(str(tmp_path))} is not writable; pass another --out"):
+            train(recipe, tmp_path / folder, quiet=True)
 
 
 @pytest.mark.slow

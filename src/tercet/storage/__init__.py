@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tercet.storage.manifest import read_whole as read_whole
     from tercet.storage.manifest import write_folder as write_folder
     from tercet.storage.output_file import check_output_file as check_output_file
+    from tercet.storage.output_file import check_output_folder as check_output_folder
     from tercet.storage.sealed_json import DamagedFile as DamagedFile
     from tercet.storage.sealed_json import read_sealed_json as read_sealed_json
     from tercet.storage.sealed_json import write_sealed_json as write_sealed_json

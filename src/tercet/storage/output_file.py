@@ -1,4 +1,4 @@
-"""Check of a file to write before the work whose result it receives."""
+"""Checks of a file or folder to write, before the work whose result it receives."""
 
 import os
 from collections.abc import Iterable
@@ -33,3 +33,22 @@ def check_output_file(path: Path, flag: str, *, example: str, inputs: Iterable[P
     for name in inputs:
         if name is not None and os.path.exists(name) and path.samefile(name):
             raise UserError(f"{flag} {path} is also an input of this command; choose another file")
+
+
+def check_output_folder(folder: Path, flag: str) -> None:
+    """Check that a folder can be created, or that files can be written to it if it exists. Nothing is created.
+
+    Args:
+        folder: Folder to write.
+        flag: Option that sets `folder`, for the error message.
+
+    Raises:
+        UserError: If the folder, or the nearest one above it that exists, is a file or is not writable.
+    """
+    if folder.is_file():
+        raise UserError(f"{flag} {folder} is a file; pass a folder")
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if os.path.exists(place))
+    if not existing.is_dir():
+        raise UserError(f"cannot create the folder {folder}: {existing} is not a folder; pass another {flag}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to the folder {folder}: {existing} is not writable; pass another {flag}")

@@ -7,6 +7,7 @@ from typing import Any
 from tercet.checkpoint.run_record import RECIPE, RECORD
 from tercet.data.corpora.find_sources import check_sources
 from tercet.memory import keep_memory
+from tercet.storage import check_output_folder
 from tercet.training.distributed.launch import adapt_to_launch
 from tercet.training.loop.loggers import check_loggers
 from tercet.training.recipe.recipe import Recipe
@@ -34,13 +35,16 @@ def open_run(
         resources: Stack on which later stages put resources, such as the lock of the folder. The caller closes it.
 
     Raises:
-        UserError: If data or loggers are not available, or the recipe does not fit the processes of the launcher.
+        UserError: If data or loggers are not available, the recipe does not fit the processes of the launcher, or the
+            run folder cannot be written.
     """
     recipe, folder = adapt_to_launch(resolved_recipe.recipe), resolved_recipe.folder
     check_sources(recipe.data)
     check_loggers(recipe.logging)
     keep_memory()
     primary = is_primary(recipe.training)
+    if primary:
+        check_output_folder(folder, "--out")
     return OpenedRun(
         folder=folder,
         recipe=recipe,

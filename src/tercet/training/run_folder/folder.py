@@ -78,8 +78,6 @@ def check_recipe(
     Raises:
         UserError: If `out` contains another run or other files.
     """
-    if out.is_file():
-        raise UserError(f"--out {out} is a file; pass a folder")
     # Listed before the check for the recipe: another process of the same run may write the recipe, its first file, now.
     names = os.listdir(out) if out.is_dir() else []
     if not (out / RECIPE).exists():

@@ -17,7 +17,7 @@ from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
 from tercet.data.corpora.find_sources import check_sources
 from tercet.messages import print_note
-from tercet.storage import read_sealed_json, write_sealed_json
+from tercet.storage import check_output_folder, read_sealed_json, write_sealed_json
 from tercet.training.loop.loggers import check_loggers
 from tercet.training.recipe.files import read_settings, recipe_names
 from tercet.training.recipe.other_data import describe_other_data
@@ -291,8 +291,7 @@ def _check_out(out: Path, requested: Plain) -> None:
     Raises:
         UserError: If `out` contains something else.
     """
-    if out.is_file():
-        raise UserError(f"--out {out} is a file; pass a folder")
+    check_output_folder(out, "--out")
     if not (out / SETTINGS).exists():
         if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
             raise UserError(f"{out} is not empty and contains no comparison; pass another --out")

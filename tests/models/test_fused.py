@@ -48,6 +48,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
+BIASED = (
+    ALiBi(),
+    RelativeBias(n_buckets=8, max_distance=9),
+    RelativeBias(n_buckets=8, max_distance=9, per_layer=True),
+)
 CASES = pairwise(
     n_kv_heads=(None, 1, 2),
     norm=("layer", "rms", "layer_std"),
@@ -58,7 +63,7 @@ CASES = pairwise(
     gated=(False, True),
     bias=(False, True, Biases(qkv=False, out=True, feedforward=False)),
     qk_norm=(False, True, "all_heads"),
-    position=(Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition()),
+    position=(Learned(), Sinusoidal(), Rotary(), Rotary(share=0.5), NoPosition(), *BIASED),
     narrow=(None, "bf16", "int8"),
     times=(1, 4, 8),  # 12 rows are few; 24 use the library's matrix product
 )
@@ -144,6 +149,28 @@ def test_steps_and_lookahead_use_fused_layers(calls: list[int]) -> None:
     assert calls == [2, 6, 6, 3]  # nor the first pass, which has to project the sources
 
 
+@pytest.mark.parametrize("position", BIASED)
+def test_biases_are_read_at_each_step_and_for_any_capacity(position: Any, calls: list[int]) -> None:
+    model, tokens = gpt(position=position), torch.randint(V, (3, N))
+
+    def check(capacity: int) -> Tensor:
+        with torch.inference_mode():
+            _, cache = model.start(tokens[:, :1], torch.ones(3, dtype=torch.long), capacity=capacity)
+            steps = torch.stack([model.step(tokens[:, t], cache) for t in range(1, capacity)], 1)
+            assert len(calls) == capacity  # the prompt of one token is also a step
+            torch.testing.assert_close(steps, model(tokens[:, :capacity])[:, 1:], atol=3e-5, rtol=1e-4)
+        calls.clear()
+        return steps
+
+    before = check(12)
+    with torch.no_grad():
+        for parameter in model.stack.position.parameters():
+            parameter.mul_(-2)  # as an optimizer does: same memory, and no other version
+    assert torch.equal(check(12), before) == (position == ALiBi())
+    check(5)
+    check(N)
+
+
 @pytest.mark.parametrize(("parallel", "is_fused"), [(False, True), (True, False), ("separate_norms", False)])
 def test_first_block_without_a_norm(parallel: Any, is_fused: bool, calls: list[int]) -> None:
     model, tokens = gpt(first_norm=False, parallel=parallel), torch.randint(V, (3, 12))
@@ -190,8 +217,6 @@ def test_full_row_does_not_affect_the_others() -> None:
 
 @pytest.mark.slow
 def test_unsupported_models_use_separate_layers(calls: list[int]) -> None:
-    decoder_logits(gpt(position=ALiBi()), torch.randint(V, (3, 12)))
-    decoder_logits(gpt(position=RelativeBias(n_buckets=8, max_distance=9)), torch.randint(V, (3, 12)))
     decoder_logits(gpt(d_head=12), torch.randint(V, (3, 12)))
     decoder_logits(gpt(attention_softcap=5.0), torch.randint(V, (3, 12)))
     model = gpt()

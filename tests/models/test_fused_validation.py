@@ -16,7 +16,7 @@ from tercet.kernel.build import library
 from tercet.models import DecoderOnly, stack
 from tercet.models import fused as fused_module
 from tercet.models.fused import FusedLayers, fused_layers
-from tercet.nn import Attention, Rotary, quantize
+from tercet.nn import ALiBi, Attention, RelativeBias, Rotary, quantize
 from tercet.nn.norm import RMSNorm
 
 needs_kernel = pytest.mark.skipif(library() is None, reason="no C++ compiler")
@@ -94,6 +94,12 @@ def position_replaced(model: DecoderOnly, cache: Any) -> None:
     model.stack.position = Rotary().build(d_model=64, d_head=16, n_heads=4, max_len=N)
 
 
+def bias_of_scores_added(model: DecoderOnly, cache: Any) -> None:
+    scheme = RelativeBias(n_buckets=8, max_distance=9)
+    model.stack.position = scheme.build(n_heads=4, n_layers=2, causal=True, d_model=64, d_head=16, max_len=N)
+    model.stack.position.tables[0].weight.copy_(torch.arange(32).view(8, 4))
+
+
 def activation_replaced(model: DecoderOnly, cache: Any) -> None:
     model.stack.blocks[1].feedforward.activation = torch.sin
 
@@ -115,7 +121,7 @@ def bias_dropped(model: DecoderOnly, cache: Any) -> None:
 CHANGES = [
     blocks_cut, final_norm_replaced, blocks_replaced, norm_replaced, forward_patched, projection_patched,
     forward_of_the_class_patched, transposed, weights_moved, eps_changed, heads_changed, position_replaced,
-    activation_replaced, weights_in_fewer_bits, cache_of_other_memory, bias_dropped,
+    bias_of_scores_added, activation_replaced, weights_in_fewer_bits, cache_of_other_memory, bias_dropped,
 ]  # fmt: skip
 
 
@@ -188,6 +194,11 @@ def test_masks_and_rotations_of_other_sizes_are_rejected() -> None:
     for rotation in ((torch.zeros(2, 1, 16),) * 2, (torch.zeros(3, 1, 8),) * 2):
         with pytest.raises((ValueError, RuntimeError)):
             layers(torch.zeros(2, 1, 64), rotation, cache, None)
+    model = square(position=ALiBi())
+    layers = fused_layers(model.stack, torch.zeros(2, 1, 64), cache)
+    assert layers is not None
+    with pytest.raises(ValueError, match="a bias for 8 distances does not suffice for 9 columns"):
+        layers(torch.zeros(2, 1, 64), None, model.stack.new_cache(2, capacity=9), None)
     network = translator()
     source, target = torch.randint(V, (2, 9)), torch.randint(V, (2, 3))
     _, cache = network.start(

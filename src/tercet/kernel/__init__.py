@@ -18,6 +18,7 @@ from tercet.kernel.build import build_id as build_id
 from tercet.kernel.build import warm_up as warm_up
 from tercet.kernel.fused_step import LANES as LANES
 from tercet.kernel.fused_step import STREAM as STREAM
+from tercet.kernel.fused_step import Bias as Bias
 from tercet.kernel.fused_step import Program as Program
 from tercet.kernel.fused_step import Step as Step
 from tercet.kernel.fused_step import describe_memory as describe_memory

@@ -30,6 +30,7 @@ MAX_TOKENS = 8  # maximum number of tokens per row for which the program is fast
 MIN_PARALLEL_WORK = 1 << 20  # multiplications from which several threads pay
 
 Pair = tuple[Tensor, Tensor]  # keys and values (B, G, S, K), each with a contiguous last axis
+Bias = tuple[Tensor, Tensor]  # numbers (N, H) to add to scores, and their row for each distance, int32
 NO_TABLE = (0,) * 8
 TOKENS = Contract(
     "fused_step", x="float32[B T D]", columns="int64[B T]", cosines="float32[B T R]?", sines="float32[B T R]?",
@@ -111,14 +112,33 @@ class Step(NamedTuple):
     @classmethod
     def write_kv(cls, keys: int, values: int, layer: int, groups: int, width: int) -> "Step":
         """Return the step that writes new keys and values to their columns of the layer's KV cache."""
-        return cls(WRITE_KV, keys, keys, 0, 0, (layer, 0, groups, width, values))
+        return cls(WRITE_KV, keys, keys, 0, 0, (layer, groups, width, values))
 
     @classmethod
     def attend(
-        cls, queries: int, target: int, layer: int, *, heads: int, groups: int, width: int, cross: bool
+        cls,
+        queries: int,
+        target: int,
+        layer: int,
+        *,
+        heads: int,
+        groups: int,
+        width: int,
+        cross: bool,
+        bias: Bias | None = None,
     ) -> "Step":
-        """Return the step that attends to the KV cache of the layer, or with `cross` to the keys of the source."""
-        return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, 0, 0, (layer, heads, groups, width))
+        """Return the step that attends to the KV cache of the layer, or with `cross` to the keys of the source.
+
+        Args:
+            queries, target: Buffers of the queries and the result.
+            layer: Number of the layer.
+            heads, groups, width: Numbers of query heads and of key/value heads, and the width of a head.
+            cross: If True, the step attends to the source.
+            bias: Bias of self-attention by distance, for more distances than the cache has columns; None for no bias.
+        """
+        operands = (layer, heads, groups, width, *(bias or ()))
+        distances = 0 if bias is None else len(bias[1])
+        return cls(CROSS_ATTEND if cross else SELF_ATTEND, queries, target, distances, 0, operands)
 
 
 def supports_program(x: Tensor) -> bool:
@@ -185,6 +205,7 @@ class Program:
         self.steps = pack_integers([number for step in steps for number in _pack(step)])
         self.weights = sum(step.rows * step.width for step in steps if step.kind == LINEAR)
         self.rotary_width = max((step.width for step in steps if step.kind == ROTATE), default=0)
+        self.distances = min((step.rows for step in steps if step.kind == SELF_ATTEND and step.rows), default=None)
 
     def supports(self, x: Tensor) -> bool:
         """Return whether the program supports these tokens, (B, T, D), and is faster than separate layers."""
@@ -234,6 +255,8 @@ class Program:
                 f"{rows} rows cannot share {sources} sources of {source_columns} columns "
                 f"with a mask of shape {None if source_mask is None else list(source_mask.shape)}"
             )
+        if self.distances is not None and capacity >= self.distances:
+            raise ValueError(f"a bias for {self.distances} distances does not suffice for {capacity} columns")
         if 2 * n_angles > self.rotary_width:
             raise ValueError(
                 f"a head of width {self.rotary_width} cannot have more angles than pairs of elements: {n_angles} angles"

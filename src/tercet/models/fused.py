@@ -7,7 +7,8 @@ layers separately.
 """
 
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from tercet.kernel import (
     LANES,
     STREAM,
+    Bias,
     Program,
     Step,
     activation_numbers,
@@ -33,7 +35,7 @@ from tercet.nn.cache import LayerCache, StackCache
 from tercet.nn.feedforward import ACTIVATIONS, FeedForward
 from tercet.nn.linear import Linear
 from tercet.nn.norm import JointRMSNorm, RMSNorm
-from tercet.nn.positions import PositionScheme, Rotation
+from tercet.nn.positions import ALiBiPositions, PositionScheme, RelativeBiasPositions, Rotation, alibi_slopes
 from tercet.nn.residual import Residual
 
 MODULE_TYPES = {
@@ -49,6 +51,7 @@ MODULE_TYPES = {
     nn.Dropout,
     nn.ModuleList,
 }
+BIASED = (ALiBiPositions, RelativeBiasPositions)  # schemes whose biases depend only on the distance
 ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 # In addition to modules and tensors, a program depends on these methods and on these attributes of the modules.
 METHODS = [
@@ -90,9 +93,9 @@ def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLay
     layers = _cache.get(stack)
     if layers is not None and layers.has_hooks():
         return None
-    if layers is None or layers.is_outdated():
+    if layers is None or cache.capacity >= layers.distances or layers.is_outdated():
         had_program = layers is not None and layers.program is not None
-        layers = _cache[stack] = FusedLayers(stack)
+        layers = _cache[stack] = FusedLayers(stack, capacity=cache.capacity)
         if layers.has_hooks():
             return None
         if had_program and layers.program is None:
@@ -111,14 +114,20 @@ def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLay
 class FusedLayers:
     """The program of a stack, and a snapshot of the modules and tensors from which it was compiled.
 
+    Args:
+        stack: Stack to compile.
+        capacity: Number of columns of the KV cache.
+
     Attributes:
         program: The program; None if a module has a type that no step supports.
         has_cross: True if the stack has cross-attention.
+        distances: Number of columns from which on the program is too short for the biases of attention scores.
     """
 
-    def __init__(self, stack: FusibleStack) -> None:
-        parts = [*stack.blocks.modules(), stack.final_norm]
-        modules = [stack, stack.position, *parts]
+    def __init__(self, stack: FusibleStack, *, capacity: int) -> None:
+        layers = [*stack.blocks.modules(), stack.final_norm]
+        parts = [*layers, *stack.position.modules()]
+        modules = [stack, *parts]
         attributes = [vars(part) for part in modules]
         self._attentions = [vars(part) for part in parts if isinstance(part, Attention)]
         # Live dictionaries and a snapshot of them. Whole lists are compared, because this is done at each decode step.
@@ -132,7 +141,12 @@ class FusedLayers:
         self._snapshot = [dict(children) for children in self._children], *self._read_modules(), *self._read_tensors()
         self.has_cross = any(block.cross_attention is not None for block in stack.blocks if isinstance(block, Block))
         self._table = (len(stack.blocks), stack.spec.kv_heads, stack.spec.head_width)
-        self.program = _write(stack) if _is_possible(stack, parts) and not _is_patched(modules) else None
+        self.distances, self.program = math.inf, None
+        if _is_possible(stack, layers) and not _is_patched(modules):
+            biases = _biases(stack, 1 << capacity.bit_length())
+            self.distances = len(biases[0][1]) if biases else math.inf
+            self._memory += chain.from_iterable(biases)
+            self.program = _write(stack, biases)
 
     def is_outdated(self) -> bool:
         """Return whether a module was replaced or patched, or its weights changed in address or layout."""
@@ -219,13 +233,31 @@ def _tables(layer: LayerCache) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
     return (layer.self_kv.keys, layer.self_kv.values), layer.cross_kv.pair
 
 
+def _biases(stack: FusibleStack, distances: int) -> list[Bias]:
+    """Return the bias of self-attention in each layer, as `Step.attend` reads it; empty if there is none."""
+    distance = torch.arange(distances)
+    match stack.position:
+        case RelativeBiasPositions() as scheme:
+            # The tables themselves, whose numbers may change during training.
+            tables = [table.weight for table in scheme.tables if isinstance(table, nn.Embedding)]
+            rows = scheme.buckets(distance[None, :, None]).flatten()
+        case ALiBiPositions() as scheme:
+            tables, rows = [-alibi_slopes(scheme.n_heads) * distance[:, None]], distance
+        case _:
+            return []
+    n_layers = len(stack.blocks)
+    return [(table, rows.int()) for table in (tables if len(tables) == n_layers else tables * n_layers)]
+
+
 def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
     """Return whether all modules have supported types and the sizes in the spec."""
-    tensors = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
+    tensors = [tensor for part in (*parts, stack.position) for tensor in (*part.parameters(), *part.buffers())]
+    scheme = type(stack.position)
     return (
         all(type(part) in MODULE_TYPES for part in parts)
         and all(_fits(stack.spec, part) for part in parts)
-        and type(stack.position).bias is PositionScheme.bias  # no step adds a bias to the scores
+        and (scheme in BIASED or (scheme.bias, scheme.biases) == (PositionScheme.bias, PositionScheme.biases))
+        and all(tensor.dtype == torch.float32 for tensor in stack.position.parameters())
         and not stack.position.rotations_differ  # all steps that rotate read the same table
         # Parallel sublayers read the same stream. Only norms before them keep it in buffers that no sublayer changes.
         and (not stack.spec.parallel or (stack.spec.placement == "pre" and stack.spec.first_norm))
@@ -291,7 +323,8 @@ def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
 class _Writer:
     """Compiler of a stack to steps. Buffers are offsets in the scratch memory that the program has for each token."""
 
-    def __init__(self, stack: FusibleStack) -> None:
+    def __init__(self, stack: FusibleStack, biases: Sequence[Bias]) -> None:
+        self.biases = biases
         d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
         self.rotary = type(stack.position).rotation is not PositionScheme.rotation
         self.d_model, self.parallel = d_model, stack.spec.parallel
@@ -329,7 +362,10 @@ class _Writer:
                 self.steps.append(Step.rotate(self.queries, heads, width, wait=False))
                 self.steps.append(Step.rotate(self.keys, groups, width, wait=True))
             self.steps.append(Step.write_kv(self.keys, self.values, layer, groups, width))
-        step = Step.attend(self.queries, self.mixed, layer, heads=heads, groups=groups, width=width, cross=cross)
+        step = Step.attend(
+            self.queries, self.mixed, layer, heads=heads, groups=groups, width=width, cross=cross,
+            bias=self.biases[layer] if self.biases and not cross else None,
+        )  # fmt: skip
         self.steps.append(step)
         self.product(part.out, self.mixed, target, add=add)
 
@@ -374,9 +410,9 @@ class _Writer:
         self.normalize(part.after, STREAM, STREAM)
 
 
-def _write(stack: FusibleStack) -> Program:
-    """Return the program with the steps of all layers in order."""
-    writer = _Writer(stack)
+def _write(stack: FusibleStack, biases: Sequence[Bias]) -> Program:
+    """Return the program with the steps of all layers in order, and the biases of self-attention."""
+    writer = _Writer(stack, biases)
     for layer, block in enumerate(stack.blocks):
         assert isinstance(block, Block)
         writer.block(block, layer)

@@ -1,5 +1,5 @@
-// softmax(q kT / sqrt(K)) v for few queries, as in a decode step. Masked keys are not read, and no intermediate result
-// is written to memory.
+// softmax(q kT / sqrt(K) + bias) v for few queries, as in a decode step. Masked keys are not read, and no intermediate
+// result is written to memory.
 //
 // q and y (M, H, K), k and v (sources, G, S, K): the last axis is contiguous, the others have strides, counted in
 // elements. K is a multiple of 8. H is a multiple of G: consecutive query heads share keys.
@@ -26,6 +26,8 @@ struct DecodeAttention {
     const uint8_t* mask;  // visible columns, or null
     Index mask_strides[2];  // of sources and queries
     const Index* last;  // last visible column of each query, or null
+    const float* biases;  // (buckets, H), or null. Requires `last`
+    const int32_t* buckets;  // bucket of each distance: a query's last column minus the column of a key
 
     void list_visible(Index m, std::vector<int32_t>& visible) const {
         visible.clear();
@@ -42,10 +44,15 @@ struct DecodeAttention {
         const float* keys = table.keys + source * table.key_strides[0] + g * table.key_strides[1];
         const float* values = table.values + source * table.value_strides[0] + g * table.value_strides[1];
         float* out = y + (m * H + h) * K;
-        const float scale = 1.0f / std::sqrt(float(K));
+        float scale = 1.0f / std::sqrt(float(K));
         Index scored = 0;
         for (; scored + 4 <= n; scored += 4) score<4>(query, keys, visible.data() + scored, weights + scored);
         for (; scored < n; scored++) score<1>(query, keys, visible.data() + scored, weights + scored);
+        if (biases) {
+            for (Index i = 0; i < n; i++)
+                weights[i] = multiply_add(weights[i], scale, biases[buckets[last[m] - visible[i]] * H + h]);
+            scale = 1;
+        }
         for (Index i = n; i % LANES; i++) weights[i] = -INFINITY;
         Floats maxima = Floats{} - INFINITY;
         for (Index i = 0; i < n; i += LANES) {

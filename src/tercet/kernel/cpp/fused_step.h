@@ -15,11 +15,13 @@ struct Step {
     Kind kind;
     Index wait;  // if not 0, all threads synchronize after the step
     Index source, target;
-    Index rows, width;  // NORM, ROTATE: vectors per token and their width. LINEAR: outputs and inputs
+    // NORM, ROTATE: vectors per token and their width. LINEAR: outputs and inputs. SELF_ATTEND: distances, or 0
+    Index rows, width;
     union {
         struct { Index weight, bias, rms; double eps; } norm;
         struct { Index weight, bytes, scale, bias; Activation activation; Index add; } linear;
-        struct { Index layer, heads, groups, width, values; } attention;
+        struct { Index layer, groups, width, values; } write;
+        struct { Index layer, heads, groups, width, biases, buckets; } attention;
     };
 };
 static_assert(sizeof(Step) == 12 * sizeof(Index), "Python writes 12 integers per step");
@@ -114,7 +116,7 @@ struct Run {
     }
 
     void write_kv(const Step& step, ThreadRange range) const {
-        const auto& shape = step.attention;
+        const auto& shape = step.write;
         const KVTable& table = layers[shape.layer].self_kv;
         const auto [first, last] = range.split(M * shape.groups);
         for (Index i = first; i < last; i++) {
@@ -139,6 +141,8 @@ struct Run {
         attention.mask = cross ? tokens.source_mask : nullptr;
         attention.mask_strides[0] = tokens.source_columns;
         attention.last = cross ? nullptr : tokens.columns;
+        attention.biases = (const float*)shape.biases;
+        attention.buckets = (const int32_t*)shape.buckets;
         return attention;
     }
 

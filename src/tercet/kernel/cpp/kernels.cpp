@@ -183,7 +183,7 @@ void linear_int8(const float* x, const int8_t* w, const float* s, const float* b
 void decode_attention(const float* q, const Index* table, const uint8_t* mask, float* y, const Index* sizes, int threads) {
     const Index M = sizes[0], H = sizes[1], K = sizes[3], columns = sizes[5];
     const DecodeAttention attention{q, y, M, H, sizes[2], K, sizes[4], kv_table(table), columns, mask,
-                                    {sizes[6], sizes[7]}, nullptr};
+                                    {sizes[6], sizes[7]}, nullptr, nullptr, nullptr};
     parallel_for(M * H * columns * K > MIN_PARALLEL_WORK ? threads : 1, [&](ThreadRange range) {
         std::vector<int32_t> visible;
         std::vector<float> weights;

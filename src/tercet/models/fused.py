@@ -8,7 +8,7 @@ layers separately.
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,24 +18,28 @@ from torch import Tensor, nn
 
 from tercet.kernel import (
     LANES,
-    STREAM,
-    Bias,
-    Program,
-    Step,
     activation_numbers,
     describe_memory,
     supports_program,
     supports_tables,
     supports_weights,
 )
+from tercet.models.fused_program import (
+    ACTIVATION_NAMES,
+    BIASED,
+    FusibleStack,
+    score_biases,
+    sizes_of,
+    write_program,
+)
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention
 from tercet.nn.block import Block
 from tercet.nn.cache import LayerCache, StackCache
-from tercet.nn.feedforward import ACTIVATIONS, FeedForward
+from tercet.nn.feedforward import FeedForward
 from tercet.nn.linear import Linear
 from tercet.nn.norm import JointRMSNorm, RMSNorm
-from tercet.nn.positions import ALiBiPositions, PositionScheme, RelativeBiasPositions, Rotation, alibi_slopes
+from tercet.nn.positions import PositionScheme, Rotation
 from tercet.nn.residual import Residual
 
 MODULE_TYPES = {
@@ -51,8 +55,6 @@ MODULE_TYPES = {
     nn.Dropout,
     nn.ModuleList,
 }
-BIASED = (ALiBiPositions, RelativeBiasPositions)  # schemes whose biases depend only on the distance
-ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 # In addition to modules and tensors, a program depends on these methods and on these attributes of the modules.
 METHODS = [
     (kind, name) for kind in MODULE_TYPES for name in ("forward", "attend", "keys_values") if hasattr(kind, name)
@@ -61,16 +63,6 @@ ORIGINAL_METHODS = [getattr(kind, name) for kind, name in METHODS]
 WATCHED_ATTRIBUTES = ("eps", "n_heads", "n_kv_heads", "d_head", "softcap", "activation", "parallel", "spec")
 
 log = logging.getLogger(__name__)
-
-
-class FusibleStack(nn.Module):
-    """Base class of a stack, with the attributes that the program is compiled from."""
-
-    spec: StackSpec
-    blocks: nn.ModuleList
-    position: PositionScheme
-    window: int | None
-    final_norm: nn.Module
 
 
 def fused_layers(stack: FusibleStack, x: Tensor, cache: StackCache) -> "FusedLayers | None":
@@ -143,10 +135,10 @@ class FusedLayers:
         self._table = (len(stack.blocks), stack.spec.kv_heads, stack.spec.head_width)
         self.distances, self.program = math.inf, None
         if _is_possible(stack, layers) and not _is_patched(modules):
-            biases = _biases(stack, 1 << capacity.bit_length())
+            biases = score_biases(stack, 1 << capacity.bit_length())
             self.distances = len(biases[0][1]) if biases else math.inf
             self._memory += chain.from_iterable(biases)
-            self.program = _write(stack, biases)
+            self.program = write_program(stack, biases)
 
     def is_outdated(self) -> bool:
         """Return whether a module was replaced or patched, or its weights changed in address or layout."""
@@ -233,22 +225,6 @@ def _tables(layer: LayerCache) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
     return (layer.self_kv.keys, layer.self_kv.values), layer.cross_kv.pair
 
 
-def _biases(stack: FusibleStack, distances: int) -> list[Bias]:
-    """Return the bias of self-attention in each layer, as `Step.attend` reads it; empty if there is none."""
-    distance = torch.arange(distances)
-    match stack.position:
-        case RelativeBiasPositions() as scheme:
-            # The tables themselves, whose numbers may change during training.
-            tables = [table.weight for table in scheme.tables if isinstance(table, nn.Embedding)]
-            rows = scheme.buckets(distance[None, :, None]).flatten()
-        case ALiBiPositions() as scheme:
-            tables, rows = [-alibi_slopes(scheme.n_heads) * distance[:, None]], distance
-        case _:
-            return []
-    n_layers = len(stack.blocks)
-    return [(table, rows.int()) for table in (tables if len(tables) == n_layers else tables * n_layers)]
-
-
 def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
     """Return whether all modules have supported types and the sizes in the spec."""
     tensors = [tensor for part in (*parts, stack.position) for tensor in (*part.parameters(), *part.buffers())]
@@ -268,7 +244,7 @@ def _is_possible(stack: FusibleStack, parts: Iterable[nn.Module]) -> bool:
 
 def _fits(spec: StackSpec, part: nn.Module) -> bool:
     """Return whether the sizes of a module agree with the spec. The kernel cannot check them, unlike PyTorch."""
-    d_model, d_ff, width, heads, groups = _sizes(spec)
+    d_model, d_ff, width, heads, groups = sizes_of(spec)
     match part:
         case Attention():
             norms = [(part.query_norm, heads), (part.key_norm, groups)]
@@ -313,108 +289,3 @@ def _norm_fits(part: nn.Module, width: int) -> bool:
 
 def _is_vector(tensor: Tensor, width: int) -> bool:
     return tensor.dtype == torch.float32 and tensor.shape == (width,)
-
-
-def _sizes(spec: StackSpec) -> tuple[int, int, int, int, int]:
-    """Return d_model, d_ff, the width of a head, and the numbers of query heads and key/value heads."""
-    return spec.d_model, spec.inner_width, spec.head_width, spec.n_heads, spec.kv_heads
-
-
-class _Writer:
-    """Compiler of a stack to steps. Buffers are offsets in the scratch memory that the program has for each token."""
-
-    def __init__(self, stack: FusibleStack, biases: Sequence[Bias]) -> None:
-        self.biases = biases
-        d_model, self.d_ff, self.width, self.heads, self.groups = _sizes(stack.spec)
-        self.rotary = type(stack.position).rotation is not PositionScheme.rotation
-        self.d_model, self.parallel = d_model, stack.spec.parallel
-        self.has_separate_norms = self.parallel == "separate_norms"
-        self.normed = 0  # each buffer starts at the end of the previous one
-        self.queries = self.normed + d_model * (3 if self.has_separate_norms else 1)  # one for each sublayer
-        self.keys = self.queries + self.heads * self.width
-        self.values = self.keys + self.groups * self.width
-        self.mixed = self.values + self.groups * self.width
-        self.hidden = self.mixed + self.heads * self.width
-        self.gated = self.hidden + self.d_ff
-        self.scratch = self.gated + self.d_ff
-        self.steps: list[Step] = []
-
-    def normalize(self, part: nn.Module, source: int, target: int, rows: int = 1, *, wait: bool = True) -> None:
-        if isinstance(part, nn.LayerNorm | RMSNorm):
-            assert part.eps is not None
-            rows = 1 if isinstance(part, JointRMSNorm) else rows  # all heads are one vector
-            rms, bias = isinstance(part, RMSNorm), part.bias if isinstance(part, nn.LayerNorm) else None
-            self.steps.append(Step.norm(source, target, rows, part.weight, bias, eps=part.eps, rms=rms, wait=wait))
-
-    def product(self, part: Linear, source: int, target: int, **options: Any) -> None:
-        self.steps.append(Step.linear(source, target, part.weight, part.scale, part.bias, **options))
-
-    def attention(self, part: Attention, layer: int, source: int, target: int, *, add: bool, cross: bool) -> None:
-        heads, groups, width = self.heads, self.groups, self.width
-        self.product(part.query, source, self.queries, wait=cross)
-        if not cross:
-            self.product(part.key, source, self.keys, wait=False)
-            self.product(part.value, source, self.values)
-            self.normalize(part.key_norm, self.keys, self.keys, groups, wait=False)
-        self.normalize(part.query_norm, self.queries, self.queries, heads)
-        if not cross:
-            if self.rotary:
-                self.steps.append(Step.rotate(self.queries, heads, width, wait=False))
-                self.steps.append(Step.rotate(self.keys, groups, width, wait=True))
-            self.steps.append(Step.write_kv(self.keys, self.values, layer, groups, width))
-        step = Step.attend(
-            self.queries, self.mixed, layer, heads=heads, groups=groups, width=width, cross=cross,
-            bias=self.biases[layer] if self.biases and not cross else None,
-        )  # fmt: skip
-        self.steps.append(step)
-        self.product(part.out, self.mixed, target, add=add)
-
-    def feedforward(self, part: FeedForward, source: int, target: int, *, add: bool) -> None:
-        activation = ACTIVATION_NAMES[part.activation]
-        if part.gate is None:
-            self.product(part.up, source, self.hidden, activation=activation)
-        else:
-            self.product(part.gate, source, self.hidden, activation=activation, wait=False)
-            self.product(part.up, source, self.gated)
-            self.steps.append(Step.multiply(self.gated, self.hidden, self.d_ff))
-        self.product(part.down, self.hidden, target, add=add)
-
-    def block(self, block: Block, layer: int) -> None:
-        sublayers: list[tuple[Residual, Attention | FeedForward]] = [(block.self_residual, block.self_attention)]
-        if block.cross_attention is not None and block.cross_residual is not None:
-            sublayers.append((block.cross_residual, block.cross_attention))
-        sublayers.append((block.feedforward_residual, block.feedforward))
-        buffers = [self.normed + number * self.d_model for number in range(3 if self.has_separate_norms else 0)]
-        for buffer, (part, _) in zip(buffers, sublayers, strict=False):  # before a sublayer adds to the stream
-            self.normalize(part.before, STREAM, buffer)
-        for number, (part, sublayer) in enumerate(sublayers):
-            source = buffers[number] if buffers else self.read(part)
-            self.residual(part, layer, sublayer, source, cross=sublayer is block.cross_attention)
-
-    def read(self, part: Residual) -> int:
-        self.normalize(part.before, STREAM, self.normed)
-        return STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
-
-    def residual(
-        self, part: Residual, layer: int, sublayer: Attention | FeedForward, source: int, *, cross: bool
-    ) -> None:
-        direct = isinstance(part.branch, nn.Identity)
-        target = STREAM if direct else self.normed
-        if isinstance(sublayer, Attention):
-            self.attention(sublayer, layer, source, target, add=direct, cross=cross)
-        else:
-            self.feedforward(sublayer, source, target, add=direct)
-        if not direct:
-            self.normalize(part.branch, self.normed, self.normed)
-            self.steps.append(Step.add(self.normed, STREAM, self.d_model))
-        self.normalize(part.after, STREAM, STREAM)
-
-
-def _write(stack: FusibleStack, biases: Sequence[Bias]) -> Program:
-    """Return the program with the steps of all layers in order, and the biases of self-attention."""
-    writer = _Writer(stack, biases)
-    for layer, block in enumerate(stack.blocks):
-        assert isinstance(block, Block)
-        writer.block(block, layer)
-    writer.normalize(stack.final_norm, STREAM, STREAM)
-    return Program(writer.steps, d_model=writer.d_model, scratch=writer.scratch)

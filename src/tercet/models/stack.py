@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tercet.models.fused import FusibleStack, fused_layers
+from tercet.models.fused import fused_layers
+from tercet.models.fused_program import FusibleStack
 from tercet.models.specs import StackSpec
 from tercet.nn.attention import Attention, Mask
 from tercet.nn.block import Block

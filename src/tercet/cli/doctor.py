@@ -86,10 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_part(args: argparse.Namespace) -> int:
-    from tercet.config import UserError
-
-    if args.recipe is not None or args.set or args.data is not None:
-        raise UserError("--check-part only checks a part; leave the recipe, --set and --data out")
+    _reject_recipe(args, "--check-part only checks a part")
 
     from tercet.diagnosis import check_part
 
@@ -104,11 +101,10 @@ def _check_part(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from tercet.checkpoint import verify
-    from tercet.config import UserError
+    _reject_recipe(args, "--verify only checks a folder")
 
-    if args.recipe is not None or args.set or args.data is not None:
-        raise UserError("--verify only checks a folder; leave the recipe, --set and --data out")
+    from tercet.checkpoint import verify
+
     result = verify(args.verify)
     if args.json:
         print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
@@ -118,6 +114,13 @@ def _verify(args: argparse.Namespace) -> int:
         whole = f"{counted(result.files, 'file', 'files')}, {result.bytes / 1e6:,.1f} MB"
         print(f"{whole}: {len(result.damaged)} damaged" if result.damaged else f"{whole}: no damage")
     return 1 if result.damaged else 0
+
+
+def _reject_recipe(args: argparse.Namespace, reason: str) -> None:
+    from tercet.config import UserError
+
+    if args.recipe is not None or args.set or args.data is not None:
+        raise UserError(f"{reason}; leave the recipe, --set and --data out")
 
 
 def _diagnose(args: argparse.Namespace) -> dict[str, Any]:

@@ -12,7 +12,7 @@ RUN python -m venv /opt/tercet
 COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY src /src/src
 # The hook compiles the kernels for each instruction-set level into the package, so the image needs no compiler.
-RUN HATCH_BUILD_HOOKS_ENABLE=1 /opt/tercet/bin/pip install --no-cache-dir "/src[serve]"
+RUN HATCH_BUILD_HOOKS_ENABLE=1 /opt/tercet/bin/pip install --no-cache-dir "/src[serve,structured]"
 
 FROM python:3.13-slim
 RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/* \

@@ -62,3 +62,21 @@ def test_sigterm_has_the_code_of_the_table() -> None:
     process.terminate()
     assert process.wait(30) == 143
     process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_exits_ends_the_program_without_output(number: signal.Signals) -> None:
+    code = """
+import atexit, time
+from tercet.cli import main
+atexit.register(lambda: (print("exiting", flush=True), time.sleep(60)))
+main.main = lambda words: 0
+main.entry()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "exiting\n"
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (-number, "")  # a shell reports 128 + number

@@ -5,8 +5,10 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,25 @@ def test_by_several_workers(texts: Path, tmp_path: Path, reference: dict[str, by
     prepare_all(make_spec(texts), tmp_path / "tokens", workers=3)
     assert read_all_bytes(tmp_path / "tokens") == reference
     assert reference.keys() >= {"manifest.json", "tokenizer.json", "validation.bin", "train-00002.bin"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+def test_ctrl_c_does_not_reach_workers_that_are_starting(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each prints a traceback, since it receives the signal of the terminal too."""
+    start, blocks = BaseProcess.start, list[bool]()
+
+    def start_and_read_mask(process: BaseProcess) -> None:
+        start(process)
+        [mask] = re.findall(r"^SigBlk:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        blocks.append(bool(int(mask, 16) >> (signal.SIGINT - 1) & 1))
+
+    monkeypatch.setattr(BaseProcess, "start", start_and_read_mask)
+    prepare_all(make_spec(texts), tmp_path / "tokens", workers=2)
+    assert blocks == [True, True]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_in_parts_in_any_order(texts: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:

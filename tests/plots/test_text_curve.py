@@ -59,9 +59,10 @@ def test_the_curve_is_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
     assert terminal_curve(metrics) == ""
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert PLAIN in terminal_curve(metrics)
-    monkeypatch.setenv("NO_COLOR", "")
+    for value in (None, ""):  # an empty value is none: https://no-color.org
+        monkeypatch.delenv("NO_COLOR", raising=False) if value is None else monkeypatch.setenv("NO_COLOR", value)
+        assert PLAIN in terminal_curve(metrics)
+    monkeypatch.setenv("NO_COLOR", "1")
     assert PLAIN not in terminal_curve(metrics) != ""
     monkeypatch.setenv("TERM", "dumb")
     assert terminal_curve(metrics) == ""

@@ -84,7 +84,10 @@ def entry() -> NoReturn:
         sys.exit(_fail(error, 2))
     with suppress(OSError, RuntimeError, ValueError):
         faulthandler.enable()  # prints a traceback if SIGBUS ends the process, as after a mapped file is truncated
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    finally:
+        _restore_signals()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -242,6 +245,17 @@ def _leave_to_first_process(number: int, frame: FrameType | None) -> None:
     be killed.
     """
     signal.signal(number, signal.SIG_DFL)
+
+
+def _restore_signals() -> None:
+    """Let signals end the process at once while Python exits, which takes up to a second.
+
+    Otherwise Python would report the exception of a handler as "Exception ignored in ..." with a traceback, and lose
+    the signal.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):  # a rank that was told to end ignores the signal
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,6 +1,5 @@
 """State and losses of a run as text."""
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -9,13 +8,13 @@ from tercet.checkpoint.metrics import read_metrics
 from tercet.checkpoint.run_folder import RunFolder
 from tercet.checkpoint.run_record import METRICS
 from tercet.messages import one_line
-from tercet.plots.text_curve import MAX_WIDTH, text_curve
+from tercet.plots.text_curve import MAX_WIDTH, shows_colors, text_curve
 
 
 def describe_run(folder: Path) -> str:
     """Return the state of a run in one line, followed by its loss curve if it has losses.
 
-    The curve is colored if stdout is a terminal and NO_COLOR is not set.
+    The curve is colored if `shows_colors` accepts stdout.
 
     Raises:
         UserError: If the files of the run are damaged.
@@ -29,7 +28,6 @@ def describe_run(folder: Path) -> str:
     head = one_line(f"{folder}: {status.state}{detail}, {steps}{left}")
     if not (folder / METRICS).is_file():
         return head
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else MAX_WIDTH
-    curve = text_curve(read_metrics(folder / METRICS), width=width, color=terminal and "NO_COLOR" not in os.environ)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
+    curve = text_curve(read_metrics(folder / METRICS), width=width, color=shows_colors(sys.stdout))
     return "\n".join(filter(None, (head, curve)))

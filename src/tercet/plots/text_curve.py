@@ -78,8 +78,12 @@ def terminal_curve(columns: Columns, stream: TextIO | None = None) -> str:
         return ""
     if "utf" not in (getattr(terminal, "encoding", None) or "").lower():
         return ""
-    width = shutil.get_terminal_size().columns
-    return text_curve(columns, width=width, color="NO_COLOR" not in os.environ)
+    return text_curve(columns, width=shutil.get_terminal_size().columns, color=shows_colors(terminal))
+
+
+def shows_colors(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal with colors, and NO_COLOR is not set or empty (https://no-color.org)."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _drawable(points: Points) -> list[tuple[int, float]]:

@@ -11,9 +11,10 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -229,8 +230,9 @@ def _write_by_workers(
     stop = context.Event()
     plain = (stop, settings.folder, settings.shard_tokens, settings.validation_share, roles_of(settings.tokenizer))
     with ProcessPoolExecutor(n_workers, context, _start_worker, plain) as pool:
-        futures = {pool.submit(_work, unit): unit for unit in units}
         try:
+            with _delay_interrupts():  # the pool starts its processes here
+                futures = {pool.submit(_work, unit): unit for unit in units}
             for future in as_completed(futures):
                 future.result()
                 on_written(futures[future])
@@ -242,6 +244,23 @@ def _write_by_workers(
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _delay_interrupts() -> Generator[None]:
+    """Delay Ctrl-C until the end of the context, also for processes that are started within it.
+
+    Such a process never receives it. Otherwise Ctrl-C would print a traceback of each process that is still importing
+    modules, since `_start_worker` has not been called there yet.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 _worker: Callable[[Unit], None] | None = None  # set in worker processes

@@ -19,6 +19,7 @@ CODES = [int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encodi
 RAISED: dict[int, list[BaseException]] = {
     1: [MemoryError(), RuntimeError("CUDA out of memory"), AssertionError("a bug")],
     2: [program.Mistake("a wrong flag"), UserError("a wrong file"), FileNotFoundError(2, "No such file", "text.txt")],
+    129: [],  # only training: tests/training/test_interruption.py
     130: [KeyboardInterrupt()],
     141: [BrokenPipeError()],
     143: [],  # a separate process
@@ -28,7 +29,8 @@ LINES = {1: range(1, 99), 2: range(1, 2), 130: range(1, 3), 141: range(1)}  # nu
 
 def test_the_table_has_all_codes() -> None:
     assert [0, *RAISED] == CODES
-    assert CODES[-3:] == [128 + number for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)]
+    numbers = signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM
+    assert CODES[-4:] == [128 + number for number in numbers]
 
 
 @pytest.mark.parametrize(("code", "error"), [(code, error) for code, errors in RAISED.items() for error in errors])

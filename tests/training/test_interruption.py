@@ -37,9 +37,11 @@ def make_trainer(other_state: int, *, should_stop: bool = False) -> Any:
         (None, False, 0, False, None),
         (None, True, 0, True, None),  # patience is exhausted
         (None, False, 1, True, None),
-        (None, False, 15, True, 15),  # otherwise the first process would record a finished run
+        (None, False, 16, True, 15),  # otherwise the first process would record a finished run
         (15, False, 0, True, 15),
-        (2, True, 15, True, 15),
+        (2, True, 16, True, 15),
+        (None, False, 2, True, 1),
+        (1, False, 0, True, 1),
     ],
 )
 def test_all_processes_stop_with_the_signal(
@@ -67,6 +69,23 @@ def test_lightning_does_not_replace_signal_handlers(monkeypatch: pytest.MonkeyPa
     train(tiny_recipe(tmp_path, max_steps=1), tmp_path / "run", quiet=True)
     assert [getattr(handler, "__func__", handler) for handler in handlers] == [Interruption._receive] * 2 + before[2:]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_closed_terminal_stops_the_run_unless_nohup_is_used(is_ignored: bool) -> None:
+    handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with Interruption() as interruption:
+            signal.raise_signal(signal.SIGHUP)
+        assert interruption.signal == (None if is_ignored else signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # a second one is harmless
+        with Interruption() as interruption:
+            pass
+        assert interruption.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_other_threads_install_no_signal_handlers() -> None:

@@ -1,8 +1,8 @@
 """Entry point: select the verb, run it, and turn errors into exit codes.
 
 Exit codes: 0 for success; 1 for a failure; 2 for a mistake in the command or its input, with one line on stderr;
-128 + n if signal n stopped the program (Ctrl-C 130, SIGPIPE 141, SIGTERM 143). docs/reference/exit-codes.md has the
-table. Results are written to stdout, everything else to stderr.
+128 + n if signal n stopped the program (SIGHUP 129, Ctrl-C 130, SIGPIPE 141, SIGTERM 143).
+docs/reference/exit-codes.md has the table. Results are written to stdout, everything else to stderr.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: finish the step and save.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP (the terminal was closed): finish the step and save.
 
 If Ctrl-C is pressed again, or after SIGTERM, the process exits immediately without saving.
 
@@ -8,6 +8,7 @@ progress, and requeue SLURM jobs.
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -20,11 +21,13 @@ from tercet.messages import is_first_process, print_note
 from tercet.training.distributed.launch import RankLost
 from tercet.training.loop.module import TrainingModule
 
-STOP_WITHOUT_SIGNAL = 1  # sent to other ranks; must be less than the numbers of SIGINT and SIGTERM
+STOP_WITHOUT_SIGNAL = 1  # sent to other ranks; with a signal, its number plus STOP_WITHOUT_SIGNAL
 
 
 class Interruption(Callback):
-    """Context manager that records SIGINT and SIGTERM, and action that stops the run after the current step.
+    """Context manager that records signals, and action that stops the run after the current step.
+
+    The signals are SIGINT, SIGTERM, and SIGHUP unless it is ignored, as after `nohup`.
 
     Attributes:
         signal: Number of the signal that a rank of the run has received; None if there was no signal.
@@ -37,14 +40,17 @@ class Interruption(Callback):
     def __enter__(self) -> "Interruption":
         # Only the main thread can set handlers. Ray, for example, trains in another thread.
         if threading.current_thread() is threading.main_thread():
-            self.previous_handlers = {
-                number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)
-            }
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+                numbers.append(signal.SIGHUP)
+            self.previous_handlers = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self.previous_handlers.items():
-            signal.signal(number, handler)
+            # A shell and the kernel both send SIGHUP. The second one must not prevent the end of the run.
+            is_repeated = sys.platform != "win32" and number == self.signal == signal.SIGHUP
+            signal.signal(number, signal.SIG_IGN if is_repeated else handler)
         if self.previous_handlers and isinstance(error, RankLost):
             # The launcher sends SIGTERM to the remaining ranks. This rank is exiting, and must first report why.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -63,10 +69,10 @@ class Interruption(Callback):
     def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         # A signal on one rank stops all ranks, since the others would otherwise wait for this rank forever. All ranks
         # receive the signal's number, since rank 0 would otherwise record the run as finished.
-        local = self.signal or (STOP_WITHOUT_SIGNAL if trainer.should_stop else 0)
+        local = STOP_WITHOUT_SIGNAL * trainer.should_stop if self.signal is None else STOP_WITHOUT_SIGNAL + self.signal
         highest = int(
             trainer.strategy.reduce(torch.tensor(local, device=trainer.strategy.root_device), reduce_op="max")
         )
         trainer.should_stop = highest > 0
         if highest > STOP_WITHOUT_SIGNAL:
-            self.signal = highest
+            self.signal = highest - STOP_WITHOUT_SIGNAL

@@ -40,7 +40,7 @@ def train_resolved(
             another process, or no usable checkpoint is left.
         RunDiverged: If the loss or a gradient is not finite.
         RankLost: If another rank is lost.
-        Interrupted: If Ctrl-C or SIGTERM stopped the run, after it was saved.
+        Interrupted: If Ctrl-C, SIGTERM or SIGHUP stopped the run, after it was saved.
     """
     with ExitStack() as resources:
         opened_run = open_run(

@@ -6,10 +6,12 @@ The other turns are read but not scored. Sums are in float64.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import Conversations, conversation_rows
@@ -20,7 +22,7 @@ from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.messages import counted
 from tercet.models import DecoderOnly
 from tercet.notebook import Table, View
-from tercet.objectives import collate_windows
+from tercet.objectives import IGNORE_INDEX, collate_windows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -77,12 +79,7 @@ def score_conversations(
         raise UserError(f"no answer begins within the context of {model.max_len} tokens; use shorter conversations")
     lengths = conversations.lengths[rows] - 1
     total, tokens = torch.zeros((), dtype=torch.float64), 0
-    # Padding on the right does not affect a causal model.
-    batches = (
-        collate_windows(conversation_rows(conversations, rows[numbers], max_len=model.max_len, pad=0))
-        for numbers in batch_by_length(np.minimum(lengths, model.max_len), batch_tokens)
-    )
-    for _, logprobs in read_logprobs(model, batches):
+    for _, logprobs in score_answers(model, conversations, rows, batch_tokens):
         total, tokens = total + logprobs.sum(), tokens + len(logprobs)
     if not bool(total.isfinite()):
         raise UserError(DIVERGENCE_MESSAGE)
@@ -96,3 +93,26 @@ def score_conversations(
         left_out=len(conversations) - len(rows),
         context=model.max_len,
     )
+
+
+def score_answers(
+    model: DecoderOnly, conversations: Conversations, rows: np.ndarray, batch_tokens: int
+) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Yield batches of scored tokens: their positions in `conversations.ids` (N,), and ln p of each (N,).
+
+    Args:
+        model: The model.
+        conversations: Encoded conversations.
+        rows: Numbers of the conversations to score, as from `Conversations.learnable`.
+        batch_tokens: Maximum number of tokens per batch, as in `score_conversations`.
+    """
+    lengths = np.minimum(conversations.lengths[rows] - 1, model.max_len)
+    numbers = batch_by_length(lengths, batch_tokens)
+    # Padding on the right does not affect a causal model.
+    batches = (
+        collate_windows(conversation_rows(conversations, rows[batch], max_len=model.max_len, pad=0))
+        for batch in numbers
+    )
+    for batch, (inputs, logprobs) in zip(numbers, read_logprobs(model, batches), strict=True):
+        row, column = (inputs.targets != IGNORE_INDEX).nonzero(as_tuple=True)
+        yield conversations.starts[rows[batch]][row.numpy()] + column.numpy() + 1, logprobs

@@ -55,10 +55,11 @@ def find_places(labeled: LabeledExamples, model_labels: tuple[str, ...]) -> np.n
 
 def read_logits(
     model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, batch_tokens: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of logits and targets.
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield batches of the numbers (B,) of their texts, logits and targets.
 
-    Logits are (N, L), for N texts or N tokens. Targets are as in `LabeledExamples.targets`; those of tokens are (N,).
+    Logits are (N, L), for N = B texts, or the N = B · T tokens of padded rows, each of which begins with bos. Targets
+    are as in `LabeledExamples.targets`; those of tokens are (N,).
 
     Raises:
         UserError: If a logit of a labeled item is not finite, or the tokenizer has no bos or eos.
@@ -69,17 +70,17 @@ def read_logits(
     special = {"bos": bos, "eos": eos, "pad": tokenizer.pad_id or 0}
     lengths = np.minimum(labeled.row_lengths, model.max_len)
 
-    def launch() -> Iterator[tuple[LabelRows, Tensor]]:
-        for numbers in batch_by_length(lengths, batch_tokens):
-            rows = label_rows(labeled, np.array(numbers), max_len=model.max_len, **special)
+    def launch() -> Iterator[tuple[tuple[np.ndarray, LabelRows], Tensor]]:
+        for numbers in map(np.array, batch_by_length(lengths, batch_tokens)):
+            rows = label_rows(labeled, numbers, max_len=model.max_len, **special)
             batch = collate_labels(rows, model.spec.classifier)
             with inference_mode(model.modules()):
                 logits = label_logits(model, move_batch(batch, model))  # (N, L)
-            yield rows, logits
+            yield (numbers, rows), logits
 
-    for rows, logits in overlap_copies(launch()):
+    for (numbers, rows), logits in overlap_copies(launch()):
         targets = rows.targets.flatten() if labeled.over == "tokens" else rows.targets
         scored_logits = logits[torch.from_numpy(targets != IGNORE_INDEX)] if targets.dtype == np.int64 else logits
         if not bool(torch.isfinite(scored_logits).all()):
             raise UserError(DIVERGENCE_MESSAGE)
-        yield logits.numpy(), targets
+        yield numbers, logits.numpy(), targets

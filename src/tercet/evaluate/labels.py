@@ -125,7 +125,7 @@ def score_labels(
     labels = check_head(model, labeled, "single_label_classification").labels
     places = find_places(labeled, labels)
     predicted, targets = list[np.ndarray](), list[np.ndarray]()
-    for logits, true in read_logits(model, tokenizer, labeled, batch_tokens):
+    for _, logits, true in read_logits(model, tokenizer, labeled, batch_tokens):
         real = true != IGNORE_INDEX
         predicted.append(logits[real].argmax(-1))
         targets.append(places[true[real]])

@@ -55,21 +55,14 @@ def score(
         ValueError: If an id is not in the model's vocabulary, or the stride is not in 1..context.
         UserError: If there are fewer than two tokens.
     """
-    context = model.max_len
-    windows = Windows(ids, context, stride, document_starts=document_starts, whole_documents=whole_documents)
-    batch_size = max(1, batch_tokens // context)
-    starts: Iterable[int] = range(0, len(windows), batch_size)
-    if progress and sys.stderr.isatty():
-        starts = track(starts, "scoring", transient=True)
     special = torch.tensor(sorted(special_ids), dtype=torch.long)
     nats = text_nats = torch.zeros((), dtype=torch.float64)
     tokens = 0
-    batches = (
-        collate_windows(windows.batch(np.arange(start, min(start + batch_size, len(windows))))) for start in starts
-    )
-    for batch, logprobs in read_logprobs(model, batches):
-        targets = batch.targets.flatten()
-        targets = targets[targets != IGNORE_INDEX]
+    scored = score_windows(
+        model, ids, stride=stride, document_starts=document_starts, whole_documents=whole_documents,
+        batch_tokens=batch_tokens, progress=progress,
+    )  # fmt: skip
+    for targets, logprobs in scored:
         nats = nats - logprobs.sum()
         text_nats = text_nats - logprobs[~torch.isin(targets, special)].sum()
         tokens += len(targets)
@@ -78,9 +71,36 @@ def score(
         text_nats=text_nats.item(),
         tokens=tokens,
         n_bytes=n_bytes,
-        context=context,
-        stride=stride or context,
+        context=model.max_len,
+        stride=stride or model.max_len,
     )
+
+
+def score_windows(
+    model: DecoderOnly,
+    ids: np.ndarray,
+    *,
+    stride: int | None = None,
+    document_starts: np.ndarray | None = None,
+    whole_documents: bool = False,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: bool = False,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of targets (N,) and ln p of each (N,), in the order of the text; arguments as in `score`.
+
+    All ids are targets except the first one and, with `document_starts`, the first one of each document.
+    """
+    windows = Windows(ids, model.max_len, stride, document_starts=document_starts, whole_documents=whole_documents)
+    batch_size = max(1, batch_tokens // model.max_len)
+    starts: Iterable[int] = range(0, len(windows), batch_size)
+    if progress and sys.stderr.isatty():
+        starts = track(starts, "scoring", transient=True)
+    batches = (
+        collate_windows(windows.batch(np.arange(start, min(start + batch_size, len(windows))))) for start in starts
+    )
+    for batch, logprobs in read_logprobs(model, batches):
+        targets = batch.targets.flatten()
+        yield targets[targets != IGNORE_INDEX], logprobs
 
 
 def read_logprobs(model: DecoderOnly, batches: Iterable[CausalBatch]) -> Iterator[tuple[CausalBatch, Tensor]]:

@@ -23,6 +23,7 @@ from tercet.config import UserError
 from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.rows.token_rows import Blocks
+from tercet.data.shards.sharded_array import TokenArray
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.evaluate.score_summary import ScoreSummary, finite
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
@@ -128,23 +129,13 @@ def score_masked(
         ValueError: If the tokenizer has more ids than the model.
         UserError: If the tokenizer has no mask token, bos or eos, no token was masked, or an output is not finite.
     """
-    if tokenizer.vocab_size > model.vocab_size:
-        raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab_size}; use the model's tokenizer"
-        )
-    masking = replace(FIXED_MASKING, rate=rate)
-    blocks = Blocks(
-        corpus.validation,
-        model.max_len,
-        document_starts=corpus.validation_documents if document_mask else None,
-        pad_id=tokenizer.pad_id or 0,
-    )
-    n_windows = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
     sums = _MaskedSums(token_counts(corpus))
-    batches = _spread_windows(blocks, n_windows, max(1, batch_tokens // model.max_len))
-    masked_batches = (masked_windows(blocks, numbers, tokenizer, masking, seed=seed) for numbers in batches)
-    for batch, (logprobs, hits) in overlap_copies(_predict(model, batch) for batch in masked_batches):
-        sums.add(batch, logprobs, hits)
+    predictions = predict_masked(
+        model, tokenizer, corpus, rate=rate, seed=seed, batch_tokens=batch_tokens, tokens=tokens,
+        document_mask=document_mask,
+    )  # fmt: skip
+    for _, batch, logprobs, predicted in predictions:
+        sums.add(batch, logprobs, predicted == batch.targets)
     if not sums.tokens:
         raise UserError(f"no token was masked at a rate of {rate:g}; pass more text or a higher rate")
     if not math.isfinite(float(sums.nats)):
@@ -159,6 +150,47 @@ def score_masked(
         context=model.max_len,
         seed=seed,
     )
+
+
+def predict_masked(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    *,
+    rate: float = 0.15,
+    seed: int = 0,
+    batch_tokens: int = BATCH_TOKENS,
+    tokens: int | None = None,
+    document_mask: bool = False,
+) -> Iterator[tuple[np.ndarray, MaskedBatch, Tensor, Tensor]]:
+    """Yield batches of windows of the validation part with the predictions for their masked tokens.
+
+    Arguments and errors as in `score_masked`.
+
+    Yields:
+        The numbers (B,) of the windows, each of which begins at its number times the context of the model; the batch,
+        without unused targets; ln p (N,) of its targets; and the most likely token (N,) instead of each.
+    """
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab_size}; use the model's tokenizer"
+        )
+    masking = replace(FIXED_MASKING, rate=rate)
+    blocks = Blocks(
+        corpus.validation,
+        model.max_len,
+        document_starts=corpus.validation_documents if document_mask else None,
+        pad_id=tokenizer.pad_id or 0,
+    )
+    n_windows = len(blocks) if tokens is None else max(1, min(len(blocks), tokens // model.max_len))
+
+    def launch() -> Iterator[tuple[tuple[np.ndarray, MaskedBatch], Tensor]]:
+        for numbers in _spread_windows(blocks, n_windows, max(1, batch_tokens // model.max_len)):
+            batch, answers = _predict(model, masked_windows(blocks, numbers, tokenizer, masking, seed=seed))
+            yield (numbers, batch), answers
+
+    for (numbers, batch), (logprobs, predicted) in overlap_copies(launch()):
+        yield numbers, batch, logprobs, predicted.long()
 
 
 class _MaskedSums:
@@ -217,12 +249,26 @@ def token_counts(corpus: Corpus) -> np.ndarray:
 
     Special tokens, which are never masked, have 0.
     """
-    counts = np.ones(corpus.tokenizer.vocab_size, np.int64)
+    counts = training_counts(corpus) + 1
+    counts[unmaskable_ids(corpus.tokenizer)] = 0
+    return counts
+
+
+def training_counts(corpus: Corpus) -> np.ndarray:
+    """Return the count of each token in the training text (V,)."""
+    counts = np.zeros(corpus.tokenizer.vocab_size, np.int64)
     for folder in corpus.folders:
         counts += folder.token_counts()
-    for start in range(0, 0 if corpus.folders else len(corpus.train), COUNT_BLOCK):
-        counts += np.bincount(corpus.train[start : start + COUNT_BLOCK], minlength=len(counts))
-    counts[unmaskable_ids(corpus.tokenizer)] = 0
+    if not corpus.folders:
+        counts += count_ids(corpus.train, len(counts))
+    return counts
+
+
+def count_ids(ids: TokenArray, vocab_size: int) -> np.ndarray:
+    """Return the count of each id (V,)."""
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(ids), COUNT_BLOCK):
+        counts += np.bincount(ids[start : start + COUNT_BLOCK], minlength=vocab_size)
     return counts
 
 
@@ -255,13 +301,15 @@ def pseudo_perplexity(
 
 
 def _predict(model: EncoderOnly, batch: MaskedBatch) -> tuple[MaskedBatch, Float[Tensor, "2 N"]]:
-    """Return the batch without ignored targets; ln p of each target, and 1 if it is the most likely token, else 0."""
+    """Return the batch without ignored targets; ln p of each target, and the most likely token as a float32.
+
+    Every id below 2^24 is exact in float32.
+    """
     used = batch.targets != IGNORE_INDEX
     batch = batch._replace(positions=batch.positions[used], targets=batch.targets[used])
     device_batch, answers = move_batch(batch, model), list[Tensor]()
     with inference_mode(model.modules()):
         for rows, logits in split_logits(model, masked_states(model, device_batch)):
             targets = device_batch.targets[rows]
-            hits = logits.argmax(-1) == targets
-            answers.append(torch.stack((token_logprobs(logits, targets), hits.float())))  # MPS lacks float64
+            answers.append(torch.stack((token_logprobs(logits, targets), logits.argmax(-1).float())))
     return batch, torch.cat(answers, dim=-1)

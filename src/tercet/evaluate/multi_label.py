@@ -164,8 +164,8 @@ def score_multi_label(
 
     counts = _Counts.of(
         (
-            (_probabilities(logits) > THRESHOLD, to_model_order(targets))
-            for logits, targets in read_logits(model, tokenizer, labeled, batch_tokens)
+            (probabilities(logits) > THRESHOLD, to_model_order(targets))
+            for _, logits, targets in read_logits(model, tokenizer, labeled, batch_tokens)
         ),
         len(labels),
     )
@@ -180,7 +180,8 @@ def score_multi_label(
     return replace(_make_scores(counts, constant_counts, labels), truncated=truncated)
 
 
-def _probabilities(logits: np.ndarray) -> np.ndarray:
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Return the probability of each label in float64."""
     return 1 / (1 + np.exp(-logits.astype(np.float64).clip(-700, 700)))
 
 

@@ -27,6 +27,21 @@ HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetLogprobs:
+    """ln p of each token of the targets of sentence pairs.
+
+    Attributes:
+        targets: Scored ids of each target.
+        logprobs: ln p of each of them, in float32.
+        truncated: For each pair, True if a side exceeded the model's maximum length.
+    """
+
+    targets: list[list[int]]
+    logprobs: list[Tensor]
+    truncated: list[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairScore:
     """The score of a sentence pair.
 
@@ -68,6 +83,26 @@ def score_pairs(
         UserError: If a text cannot be encoded, the target tokenizer has no bos, a tokenizer has no eos, or the outputs
             of the model are not finite.
     """
+    scored = score_targets(model, tokenizer, pairs, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens)
+    tokens = torch.tensor([len(target) for target in scored.targets], dtype=torch.long)
+    row = torch.arange(len(tokens)).repeat_interleave(tokens)
+    token_logprobs = torch.cat([torch.zeros(0), *scored.logprobs]).double()
+    sums = torch.zeros(len(tokens), dtype=torch.float64).index_add(0, row, token_logprobs)
+    return [
+        PairScore(logprob=total, tokens=len(target), truncated=was_cut)
+        for total, target, was_cut in zip(sums.tolist(), scored.targets, scored.truncated, strict=True)
+    ]
+
+
+def score_targets(
+    model: EncoderDecoder,
+    tokenizer: Tokenizer,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    batch_tokens: int = 8192,
+) -> TargetLogprobs:
+    """Return ln p of each token of the targets; arguments and errors as in `score_pairs`."""
     source_encoder = tokenizer if source_tokenizer is None else source_tokenizer
     opening, eos = tokenizer.target_opening, tokenizer.eos_id
     if tokenizer.bos_id is None or eos is None or source_encoder.eos_id is None:
@@ -93,13 +128,6 @@ def score_pairs(
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
     pair_logprobs = map_by_length(logprobs, lengths, batch_tokens)
     wait_for_copies(device_of(model))
-    tokens = torch.tensor([len(target) for target in targets], dtype=torch.long)
-    row = torch.arange(len(targets)).repeat_interleave(tokens)
-    token_logprobs = torch.cat([torch.zeros(0), *pair_logprobs]).double()
-    sums = torch.zeros(len(targets), dtype=torch.float64).index_add(0, row, token_logprobs)
-    if not bool(sums.isfinite().all()):
+    if not all(bool(token_logprobs.isfinite().all()) for token_logprobs in pair_logprobs):
         raise UserError(DIVERGENCE_MESSAGE)
-    return [
-        PairScore(logprob=total, tokens=len(target), truncated=was_cut)
-        for total, target, was_cut in zip(sums.tolist(), targets, cut, strict=True)
-    ]
+    return TargetLogprobs(targets=targets, logprobs=pair_logprobs, truncated=cut)

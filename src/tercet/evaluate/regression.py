@@ -108,14 +108,26 @@ def score_regression(
         ValueError: If the model has no classifier for numbers, or the labels are not numbers.
         UserError: If there are no texts, the tokenizer has no bos or eos, or an output of the model is not finite.
     """
+    predicted, true_numbers = predict_numbers(model, tokenizer, labeled, batch_tokens=batch_tokens)
+    truncated = int((labeled.row_lengths > model.max_len).sum())
+    return replace(regression_scores(predicted, true_numbers), truncated=truncated)
+
+
+def predict_numbers(
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Return the predicted and the true numbers of the examples, in their order.
+
+    Arguments and errors as in `score_regression`.
+    """
     head = check_head(model, labeled, "regression")
     answers = list(read_logits(model, tokenizer, labeled, batch_tokens))
     if not answers:
         raise UserError("no texts to score; pass at least one")
-    scores = np.concatenate([logits[:, 0] for logits, _ in answers]).astype(np.float64)
-    targets = np.concatenate([targets for _, targets in answers])
-    truncated = int((labeled.row_lengths > model.max_len).sum())
-    return replace(regression_scores(head.target_mean + head.target_std * scores, targets), truncated=truncated)
+    order = np.argsort(np.concatenate([numbers for numbers, *_ in answers]))
+    scores = np.concatenate([logits[:, 0] for _, logits, _ in answers]).astype(np.float64)
+    true_numbers = np.concatenate([targets for *_, targets in answers])
+    return (head.target_mean + head.target_std * scores)[order], true_numbers[order]
 
 
 def average_ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:

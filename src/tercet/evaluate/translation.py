@@ -168,6 +168,15 @@ def score_translations(
     )
 
 
+def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return the chrF of each translation, 0 to 100, compared with the reference at the same index."""
+    _, characters = metrics("detokenized", "none")
+    return [
+        float(characters.sentence_score(translation, [reference]).score)
+        for translation, reference in zip(translations, references, strict=True)
+    ]
+
+
 def perplexity(nats_per_token: float) -> float:
     return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
 

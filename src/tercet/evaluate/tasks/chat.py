@@ -4,12 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from tercet.checkpoint import LanguageModel
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
-from tercet.evaluate.conversations import AnswerScores, score_conversations
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest
+from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.conversations import AnswerScores, score_answers, score_conversations
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest, set_losses
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,17 @@ class ChatEvaluation(Evaluation[Conversations]):
     def score(self, conversations: Conversations, **settings: Any) -> AnswerScores:
         """Return the likelihood of the answers; settings as in `score_conversations`."""
         return score_conversations(self.trained_model.model, conversations, **settings)
+
+    def token_losses(
+        self, conversations: Conversations, *, batch_tokens: int = BATCH_TOKENS
+    ) -> Float[np.ndarray, " N"]:
+        """Return -ln p of each of the N tokens of the conversations in float32, and NaN for those not scored."""
+        model = self.trained_model.model
+        losses = np.full(len(conversations.ids), np.nan, np.float32)
+        rows = conversations.learnable(model.max_len)
+        for positions, logprobs in score_answers(model, conversations, rows, batch_tokens):
+            set_losses(losses, positions, logprobs)
+        return losses
 
     def score_held_out(self, data: Conversations) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card

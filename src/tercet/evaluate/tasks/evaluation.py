@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
+import numpy as np
+from torch import Tensor
+
 from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
@@ -28,6 +31,7 @@ from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.generation import Beam
+from tercet.generation.sampling import DIVERGENCE_MESSAGE
 
 Part = Literal["validation", "test"]
 Kind = Literal[
@@ -219,6 +223,17 @@ class SearchEvaluation(Evaluation[tuple[QueryPair, ...]]):
 
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
         return self.score(self.load(data), **settings)
+
+
+def set_losses(losses: np.ndarray, positions: np.ndarray, logprobs: Tensor) -> None:
+    """Store -ln p of tokens (N,) at their positions (N,).
+
+    Raises:
+        UserError: If one is not finite, since NaN marks tokens that are not scored.
+    """
+    if not bool(logprobs.isfinite().all()):
+        raise UserError(DIVERGENCE_MESSAGE)
+    losses[positions] = -logprobs.numpy()
 
 
 def digest(*parts: str) -> str:

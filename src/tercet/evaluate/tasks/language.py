@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 
 from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
 from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
-from tercet.evaluate.language import score
+from tercet.evaluate.language import score, score_windows
 from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, LanguageScores
-from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, set_losses
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,35 @@ class LanguageEvaluation(TextEvaluation):
             corpus.validation,
             n_bytes=self._target_bytes(corpus),
             special_ids=self.trained_model.tokenizer.special_ids,
-            document_starts=corpus.validation_documents if self.document_mask else None,
+            document_starts=self._separate_starts(corpus),
             whole_documents=self.opens_documents,
             stride=stride,
             batch_tokens=batch_tokens,
             progress=progress,
         )
         return replace(scores, unknown_share=corpus.unknown_share)
+
+    def token_losses(
+        self, corpus: Corpus, *, batch_tokens: int = BATCH_TOKENS, progress: bool = False
+    ) -> Float[np.ndarray, " N"]:
+        """Return -ln p of each of the N tokens of the validation part in float32, and NaN for those not scored.
+
+        The arguments are those of `score`, whose loss is the mean of these losses.
+        """
+        ids, starts = corpus.validation, self._separate_starts(corpus)
+        scored = score_windows(
+            self.trained_model.model, ids, document_starts=starts, whole_documents=self.opens_documents,
+            batch_tokens=batch_tokens, progress=progress,
+        )  # fmt: skip
+        losses = np.full(len(ids), np.nan, np.float32)
+        is_target = np.ones(len(ids), bool)
+        is_target[np.zeros(1, np.int64) if starts is None else starts] = False
+        set_losses(losses, np.flatnonzero(is_target), torch.cat([logprobs for _, logprobs in scored]))
+        return losses
+
+    def _separate_starts(self, corpus: Corpus) -> np.ndarray | None:
+        """Return the starts of the validation documents if they are read separately, else None."""
+        return corpus.validation_documents if self.document_mask else None
 
     def baselines(self, corpus: Corpus) -> dict[str, LanguageScores | float]:
         """Return the scores of unigram and bigram counts, and the bits per byte of compressors, on the validation part.
@@ -48,7 +72,7 @@ class LanguageEvaluation(TextEvaluation):
         documents. They are omitted if too many tokens are unknown for a comparison.
         """
         are_separate = self.document_mask
-        starts = corpus.validation_documents if are_separate else None
+        starts = self._separate_starts(corpus)
         settings: Plain = {
             "vocab_size": corpus.tokenizer.vocab_size,
             "n_bytes": self._target_bytes(corpus),

@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from tercet.checkpoint import Encoder
 from tercet.data import Corpus
-from tercet.evaluate.masked import MaskedScores, pseudo_perplexity, score_masked
-from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation
+from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.masked import MaskedScores, predict_masked, pseudo_perplexity, score_masked
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, set_losses
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,24 @@ class MaskedEvaluation(TextEvaluation):
         """Return the scores on the validation part of `corpus`; settings as in `score_masked`."""
         model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
         return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
+
+    def token_losses(
+        self, corpus: Corpus, *, batch_tokens: int = BATCH_TOKENS
+    ) -> tuple[Float[np.ndarray, " N"], Int[np.ndarray, " N"]]:
+        """Return -ln p and the most likely token at each of the N tokens of the validation part.
+
+        The masks are those of `score` by default. Tokens that are not masked have NaN and -1.
+        """
+        model = self.trained_model.model
+        losses, predicted = np.full(len(corpus.validation), np.nan, np.float32), np.full(len(corpus.validation), -1)
+        for numbers, batch, logprobs, likeliest in predict_masked(
+            model, self.trained_model.tokenizer, corpus, batch_tokens=batch_tokens, document_mask=self.document_mask
+        ):
+            rows, columns = np.divmod(batch.positions.numpy(), model.max_len)
+            positions = numbers[rows] * model.max_len + columns
+            set_losses(losses, positions, logprobs)
+            predicted[positions] = likeliest.numpy()
+        return losses, predicted
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)

@@ -21,6 +21,10 @@ from tercet.diagnosis.machine import Diagnosis
 from tercet.diagnosis.ranks import RankReport
 from tercet.diagnosis.recipe_use import RecipeUse
 from tercet.evaluate.conversations import AnswerScores
+from tercet.evaluate.errors.labels import LabelErrors
+from tercet.evaluate.errors.numbers import RegressionErrors
+from tercet.evaluate.errors.pairs import PairErrors
+from tercet.evaluate.errors.texts import TextErrors
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.multi_label import MultiLabelScores
@@ -332,6 +336,7 @@ def schemas() -> dict[str, list[Object]]:
             scores(MultiLabelScores), scores(RegressionScores), scores(AnswerScores), scores(RetrievalScores),
             scores(TranslationScores, WithFiles), schema(ScoredLine),
         ],
+        "errors": [schema(kind) for kind in (TextErrors, PairErrors, LabelErrors, RegressionErrors)],
         "compare": [schema(ComparedVariants)],
         "inspect": [schema(ModelTable, WithViews)],
         "plot": [schema(RunPictures), schema(Drawing, is_open=True)],

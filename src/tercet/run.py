@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.run_evaluation import RunEvaluation
 from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation, translate_lines
 from tercet.generation.specs import BeamOptions, SamplingOptions, TranslationOptions
 from tercet.models import Edit
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         Regression,
         Tagging,
     )
-    from tercet.evaluate import EvaluationOptions, Scores
     from tercet.generation import ChatModel
     from tercet.inspect import Recording
 
@@ -44,7 +44,7 @@ class CompletionOptions(SamplingOptions, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run(RunView):
+class Run(RunView, RunEvaluation):
     """A trained model with its tokenizer and folder; methods that it does not support raise UserError."""
 
     def to(self, device: str | torch.device) -> "Run":
@@ -319,22 +319,6 @@ class Run(RunView):
         from tercet.encoding import rerank
 
         return rerank(self.trained_model.require("classify").model, self.tokenizer, query, documents)
-
-    def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
-        """Return the scores of the model on held-out data, or on all of `data`.
-
-        Held-out data is the validation part of the training data, or for translators the test part if there is one.
-
-        Args:
-            data: File, folder or named dataset. For a translator, pass `source` and `target` instead.
-            settings: Settings of the model's task; see `tercet.evaluate.EvaluationOptions`.
-
-        Raises:
-            UserError: If the data is missing, or has changed since the training.
-        """
-        from tercet.evaluate import evaluation_of
-
-        return evaluation_of(self.trained_model).evaluate(data, **settings)
 
     def read(
         self, text: str = "", *, target: str | None = None, ids: Sequence[int] | None = None,

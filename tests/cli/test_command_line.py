@@ -58,6 +58,10 @@ FLAGS = {
         "--host", "--port", "--no-key", "--cors-origin", "--slots", "--queue", "--max-tokens", "--timeout",
         "--max-body", "--grace", "--shutdown-delay", "--json-log", "--quiet", "--device", "--allow-host",
     ],
+    "errors": [
+        "--data", "--source", "--target", "--part", "--encoding", "--top", "--min-length", "--max-length", "--rare",
+        "--rank-by", "--where", "--batch-tokens", "--html", "--json",
+    ],
     "plot": [
         "--prompt", "--target", "--stack", "--layer", "--token", "--out", "--json", "positions", "schedules", "masks",
         "smoothing", "model", "attention",
@@ -102,7 +106,7 @@ def test_each_verb_lists_its_flags(verb: str, capsys: pytest.CaptureFixture[str]
 
 def test_every_verb_is_listed_here() -> None:
     assert {name.split()[0] for name in FLAGS} == set(VERBS)
-    assert len(VERBS) <= 18
+    assert len(VERBS) <= 19
 
 
 @pytest.mark.parametrize("verb", OLD_VERBS)

@@ -15,6 +15,7 @@ RUN_VERBS = (
     "embed",
     "classify",
     "evaluate",
+    "errors",
     "explore",
     "serve",
     "watch",

@@ -68,6 +68,11 @@ COMMANDS = [
     ["evaluate", "translator", *PAIRS, "--beam", "1", "--output", "out.txt", "--json"],
     ["evaluate", "translator", *PAIRS, "--per-line", "--json"],
     ["evaluate", "bert", "--data", "text.txt", "--per-line", "--json"],
+    ["errors", "gpt", "--data", "text.txt", "--json"],
+    ["errors", "bert", "--data", "text.txt", "--top", "2", "--json"],
+    ["errors", "texts", "--data", "labels.csv", "--json"],
+    ["errors", "numbers", "--data", "stars.csv", "--html", "errors.html", "--json"],
+    ["errors", "translator", *PAIRS, "--rank-by", "chrf", "--json"],
     ["compare", "trained", "copied", "--out", "compared", "--quiet", "--json"],
     ["inspect", "gpt", "--json"],
     ["inspect", "gpt", "--prompt", "the cat sat", "--heads", "--attribution", "--json"],
@@ -93,6 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     rows = (f"{text},{LABELS[number % 2]}\n" for number, text in enumerate(TEXTS))
     (folder / "labels.csv").write_text("text,label\n" + "".join(rows))
+    stars = (f"{text},{number % 5}\n" for number, text in enumerate(TEXTS))
+    (folder / "stars.csv").write_text("text,label\n" + "".join(stars))
     writer = Tokenizer.train(BPE(vocab_size=300, pad=True), TEXTS)
     reader = Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
     sizes: dict[str, Any] = {"vocab_size": reader.vocab_size, "max_len": 24}

@@ -87,6 +87,7 @@ COMMANDS = {
     "classify": "classify {run} the",
     "evaluate": "evaluate {run}",
     "evaluate --per-line": "evaluate {run} --per-line --source {text} --target {text}",
+    "errors": "errors {run}",
     "compare": "compare {run} {run}/best --out {out}",
     "inspect": "inspect {run}",
     "explore": "explore {run} --export {out}.html",

@@ -45,6 +45,7 @@ VERBS = {
     "embed": "compute embeddings of texts with an encoder, or search texts by similarity",
     "classify": "classify lines of text or their words, or sort texts by their relevance to a query",
     "evaluate": "evaluate a model on held-out data, in total or line by line",
+    "errors": "list the worst texts, tokens, translations or confusions of a model, also as an HTML page",
     "compare": "train variants on the same data and compare them in a table and a plot",
     "inspect": "show layers, shapes, parameters, FLOPs and memory, or the predictions inside a model",
     "explore": "explore the inside of a model in the browser, or export the page as one HTML file",

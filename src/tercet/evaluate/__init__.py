@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
     from tercet.evaluate.conversations import AnswerScores as AnswerScores
     from tercet.evaluate.conversations import score_conversations as score_conversations
+    from tercet.evaluate.errors.find_errors import ErrorOptions as ErrorOptions
+    from tercet.evaluate.errors.find_errors import ModelErrors as ModelErrors
+    from tercet.evaluate.errors.find_errors import find_errors as find_errors
+    from tercet.evaluate.errors.labels import LabelErrors as LabelErrors
+    from tercet.evaluate.errors.numbers import RegressionErrors as RegressionErrors
+    from tercet.evaluate.errors.pairs import PairErrors as PairErrors
+    from tercet.evaluate.errors.selection import ErrorSelection as ErrorSelection
+    from tercet.evaluate.errors.texts import TextErrors as TextErrors
     from tercet.evaluate.labels import LabelScores as LabelScores
     from tercet.evaluate.labels import label_scores as label_scores
     from tercet.evaluate.labels import score_labels as score_labels

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import torch
 
-from tercet.checkpoint import TrainedModel, current_versions
+from tercet.checkpoint import TrainedModel
 from tercet.checkpoint.metrics import training_time
 from tercet.notebook import format_count, format_duration
 from tercet.reports.attention_section import attention_section
-from tercet.reports.markup import Markup, Section, element, join, paragraph
+from tercet.reports.document import html_document
+from tercet.reports.errors_page import errors_section
+from tercet.reports.markup import Markup, element, join, paragraph
 from tercet.reports.model_sections import data_section, model_section, recipe_section, versions_section
 from tercet.reports.run_sections import cost_section, curves_section, samples_section
 from tercet.reports.score_section import score_section
 from tercet.reports.subject import ReportSubject, open_subject
 from tercet.storage import check_output_file, write_atomically
-from tercet.web.page_files import hash_of, read_page_files
 
 NAME = "report.html"
 
@@ -73,6 +74,7 @@ def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
     """
     sections = (
         score_section(subject, evaluate=evaluate),
+        *errors_section(subject, evaluate=evaluate),
         curves_section(subject),
         samples_section(subject),
         model_section(subject),
@@ -82,35 +84,7 @@ def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
         recipe_section(subject),
         versions_section(subject),
     )
-    files = read_page_files("tercet.reports")
-    style = files["base.css"] + files["report.css"]
-    policy = f"default-src 'none'; style-src '{hash_of(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{subject.name}: report"),
-        Markup(f"<style>{style}</style>"),
-    )
-    contents = element(
-        "ul", *(element("li", element("a", section.title, href=f"#{section.id}")) for section in sections)
-    )
-    body = element(
-        "body",
-        element("a", "Skip to the report", class_="skip", href="#report"),
-        _header(subject),
-        element("nav", contents, aria_label="Contents"),
-        element("main", *map(_section, sections), id="report"),
-        element("footer", paragraph(f"Made by Tercet {current_versions()['tercet']}.")),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _section(section: Section) -> Markup:
-    heading = element("h2", section.title, id=f"{section.id}-title")
-    return element("section", heading, section.body, id=section.id, aria_labelledby=f"{section.id}-title")
+    return html_document(title=f"{subject.name}: report", header=_header(subject), sections=sections)
 
 
 def _header(subject: ReportSubject) -> Markup:

@@ -129,6 +129,8 @@ def test_json_object_text_and_regex(test_client: TestClient) -> None:
             "response_format",
             "json_schema: Invalid type: strin",
         ),
+        ({"response_format": "json"}, "response_format", "response_format must be a JSON object; send {...}"),
+        ({"stream": True, "stream_options": 1}, "stream_options", "stream_options must be a JSON object; send {...}"),
         ({"structured_outputs": {}}, "structured_outputs", "must have one of the fields json and regex"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs", "regex: unclosed group"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs", "json_schema: not valid JSON"),

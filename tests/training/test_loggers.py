@@ -110,6 +110,43 @@ def test_failing_tracker_loses_only_its_metrics(capsys: pytest.CaptureFixture[st
     )
 
 
+def test_a_tracker_prints_only_to_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow prints the address of a run on its server; with `--json`, stdout is one object."""
+
+    class Talking(Logger):
+        name, version = "talking", ""
+
+        def log_hyperparams(self, *_: Any, **__: Any) -> None:
+            print("settings")
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            print("metrics")
+
+        def save(self) -> None:
+            print("saved")
+
+        def finalize(self, status: str) -> None:
+            print("View run at: https://example.org")
+
+        @property
+        def experiment(self) -> None:
+            print("experiment")
+
+    replace_wandb(monkeypatch, lambda *, prompt: not print("login"))
+    check_loggers(LoggingSpec(tracker="wandb", online=True))
+    monkeypatch.setattr("tercet.training.loop.loggers.MAKERS", {"wandb": lambda *_: (Talking(), 0)})
+    [tracker] = make_loggers(tiny_recipe(tmp_path, {"logging": {"tracker": "wandb"}}, max_steps=1), tmp_path, start=0)
+    tracker.log_hyperparams({})
+    tracker.log_metrics({"loss": 1.0}, 1)
+    tracker.save()
+    tracker.finalize("success")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "login\nexperiment\nsettings\nmetrics\nsaved\nView run at: https://example.org\n"
+
+
 @pytest.mark.slow
 def test_rejecting_service_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytorch_lightning.loggers import WandbLogger

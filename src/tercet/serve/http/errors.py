@@ -181,6 +181,8 @@ def validation_error(errors: Sequence[Any]) -> APIError:
             return APIError(400, str(first["msg"]), param=str(first["ctx"]["field"]))
         case _ if not place:
             return APIError(400, "the body must be a JSON object; send {...} with the fields of the request")
+        case "model_attributes_type" | "model_type" | "dict_type":
+            return APIError(400, f"{'.'.join(place)} must be a JSON object; send {{...}}", param=place[0])
         case _:
             why = re.sub(r"^(Input|List|Dictionary|String) ", "", str(first["msg"]))
             return APIError(400, f"{'.'.join(place)} {why}", param=place[0])

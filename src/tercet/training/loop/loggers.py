@@ -10,8 +10,9 @@ programs' own reports about their use are turned off.
 """
 
 import os
+import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -165,9 +166,13 @@ MAKERS: Mapping[str, Callable[[LoggingSpec, Plain, Path, int], tuple[Any, int]]]
 
 @contextmanager
 def _report_failure(name: str) -> Generator[None]:
-    """Raise a UserError of one line instead of any error of the logger `name`, its service or the network."""
+    """Raise a UserError of one line instead of any error of the logger `name`, its service or the network.
+
+    Text that its package prints goes to stderr, since results are on stdout.
+    """
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except Exception as error:
         raise UserError(f"{TITLES[name]}: {shorten(error)}; try again, or pass {LEAVE_OUT}") from None
 

@@ -1,7 +1,9 @@
 """A logger for a third-party program. If the program fails, the logger is disabled and training continues."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
@@ -10,7 +12,7 @@ from tercet.messages import print_note, shorten
 
 
 class Tracker(Logger):
-    """Logger that forwards to a third-party logger until it first fails.
+    """Logger that forwards to a third-party logger until it first fails, and lets it print only to stderr.
 
     Args:
         logger: Lightning's logger of the third-party program.
@@ -47,7 +49,8 @@ class Tracker(Logger):
         if self.has_failed:
             return
         try:
-            call()
+            with redirect_stdout(sys.stderr):  # such as the links that MLflow prints; results are on stdout
+                call()
         except Exception as error:  # an error of the disk, the network or the service
             self.has_failed = True
             print_note(f"{self.title}: {shorten(error)}; this logger is disabled, and training continues")

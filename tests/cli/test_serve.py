@@ -98,6 +98,20 @@ def test_server_responds_like_generate_and_stops_on_signal(folder: Write, capsys
 
 
 @pytest.mark.slow
+def test_a_background_job_of_a_script_has_the_exit_code_of_ctrl_c(folder: Write) -> None:
+    """A shell without job control starts it with SIGINT ignored."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with running(folder("run")) as (process, address):
+            assert httpx.get(f"{address}ready").status_code == 200  # it handles signals now
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_running_request_is_completed_if_the_log_is_full(folder: Write) -> None:
     body = {"prompt": "a", "max_tokens": 150, "temperature": 0, "stream": True}

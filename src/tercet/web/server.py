@@ -6,6 +6,7 @@
 import asyncio
 import errno
 import os
+import signal
 import socket
 import sys
 import time
@@ -68,6 +69,7 @@ class BoundedServer(uvicorn.Server):
         super().__init__(config)
         self._grace, self._shutdown_delay = grace, shutdown_delay
         self._note, self._last_note = note, float("-inf")
+        self._signals = list[int]()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
@@ -75,8 +77,20 @@ class BoundedServer(uvicorn.Server):
         for listening in sockets or ():  # asyncio sets the length of the queue to `backlog`
             listening.listen(LONGEST_QUEUE)
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal arrives.
+
+        Raises:
+            KeyboardInterrupt: If it is SIGINT, also if the process ignores SIGINT outside of this function, as a
+                background job of a shell script does.
+        """
+        super().run(sockets)
+        if signal.SIGINT in self._signals:
+            raise KeyboardInterrupt
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the shutdown; a second signal of any kind shortens it, whereas in uvicorn only Ctrl-C does."""
+        self._signals.append(sig)
         self.force_exit = self.should_exit
         super().handle_exit(sig, frame)
 

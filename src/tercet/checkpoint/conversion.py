@@ -4,7 +4,7 @@ The source is any model that `load_model` can open. All checks are made before a
 appears as a whole, so a failed conversion leaves nothing behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from tercet.checkpoint.run_record import PRETRAINED_COPY, RECORD
 from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import UserError, suggest
+from tercet.custom_code import allow_code as allow_packages
 from tercet.messages import print_note
 from tercet.storage import lock_folder
 from tercet.storage.folder_lock import LOCK
@@ -33,7 +34,13 @@ MODELS = ("best", "last", PRETRAINED_COPY)  # subfolders of a run that contain a
 
 
 def convert(
-    src: Path | str, dst: Path | str, to: str | None = None, *, merge: bool = False, force: bool = False
+    src: Path | str,
+    dst: Path | str,
+    to: str | None = None,
+    *,
+    merge: bool = False,
+    force: bool = False,
+    allow_code: str | Iterable[str] = (),
 ) -> Path:
     """Write a model in another format.
 
@@ -45,6 +52,7 @@ def convert(
         merge: If True, merge an adapter into its base model.
         force: If True, replace the model in a folder that is not empty. Files that are not part of a model, and
             subfolders, are left unchanged. The folder and the replaced files keep their owner and mode.
+        allow_code: Packages that this process may import for custom parts of the model, such as "my_package".
 
     Returns:
         dst as a path.
@@ -53,6 +61,7 @@ def convert(
         UserError: If `src` is not a model, `dst` is not empty, belongs to a running training or cannot be uploaded to,
             `merge` does not suit the model, or the format cannot represent the model.
     """
+    allow_packages(allow_code)
     if to is not None and to not in WRITERS:
         raise UserError(f"--to {to} is unknown{suggest(to, WRITERS)}")
     if is_on_hub(dst):

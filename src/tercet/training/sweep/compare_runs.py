@@ -7,7 +7,7 @@ comparison.png    validation loss against steps and time       settings.json    
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from tercet.checkpoint.find_run import find_run_folder
 from tercet.checkpoint.metrics import read_metrics, training_time
 from tercet.checkpoint.run_record import METRICS, read_record
 from tercet.config import Plain, UserError, merge, nest
+from tercet.custom_code import allow_code as allow_packages
 from tercet.evaluate.held_out import score_held_out
 from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, leaderboard
 from tercet.evaluate.leaderboard_files import leaderboard_csv, leaderboard_dict
@@ -167,6 +168,7 @@ def compare(
     out: str | Path | None = None,
     device: "str | torch.device" = "cpu",
     quiet: bool = False,
+    allow_code: str | Iterable[str] = (),
 ) -> ComparedRuns:
     """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
 
@@ -181,11 +183,13 @@ def compare(
             they are finished.
         device: PyTorch device on which all runs are scored.
         quiet: If True, do not show progress on stderr.
+        allow_code: Packages that this process may import for custom parts of recipes and runs, such as "my_package".
 
     Raises:
         UserError: If a recipe or setting is invalid. Everything is checked before training starts.
         Interrupted: If a signal stopped training, after the run was saved.
     """
+    allow_packages(allow_code)
     name_list = [str(name) for name in ([names] if isinstance(names, str | Path) else names)]
     nested_changes: Plain = {} if data is None else nest("data.source", str(data))
     for path, value in (changes or {}).items():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from tercet.custom_code import load_class
 from tercet.messages import one_line, show
-from tercet.spec import Custom, check_range, field_annotations
+from tercet.spec import Custom, check_range, field_annotations, literal_choices
 
 if TYPE_CHECKING:
     import pydantic
@@ -198,10 +198,19 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
             element if isinstance(element, item) else _build(item, element, f"{path}[{number}]", line)
             for number, element in enumerate(data)
         )
+    prefix = f"{path}: " if path else ""
+    if (base := _custom_base(annotation)) is not None:
+        kind = data.get("kind") if isinstance(data, Mapping) else data
+        if isinstance(kind, str) and ":" in kind:
+            try:
+                part = load_class(kind, base)
+            except ValueError as error:
+                raise _InvalidValue(f"{prefix}{error}", line) from None
+            settings = data if isinstance(data, Mapping) else {}
+            return _build_variant(part, {key: settings[key] for key in settings if key != "kind"}, path, line)
     variants = _variants(annotation)
     if not variants or (data is None and type(None) in get_args(annotation)):
         return _value(annotation, data, path, line)
-    prefix = f"{path}: " if path else ""
     scalar = _scalar(annotation)
     if scalar is not None and not isinstance(data, Mapping):
         return _value(scalar, data, path, line)
@@ -213,13 +222,6 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     tag = next((tag for tag in TAGS if tag in data), "kind")
     default = next(iter(variants)) if len(variants) == 1 else None
     kind = default if [*variants] == [None] else data.get(tag, default)  # a dataclass without kinds has no such key
-    base = _custom_base(annotation)
-    if base is not None and isinstance(kind, str) and ":" in kind:
-        try:
-            variants[kind] = load_class(kind, base)
-        except ValueError as error:
-            raise _InvalidValue(f"{prefix}{error}", line) from None
-        data = {key: value for key, value in data.items() if key != tag}
     if not isinstance(kind, str | None) or kind not in variants:
         names = [str(name) for name in variants]
         raise _InvalidValue(
@@ -274,6 +276,9 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
         raise _InvalidValue(f"{path}: expected {expected}, got {str(data).lower()}", line)
     if _is_of_type(annotation, data):
         return data
+    if _custom_base(annotation) is not None:  # pydantic does not support a class without a schema
+        choices = [*literal_choices(annotation), "an import path such as my_package.parts:Part"]
+        raise _InvalidValue(f"{path}: unknown value {show(data)}{suggest(data, choices)}", line)
 
     import pydantic  # imported late, since this takes 0.1 s
 

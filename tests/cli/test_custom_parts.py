@@ -1,13 +1,15 @@
 """The guides of custom parts: their packages train, resume and decode, and open only with a permission."""
 
 import json
-import re
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from package_of_guides import ALLOW, PAGES, blocks, forget, write_package
 
 import tercet
 from tercet.cli.main import main
@@ -15,9 +17,6 @@ from tercet.config import UserError
 from tercet.custom_code import ALLOWED
 from tercet.training import CustomOptimizer
 
-GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
-PAGES = ("add-a-position-scheme.md", "add-an-optimizer.md")
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 FOURIER = "my_package.fourier:Fourier"
 TINY = (
     "data.validation=tail", "data.tokenizer={kind: characters}", "model.max_len=16", "model.stack.d_model=24",
@@ -25,31 +24,14 @@ TINY = (
     "training.validate_every=4", "training.save_every=4", "task.sample_tokens=5", "task.sample_prompt=is",
     "training.precision=fp32", "training.compile=never",
 )  # fmt: skip
-ALLOW = ("--allow-code", "my_package")
 pytestmark = pytest.mark.slow
-
-
-def blocks(page: str) -> tuple[dict[str, str], list[str]]:
-    """Return the files of the package that a guide writes, by their paths, and its other Python code."""
-    code = PYTHON.findall((GUIDES / page).read_text(encoding="utf-8"))
-    files = {block.split("\n")[0].removeprefix("# "): block for block in code if block.startswith("# my_package/")}
-    assert all(sum(1 for line in block.splitlines() if line.strip()) <= 60 for block in files.values())
-    return files, [block for block in code if block not in files.values()]
-
-
-def forget() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
-        del sys.modules[name]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write `my_package` as the guides do, and add its folder to the path."""
     site = tmp_path_factory.mktemp("site")
-    for page in PAGES:
-        for path, code in blocks(page)[0].items():
-            (site / path).parent.mkdir(exist_ok=True)
-            (site / path).write_text(code)
+    write_package(site)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         yield
@@ -60,6 +42,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start each test without a permission and without the imports of earlier tests."""
     monkeypatch.setenv(ALLOWED, "")
+    forget()
+
+
+def forget_permission() -> None:
+    os.environ[ALLOWED] = ""
     forget()
 
 
@@ -110,7 +97,17 @@ def test_commands_reject_code_that_is_not_allowed(
     assert "my_package" not in sys.modules
 
 
-def test_load_takes_the_permission_as_an_argument(run: Path) -> None:
+def test_functions_take_the_permission_as_an_argument(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which is not allowed"):
+        tercet.convert(run, tmp_path / "copy")
+    assert tercet.convert(run, tmp_path / "copy", allow_code="my_package").is_dir()
+    forget_permission()
+    shutil.copytree(run, tmp_path / "second")
+    runs, out = [run, tmp_path / "second"], tmp_path / "table"
+    with pytest.raises(UserError, match="which is not allowed"):
+        tercet.compare(runs, out=out, quiet=True)
+    assert len(tercet.compare(runs, out=out, quiet=True, allow_code=["my_package"]).leaderboard.rows) == 2
+    forget_permission()
     with pytest.raises(UserError, match="which is not allowed"):
         tercet.load(run)
     assert tercet.load(run, allow_code="my_package").generate("1 is", max_new_tokens=3)
@@ -181,11 +178,11 @@ def test_check_part_passes_a_correct_scheme_and_rejects_other_classes(
     if part == FOURIER:
         lines = output.out.splitlines()
         assert (code, lines[0]) == (0, f"{FOURIER}: 792 parameters in a small model")
-        assert len(lines) == 10
+        assert len(lines) == 12
         assert all(line.startswith("pass  ") for line in lines[1:]), lines
     else:
         assert (code, output.err.count("\n")) == (2, 1)
-        assert "must be a subclass of CustomPosition" in output.err
+        assert "must be a subclass of Custom with the decorator" in output.err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tercet.checkpoint.foreign.ctranslate2_support import ctranslate2_support
 from tercet.checkpoint.foreign.gguf_support import gguf_support
+from tercet.checkpoint.foreign.onnx_folder import onnx_support
 from tercet.checkpoint.foreign.peft_folder import peft_support
 from tercet.checkpoint.foreign.transformers_folder import transformers_support
 from tercet.config import UserError
@@ -73,8 +74,8 @@ def _gguf_problems(spec: AnySpec, tokenizer: Tokenizer | None) -> list[str]:
     return problems
 
 
-def _no_problems(_spec: AnySpec, _tokenizer: Tokenizer | None) -> list[str]:
-    return []
+def _onnx_problems(spec: AnySpec, _tokenizer: Tokenizer | None) -> list[str]:
+    return onnx_support(spec).describe()
 
 
 PROBLEMS: dict[str, Callable[[AnySpec, Tokenizer | None], list[str]]] = {  # by name of the format
@@ -82,6 +83,6 @@ PROBLEMS: dict[str, Callable[[AnySpec, Tokenizer | None], list[str]]] = {  # by 
     SENTENCE_TRANSFORMERS: _sentence_problems,
     "ctranslate2": _ctranslate2_problems,
     "gguf": _gguf_problems,
-    "onnx": _no_problems,
+    "onnx": _onnx_problems,
     "peft": _peft_problems,
 }

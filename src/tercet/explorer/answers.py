@@ -33,6 +33,7 @@ from tercet.inspect.heads import HeadScores, ablate_heads, heads_to_dicts, score
 from tercet.inspect.lens import stacks_of
 from tercet.models import Stack
 from tercet.nn import Attention
+from tercet.spec import Custom
 
 
 class Answers:
@@ -182,13 +183,18 @@ def _stack_sizes(name: str, stack: Stack) -> Plain:
         "parallel": spec.parallel,
         "first_norm": spec.first_norm,
         "final_norm": spec.has_final_norm,
-        "norm": spec.norm,
+        "norm": _name(spec.norm),
         "norm_eps": spec.norm_eps,
         "qk_norm": spec.qk_norm,
         "attention_softcap": spec.attention_softcap,
         "position": spec.position.kind,
-        "activation": spec.activation,
+        "activation": _name(spec.activation),
         "gated": spec.gated,
         "causal": stack.causal,
         "cross": any(isinstance(part, Attention) and "cross" in part_name for part_name, part in stack.named_modules()),
     }
+
+
+def _name(value: str | Custom) -> str:
+    """Return the name of a variant, or the class of a part of another package."""
+    return value if isinstance(value, str) else type(value).__name__

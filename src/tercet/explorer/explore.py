@@ -8,6 +8,7 @@ from tercet.explorer.answers import Answers
 from tercet.explorer.export import write_page
 from tercet.explorer.opening_query import opening_query
 from tercet.messages import print_note
+from tercet.models import stack_specs
 from tercet.storage import check_output_file
 
 MISSING = (
@@ -26,6 +27,10 @@ def explore(
     browse: bool = False,
 ) -> None:
     """See `Run.explore`."""
+    for stack in stack_specs(trained_model.model.spec):
+        for part in (stack.feedforward, stack.attention):
+            if part is not None:
+                raise UserError(f"the explorer only knows Tercet's blocks, and this model has {part.kind}")
     if export is not None:
         check_output_file(Path(export), "--export", example="page.html")
         serve = None

@@ -37,6 +37,8 @@ def cross_attention(
     with inference_mode(parts_of(model)), record(model, patterns=["*.cross_attention.weights"]) as activations:
         memory = model.encode(source, token_mask=source_token_mask)
         model.hidden(target_inputs, memory, memory_token_mask=source_token_mask)
+    if not activations:
+        raise ValueError(f"{model.spec.decoder.attention!r} does not record its attention weights")
     return torch.stack(list(activations.values()))
 
 

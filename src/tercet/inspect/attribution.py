@@ -60,7 +60,7 @@ def attribute(
         row: Row of the batch.
 
     Raises:
-        ValueError: If there is no language-model head, it has a transform, or a row, position or id is out of range.
+        ValueError: If there is no language-model head, it or a norm is not linear, or an index is out of range.
     """
     if isinstance(model, EncoderOnly) and (model.spec.masked_head is None or model.spec.masked_head.transform):
         raise ValueError(
@@ -150,7 +150,8 @@ def _apply_norm(norm: nn.Module, parts: Parts) -> Parts:
     if isinstance(norm, nn.Identity):
         return dict(parts)
     total = torch.stack(list(parts.values())).sum(0)  # (D)
-    assert isinstance(norm, nn.LayerNorm | StdLayerNorm | nn.RMSNorm)
+    if not isinstance(norm, nn.LayerNorm | StdLayerNorm | nn.RMSNorm):
+        raise ValueError(f"the norm {type(norm).__name__} cannot be split between parts; use the logit lens instead")
     assert norm.eps is not None
     centered = not isinstance(norm, nn.RMSNorm)
     if isinstance(norm, StdLayerNorm):

@@ -64,7 +64,8 @@ def head_scores(
         seed: Seed of the random tokens.
 
     Raises:
-        ValueError: If `length` is less than 2, more than half of the context, or more than the number of ids.
+        ValueError: If `length` is less than 2, more than half of the context, or more than the number of ids, or if a
+            subclass of `Attention` has its own `attend`.
     """
     ids = range(model.vocab_size) if ids is None else ids
     generator = torch.Generator().manual_seed(seed)
@@ -89,6 +90,8 @@ def head_scores(
     for name, stack in stacks_of(model).items():
         for i in range(len(stack.blocks)):
             attention = f"{name}.blocks.{i}.self_attention"
+            if f"{attention}.weights" not in activations:
+                raise ValueError(f"{stack.spec.attention!r} does not record its attention weights")
             weights = activations[f"{attention}.weights"].float()  # (B, H, T, T)
             scores.previous[attention] = _mean_weight(weights, -1)
             if stack.causal:

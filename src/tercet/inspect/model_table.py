@@ -133,7 +133,7 @@ class ModelTable:
             rows.append(("cache per target token" if pairs else "cache per token", cache))
         if pairs:
             rows.append(("cache per source token", source))
-        attentions = sum(row.count for row in self.rows if row.kind == "Attention")
+        attentions = sum(row.count for row in self.rows if row.name.endswith("_attention"))
         length = f"T = {self.length:,}{' on each side' if pairs else ''}"
         multiplied = f"N = {self.multiplied:,} multiplied, L = {attentions} attentions"
         assumption = (
@@ -202,9 +202,10 @@ def _output_shapes(model: nn.Module, sides: tuple[Tensor, ...]) -> dict[str, tup
     """Return the output shape of each layer for one sequence, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def make_hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            shapes[name] = tuple(output.shape[1:]) if output.shape[0] == 1 else tuple(output.shape)
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.ndim:  # modules of other packages may return anything
+                shapes[name] = tuple(output.shape[1:]) if output.shape[0] == 1 else tuple(output.shape)
 
         return hook
 

@@ -7,8 +7,6 @@ not contain a loss, tokenizer or optimizer. Nor does it select the masked tokens
 their hidden states to `logits`.
 """
 
-from functools import partial
-
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -18,7 +16,7 @@ from tercet.models.stack import Stack
 from tercet.models.vocabulary import SegmentEmbedding, TokenEmbedding, Unembedding
 from tercet.nn.heads import Pooler, Transform
 from tercet.nn.init import initialize
-from tercet.nn.norm import NORMS
+from tercet.nn.norm import norm_factory
 from tercet.nn.pooling import pool
 
 
@@ -49,7 +47,7 @@ class EncoderOnly(Model[EncoderOnlySpec]):
             self.segment_embedding = SegmentEmbedding(spec.n_segments, width)
         self.stack = Stack(stack, causal=False, max_len=spec.max_len, embedding_norm=spec.embedding_norm)
         if spec.has_transform:
-            norm = partial(NORMS[stack.norm], width, eps=stack.norm_eps, bias=stack.norm_bias)
+            norm = norm_factory(stack.norm, width, eps=stack.norm_eps, bias=stack.norm_bias)
             self.transform = Transform(width, norm=norm, activation=stack.activation, bias=stack.biases.feedforward)
         if spec.masked_head is not None:
             self.unembedding = Unembedding(spec, stack, bias=spec.masked_head.bias)

@@ -114,7 +114,7 @@ class _Writer:
         self.product(part.down, self.hidden, target, add=add)
 
     def block(self, block: Block, layer: int) -> None:
-        sublayers: list[tuple[Residual, Attention | FeedForward]] = [(block.self_residual, block.self_attention)]
+        sublayers: list[tuple[Residual, nn.Module]] = [(block.self_residual, block.self_attention)]
         if block.cross_attention is not None and block.cross_residual is not None:
             sublayers.append((block.cross_residual, block.cross_attention))
         sublayers.append((block.feedforward_residual, block.feedforward))
@@ -129,14 +129,12 @@ class _Writer:
         self.normalize(part.before, STREAM, self.normed)
         return STREAM if isinstance(part.before, nn.Identity) and not self.parallel else self.normed
 
-    def residual(
-        self, part: Residual, layer: int, sublayer: Attention | FeedForward, source: int, *, cross: bool
-    ) -> None:
+    def residual(self, part: Residual, layer: int, sublayer: nn.Module, source: int, *, cross: bool) -> None:
         direct = isinstance(part.branch, nn.Identity)
         target = STREAM if direct else self.normed
         if isinstance(sublayer, Attention):
             self.attention(sublayer, layer, source, target, add=direct, cross=cross)
-        else:
+        elif isinstance(sublayer, FeedForward):
             self.feedforward(sublayer, source, target, add=direct)
         if not direct:
             self.normalize(part.branch, self.normed, self.normed)

@@ -7,7 +7,8 @@
 The output of each module is recorded under the module's name. There are also these tensors:
 
     attention A       A.q A.k A.v A.scores A.mask A.weights A.heads    as in `attend_by_hand`; scores before the mask,
-                                                                       after the cap
+                                                                       after the cap. A subclass with its own `attend`
+                                                                       only has q, k, v and heads.
     feed-forward F    F.activations                                    the input of F.down
     positions P       P.embed                                          the vector added to the embedding, if any
 
@@ -31,6 +32,7 @@ from tercet.nn.document_mask import BlockMask, dense_mask
 from tercet.nn.positions import PositionScheme
 
 ATTENTION = ("q", "k", "v", "scores", "mask", "weights", "heads")
+INPUTS_AND_HEADS = ("q", "k", "v", "heads")
 COMPILED_ATTRIBUTE = "_compiled_call_impl"  # attribute in which torch stores the result of `module.compile()`
 
 
@@ -136,7 +138,9 @@ def names(model: nn.Module) -> list[str]:
     for name, part in model.named_modules():
         match part:
             case Attention():
-                tensor_names += [f"{name}.{kind}" for kind in ATTENTION]
+                tensor_names += [
+                    f"{name}.{kind}" for kind in (INPUTS_AND_HEADS if _has_own_attend(part) else ATTENTION)
+                ]
             case FeedForward():
                 tensor_names.append(f"{name}.activations")
             case PositionScheme():
@@ -155,7 +159,8 @@ def _listen(undo: ExitStack, name: str, part: nn.Module, note: Note) -> None:
         setattr(part, COMPILED_ATTRIBUTE, None)
     match part:
         case Attention():
-            _replace(undo, part, "attend", partial(_attend, name, note))
+            attend = partial(_attend_by_part, part.attend) if _has_own_attend(part) else _attend
+            _replace(undo, part, "attend", partial(attend, name, note))
         case FeedForward():
             hook = partial(_note_input, f"{name}.activations", note)
             undo.callback(part.down.register_forward_pre_hook(hook).remove)
@@ -187,6 +192,18 @@ def _attend(
     if mask is None and not causal:
         mask = torch.ones(1, 1, q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     return attend_by_hand(q, k, v, mask=mask, causal=causal, note=lambda kind, x: note(f"{name}.{kind}", x), **options)
+
+
+def _has_own_attend(part: Attention) -> bool:
+    return type(part).attend is not Attention.attend
+
+
+def _attend_by_part(
+    attend: Callable[..., Tensor], name: str, note: Note, q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> Tensor:
+    """Call the method of a subclass and record its inputs and its result."""
+    q, k, v = (note(f"{name}.{kind}", x) for kind, x in (("q", q), ("k", k), ("v", v)))
+    return note(f"{name}.heads", attend(q, k, v, **options))
 
 
 def _embed(name: str, note: Note, embed: Callable[[Tensor], Tensor | None], positions: Tensor) -> Tensor | None:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from tercet.nn.specs import (
     Activation,
+    CustomAttention,
+    CustomFeedForward,
     Init,
     Learned,
     Norm,
@@ -108,12 +110,15 @@ class StackSpec:
             4 d_model; Shazeer 2020).
         position: Position scheme.
         window: Sliding window of self-attention; None if all layers attend to all tokens.
-        norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon) or `rms`.
+        norm: Kind of norm: `layer`, `layer_std` (divides by the standard deviation plus epsilon), `rms`, or a norm of
+            another package.
         norm_eps: Epsilon of the norms. Norms of queries and keys have 1e-6 instead.
         norm_bias: If True, norms have a bias; must be False with norm `rms`.
         placement: Placement of the norms in a block: `pre`, `post`, `sandwich` or `branch`; see `nn/residual.py`.
-        activation: Activation function of the feed-forward network.
+        activation: Activation function of the feed-forward network, or one of another package.
         gated: If True, a third matrix gates the feed-forward network (with activation `silu`: SwiGLU).
+        feedforward: Feed-forward network of another package; None for Tercet's. It gets the settings of Tercet's.
+        attention: Attention of another package; None for Tercet's. It gets the settings of Tercet's.
         first_norm: If False, the first block has no norm before self-attention, because the embeddings are already
             normalized (Warner et al., "ModernBERT", 2024). Requires placement `pre` or `sandwich`.
         final_norm: If True, a norm follows the last block (default: True unless the placement is `post`).
@@ -142,6 +147,8 @@ class StackSpec:
     placement: Placement = "pre"
     activation: Activation = "gelu"
     gated: bool = False
+    feedforward: CustomFeedForward | None = None
+    attention: CustomAttention | None = None
     first_norm: bool = True
     final_norm: bool | None = None
     parallel: Parallel = False

@@ -19,7 +19,7 @@ from tercet.nn.cache import StackCache
 from tercet.nn.document_mask import BlockMask, document_blocks, supports_block_mask
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.linear import multiplied_dtype
-from tercet.nn.norm import NORMS
+from tercet.nn.norm import norm_factory
 
 
 class Stack(FusibleStack):
@@ -45,23 +45,11 @@ class Stack(FusibleStack):
     ) -> None:
         super().__init__()
         self.spec, self.causal = spec, causal
-        norm = partial(NORMS[spec.norm], spec.d_model, eps=spec.norm_eps, bias=spec.norm_bias)
-        attention = partial(
-            Attention,
-            spec.d_model,
-            spec.n_heads,
-            n_kv_heads=spec.n_kv_heads,
-            d_head=spec.d_head,
-            bias=spec.biases.qkv,
-            out_bias=spec.biases.out,
-            qk_norm=spec.qk_norm,
-            dropout=spec.dropout.attention,
-            softcap=spec.attention_softcap,
-        )
+        norm = norm_factory(spec.norm, spec.d_model, eps=spec.norm_eps, bias=spec.norm_bias)
         feedforward = partial(
-            FeedForward,
-            spec.d_model,
-            spec.inner_width,
+            FeedForward if spec.feedforward is None else spec.feedforward.build,
+            d_model=spec.d_model,
+            d_ff=spec.inner_width,
             activation=spec.activation,
             gated=spec.gated,
             bias=spec.biases.feedforward,
@@ -69,7 +57,7 @@ class Stack(FusibleStack):
         )
         self.blocks = nn.ModuleList(
             Block(
-                attention=attention,
+                attention=partial(_build_attention, spec),
                 feedforward=feedforward,
                 norm=norm,
                 placement=spec.placement,
@@ -204,13 +192,34 @@ class Stack(FusibleStack):
         return is_near & (distance >= 0) if self.causal else is_near
 
     def _masks_blocks(self, x: Tensor) -> bool:
-        return self.window is None and supports_block_mask(
-            x.device.type,
-            multiplied_dtype(x),
-            d_head=self.spec.head_width,
-            dropout=self.spec.dropout.attention if self.training else 0.0,
-            changes_scores=self.position.has_bias or self.spec.attention_softcap is not None,
+        return (
+            self.window is None
+            and self.spec.attention is None
+            and supports_block_mask(
+                x.device.type,
+                multiplied_dtype(x),
+                d_head=self.spec.head_width,
+                dropout=self.spec.dropout.attention if self.training else 0.0,
+                changes_scores=self.position.has_bias or self.spec.attention_softcap is not None,
+            )
         )
+
+
+def _build_attention(spec: StackSpec) -> Attention:
+    attention = (Attention if spec.attention is None else spec.attention.build)(
+        d_model=spec.d_model,
+        n_heads=spec.n_heads,
+        n_kv_heads=spec.n_kv_heads,
+        d_head=spec.d_head,
+        bias=spec.biases.qkv,
+        out_bias=spec.biases.out,
+        qk_norm=spec.qk_norm,
+        dropout=spec.dropout.attention,
+        softcap=spec.attention_softcap,
+    )
+    if not isinstance(attention, Attention):
+        raise ValueError(f"{type(attention).__name__} is not a subclass of tercet.nn.Attention; inherit from it")
+    return attention
 
 
 def _effective_window(spec: StackSpec, max_len: int, *, causal: bool) -> int | None:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from tercet.nn.residual import PLACEMENTS as PLACEMENTS
     from tercet.nn.residual import Residual as Residual
     from tercet.nn.specs import ALiBi as ALiBi
+    from tercet.nn.specs import CustomActivation as CustomActivation
+    from tercet.nn.specs import CustomAttention as CustomAttention
+    from tercet.nn.specs import CustomFeedForward as CustomFeedForward
+    from tercet.nn.specs import CustomNorm as CustomNorm
     from tercet.nn.specs import CustomPosition as CustomPosition
     from tercet.nn.specs import Learned as Learned
     from tercet.nn.specs import NoPosition as NoPosition

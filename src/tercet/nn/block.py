@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from tercet.nn.attention import Attention, Bias, Mask
 from tercet.nn.cache import LayerCache
 from tercet.nn.document_mask import BlockMask
-from tercet.nn.feedforward import FeedForward
 from tercet.nn.positions import Rotation
 from tercet.nn.residual import Residual
 from tercet.nn.specs import Parallel, Placement
@@ -37,7 +36,7 @@ class Block(nn.Module):
         self,
         *,
         attention: Callable[[], Attention],
-        feedforward: Callable[[], FeedForward],
+        feedforward: Callable[[], nn.Module],
         norm: Callable[[], nn.Module],
         placement: Placement = "pre",
         dropout: float = 0.0,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tercet.nn import kernels
 from tercet.nn.linear import Linear
-from tercet.nn.specs import Activation
+from tercet.nn.specs import Activation, ActivationName, CustomActivation
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def silu(x: Tensor) -> Tensor:
     return F.silu(x) if y is None else y
 
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
@@ -51,13 +51,18 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
+    """Return the function by its name, or build it from a spec of another package."""
+    return activation.build() if isinstance(activation, CustomActivation) else ACTIVATIONS[activation]
+
+
 class FeedForward(nn.Module):
     """Two linear layers with an activation between them.
 
     Args:
         d_model: Width of the input and output.
         d_ff: Width of the hidden layer.
-        activation: Name of the activation.
+        activation: Name of the activation, or a spec of another package.
         gated: If True, a third linear layer is added: the activation is applied to its output, which then multiplies
             the output of `up`.
         bias: If True, the linear layers have biases.
@@ -78,7 +83,7 @@ class FeedForward(nn.Module):
         self.up = Linear(d_model, d_ff, bias=bias)
         self.gate = Linear(d_model, d_ff, bias=bias) if gated else None
         self.down = Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_function(activation)
         self.dropout = dropout
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.nn.feedforward import ACTIVATIONS
+from tercet.nn.feedforward import activation_function
 from tercet.nn.linear import Linear
 from tercet.nn.specs import Activation, PoolerActivation
 
@@ -27,7 +27,7 @@ class Transform(nn.Module):
     ) -> None:
         super().__init__()
         self.dense = Linear(d_model, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_function(activation)
         self.norm = norm()
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.nn.attention import Attention
+from tercet.nn.block import Block
 from tercet.nn.feedforward import FeedForward
 from tercet.nn.heads import Pooler, Transform
 from tercet.nn.norm import StdLayerNorm
@@ -104,10 +105,7 @@ def _modules_of_type(kind: type[Module], model: nn.Module) -> Iterator[Module]:
 
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
-    yield from _modules_of_type(Attention, model)
-    yield from _modules_of_type(FeedForward, model)
-    yield from _modules_of_type(Transform, model)
-    yield from _modules_of_type(Pooler, model)
+    return (part for part in model.modules() if isinstance(part, Block | Attention | FeedForward | Transform | Pooler))
 
 
 def _last_matrices(model: nn.Module) -> Iterator[Tensor]:

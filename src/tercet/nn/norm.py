@@ -9,13 +9,14 @@ D - 1.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tercet.nn.specs import Norm
+from tercet.nn.specs import CustomNorm, Norm, NormName
 
 
 def LayerNorm(width: int, *, eps: float = 1e-5, bias: bool = True) -> nn.Module:
@@ -80,4 +81,11 @@ class JointRMSNorm(RMSNorm):
         return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])
 
 
-NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": LayerNorm, "layer_std": StdLayerNorm, "rms": RMSNorm}
+NORMS: dict[NormName, Callable[..., nn.Module]] = {"layer": LayerNorm, "layer_std": StdLayerNorm, "rms": RMSNorm}
+
+
+def norm_factory(norm: Norm, d_model: int, *, eps: float, bias: bool) -> Callable[[], nn.Module]:
+    """Return a factory of norms of width d_model, by the name of the norm or by a spec of another package."""
+    if isinstance(norm, CustomNorm):
+        return partial(norm.build, d_model=d_model, eps=eps, bias=bias)
+    return partial(NORMS[norm], d_model, eps=eps, bias=bias)

@@ -6,8 +6,10 @@ position    how positions are represented            `build` returns a module fr
 init        how weights are initialized              `initialize` in `init.py` fills a model
 adapter     trainable adapters on frozen weights     `add_lora` in `lora.py` adds them to a model
 activation, norm, placement, pooling                 names of the choices in `feedforward.py`, `norm.py` and so on
+Custom...   parts of other packages                  `build` returns a module
 
-`build` takes the sizes d_model, d_head, n_heads, n_layers and max_len of the stack, and whether it is causal.
+`build` of a position scheme takes the sizes d_model, d_head, n_heads, n_layers and max_len of the stack, and whether it
+is causal.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,10 +22,14 @@ from tercet.nn.scaling_specs import YaRNScaling as YaRNScaling
 from tercet.spec import Context, Custom, Deviation, Index, Interval, ShareAboveZero, ShareBelowOne, spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
     from tercet.nn.positions import PositionScheme
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
-Norm = Literal["layer", "layer_std", "rms"]
+ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
+NormName = Literal["layer", "layer_std", "rms"]
 Placement = Literal["pre", "post", "sandwich", "branch"]
 Parallel = bool | Literal["separate_norms"]
 QKNorm = bool | Literal["all_heads"]
@@ -178,6 +184,83 @@ class CustomPosition(Custom):
         raise NotImplementedError(f"{self.kind} has no method build")
 
 
+class CustomActivation(Custom):
+    """Base class of the specs of activation functions in other packages."""
+
+    def build(self) -> "Callable[[Tensor], Tensor]":
+        """Return the function: from a tensor to one of the same shape and dtype, each element from the same element.
+
+        It may be an `nn.Module` with parameters. Each feed-forward network calls `build` once.
+
+        Raises:
+            ValueError: If the settings do not fit together.
+        """
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+class CustomNorm(Custom):
+    """Base class of the specs of norms in other packages."""
+
+    def build(self, *, d_model: int, eps: float, bias: bool) -> "nn.Module":
+        """Return a new norm, a module that maps (..., D) to the same shape and dtype, each vector by itself.
+
+        Args:
+            d_model: Width D of the residual stream.
+            eps: `norm_eps` of the stack.
+            bias: `norm_bias` of the stack.
+
+        Raises:
+            ValueError: If the settings do not fit together.
+        """
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+class CustomFeedForward(Custom):
+    """Base class of the specs of feed-forward networks in other packages."""
+
+    def build(
+        self, *, d_model: int, d_ff: int, activation: "Activation", gated: bool, bias: bool, dropout: float
+    ) -> "nn.Module":
+        """Return a new network, a module that maps (B, T, D) to the same shape and dtype, each token by itself.
+
+        The arguments are the settings of the stack, with those names and meanings that `FeedForward` has.
+
+        Raises:
+            ValueError: If the settings do not fit together.
+        """
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+class CustomAttention(Custom):
+    """Base class of the specs of attention in other packages."""
+
+    def build(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None,
+        d_head: int | None,
+        bias: bool,
+        out_bias: bool,
+        qk_norm: QKNorm,
+        dropout: float,
+        softcap: float | None,
+    ) -> "nn.Module":
+        """Return a new attention module: an instance of a subclass of `Attention`.
+
+        The arguments are the settings of the stack, with those names and meanings that `Attention` has. The subclass
+        overrides `attend`, `keys_values` or `forward`, with the same arguments and shapes. It is built for
+        self-attention, and in a decoder of a translator also for cross-attention.
+
+        Raises:
+            ValueError: If the settings do not fit together.
+        """
+        raise NotImplementedError(f"{self.kind} has no method build")
+
+
+Activation = ActivationName | CustomActivation
+Norm = NormName | CustomNorm
 Position = Learned | Sinusoidal | Rotary | ALiBi | RelativeBias | NoPosition | CustomPosition
 
 

@@ -20,7 +20,7 @@ from tercet.config import UserError
 from tercet.inspect.recording import Recording, Side, read
 from tercet.inspect.token_text import label_token, label_with_spaces
 from tercet.plots.figure import MIDDLE, SMALL, add_title, new_figure
-from tercet.plots.picture_file import disable_mathtext, thin_labels
+from tercet.plots.picture_file import NothingToDraw, disable_mathtext, thin_labels
 from tercet.plots.positions import choose_stacks
 
 KINDS = {
@@ -77,6 +77,10 @@ def plot_attention(
     check_layer(trained_model, stack=stack, layer=layer)
     recording = read(trained_model, text, target=target, ids=ids, only=["*.weights", "*.mask"])
     kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
+    if not kinds:
+        raise NothingToDraw(
+            f"{trained_model.folder} has attention of another package, which does not record its weights"
+        )
     name = trained_model.card.name or trained_model.folder.name
     if layer is None:
         return _plot_overview(kinds, f"{name}: attention of every head", _describe_texts(recording))
@@ -104,6 +108,8 @@ def attention_maps(recording: Recording, *, stack: str | None = None) -> list[At
         names: list[str] = []
         while (name := f"{stack_name}.blocks.{len(names)}.{kind}_attention") + ".weights" in recording.activations:
             names.append(name)
+        if not names:  # attention of another package
+            continue
         weights: list[ma.MaskedArray] = []
         for name in names:
             heads = recording.activations[f"{name}.weights"][0].float().cpu()  # (H, T, S)

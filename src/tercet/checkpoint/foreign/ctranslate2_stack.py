@@ -11,9 +11,9 @@ from tercet.checkpoint.foreign.features import FIXED_POSITIONS
 from tercet.models.stack import Stack
 from tercet.nn import Attention, Block, FeedForward, Residual
 from tercet.nn.positions import RelativeBiasPositions, RotaryPositions
-from tercet.nn.specs import LinearScaling
+from tercet.nn.specs import Activation, LinearScaling
 
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
 def encoder_of(specs: Any, stack: Stack, *, tables: int = 1) -> Any:
@@ -92,6 +92,7 @@ def fill_stack(target: Any, stack: Stack, *, max_len: int) -> None:
             _attention(layer.attention, block.cross_attention, fused_parts=("key", "value"))
             names = ("external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm")
             _norms(layer, "attention", names, block.cross_residual)
+        assert isinstance(block.feedforward, FeedForward)  # others are not supported
         _feedforward(layer.ffn, block.feedforward)
 
 

@@ -11,7 +11,7 @@ from tercet.checkpoint.foreign.features import (
 )
 from tercet.models import AnySpec, DecoderOnlySpec, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
 from tercet.nn.attention import QK_EPS
-from tercet.nn.specs import Parallel
+from tercet.nn.specs import Norm, Parallel
 
 KIND = "CTranslate2"
 PARALLEL: tuple[Parallel, ...] = (False, True, "separate_norms")
@@ -66,9 +66,11 @@ def _features(spec: AnySpec, *, has_end: bool) -> list[Feature]:
     return features
 
 
-def _norms(stacks: dict[str, StackSpec]) -> set[tuple[str, float]]:
-    norms = {(stack.norm, stack.norm_eps) for stack in stacks.values()}
-    return norms | {("rms", QK_EPS) for stack in stacks.values() if stack.qk_norm}
+def _norms(stacks: dict[str, StackSpec]) -> set[tuple[Norm, float]]:
+    norms: set[tuple[Norm, float]] = {(stack.norm, stack.norm_eps) for stack in stacks.values()}
+    if any(stack.qk_norm for stack in stacks.values()):
+        norms.add(("rms", QK_EPS))
+    return norms
 
 
 def _is_default(stacks: dict[str, StackSpec]) -> bool:

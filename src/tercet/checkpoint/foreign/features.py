@@ -11,7 +11,7 @@ model, one of the model's rates is written for several.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -34,6 +34,7 @@ from tercet.models import (
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.positions import PositionScheme
 from tercet.nn.specs import Parallel, Placement, QKNorm, Rotary
+from tercet.spec import Custom
 
 Model = TypeVar("Model", bound=AnyModel)
 Spec = TypeVar("Spec", DecoderOnlySpec, EncoderOnlySpec, EncoderDecoderSpec)
@@ -138,14 +139,22 @@ def features_of_block(
 
     By default, attention and feed-forward network must be applied one after the other, not in parallel, and attention
     scores must have no bound. There must be a final norm unless the placement of norms is "post"; then there must be
-    none.
+    none. Other programs do not have the parts of other packages.
     """
     return [
+        *((f"{key}.{name}", part.kind, [default]) for name, part, default in _custom_parts(stack)),
         (f"{key}.parallel", stack.parallel, parallel),
         (f"{key}.first_norm", stack.first_norm, [first_norm]),
         (f"{key}.attention_softcap", stack.attention_softcap, [stack.attention_softcap if softcap else None]),
         (f"{key}.final_norm", stack.has_final_norm, [stack.placement != "post"]),
     ]
+
+
+def _custom_parts(stack: StackSpec) -> Iterator[tuple[str, Custom, str | None]]:
+    """Yield the key and value of each part of a block from another package, and the default of its setting."""
+    for name in ("norm", "activation", "feedforward", "attention"):
+        if isinstance(part := getattr(stack, name), Custom):
+            yield name, part, getattr(StackSpec, name)
 
 
 def features_of_layers(
@@ -281,4 +290,6 @@ def _scale(model: AnyModel, name: str) -> float:
 
 
 def _format_setting(value: Any) -> str:
+    if isinstance(value, Custom):
+        return value.kind
     return value if isinstance(value, str) else json.dumps(value)

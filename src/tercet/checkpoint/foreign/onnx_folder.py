@@ -1,8 +1,8 @@
 """Export of folders for ONNX runtimes such as onnxruntime: graphs with the model's weights.
 
-All architectures are supported: PyTorch's exporter records each operation of a forward pass, with variable batch size
-and length. The graphs of language models and translators have a KV cache as input and output. File names and configs
-are those that optimum and transformers.js expect.
+All architectures are supported, except attention of other packages: PyTorch's exporter records each operation of a
+forward pass, with variable batch size and length. The graphs of language models and translators have a KV cache as
+input and output. File names and configs are those that optimum and transformers.js expect.
 
 model.onnx, or encoder_model.onnx and decoder_model_merged.onnx    the graphs; see `onnx_graphs`
 NAME.onnx_data                                                     weights of a graph with more than 1 GiB of weights
@@ -23,10 +23,15 @@ from typing import Any
 import torch
 
 from tercet.checkpoint.foreign.export_files import check_translates, import_library, tokenizer_files
+from tercet.checkpoint.foreign.features import Support
 from tercet.checkpoint.foreign.onnx_config import config_files
 from tercet.checkpoint.foreign.onnx_graphs import Graph, graphs_of
 from tercet.checkpoint.foreign.onnx_readme import card
 from tercet.checkpoint.trained_model import TrainedModel
+from tercet.config import UserError
+from tercet.custom_code import custom_parts
+from tercet.messages import describe_error
+from tercet.models import AnySpec, EncoderDecoderSpec, stack_specs
 from tercet.storage import write_atomically
 
 OPSET = 20
@@ -37,8 +42,10 @@ def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
     """Prepare the export, and return the function that writes it into a folder.
 
     Raises:
-        UserError: If a package is missing, or a translator's tokenizer has no beginning or end token.
+        UserError: If a package is missing, a translator's tokenizer has no beginning or end token, or a part of another
+            package cannot be exported.
     """
+    onnx_support(trained_model.model.spec).check()
     for package in ("onnx", "onnxscript"):
         import_library(package, package)
     onnx_ir = import_library("onnx_ir", "onnxscript")
@@ -51,7 +58,13 @@ def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
         **config_files(trained_model, external),
         "README.md": card(trained_model, graphs[-1].outputs),
     }
-    programs = {graph.name: _export(graph, passes=passes) for graph in graphs}
+    parts = [part.kind for part in custom_parts(trained_model.model.spec)]
+    try:
+        programs = {graph.name: _export(graph, passes=passes) for graph in graphs}
+    except Exception as error:
+        if not parts:
+            raise
+        raise UserError(f"PyTorch cannot export this model with {', '.join(parts)}: {describe_error(error)}") from error
 
     def write(folder: Path) -> None:
         for name, text in files.items():
@@ -63,6 +76,16 @@ def onnx_writer(trained_model: TrainedModel) -> Callable[[Path], None]:
                 os.fsync(file.fileno())
 
     return write
+
+
+def onnx_support(spec: AnySpec) -> Support:
+    """Return the features of a model with the values that the ONNX export supports.
+
+    Attention is exported in another form than it is computed, which only suits Tercet's own.
+    """
+    sides = {"encoder": spec.encoder, "decoder": spec.decoder} if isinstance(spec, EncoderDecoderSpec) else {}
+    stacks = sides or {"stack": stack_specs(spec)[0]}
+    return Support("ONNX export", [(f"{key}.attention", stack.attention, [None]) for key, stack in stacks.items()])
 
 
 def _size(graph: Graph) -> int:

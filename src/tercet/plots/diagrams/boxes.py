@@ -9,7 +9,7 @@ from tercet.models import StackSpec
 from tercet.models.stack import Stack
 from tercet.nn import Attention, FeedForward
 from tercet.nn.norm import JointRMSNorm
-from tercet.nn.specs import ALiBi, Learned, Position, RelativeBias, Rotary, Sinusoidal
+from tercet.nn.specs import Activation, ALiBi, CustomActivation, Learned, Position, RelativeBias, Rotary, Sinusoidal
 
 BoxKind = Literal[
     "input",
@@ -28,7 +28,7 @@ Size = int | str
 Shape = tuple[Size, ...]
 
 NORM_TITLES = {"LayerNorm": "Layer norm", "StdLayerNorm": "Layer norm, by the deviation", "RMSNorm": "RMS norm"}
-ACTIVATION_TITLES = {
+ACTIVATION_TITLES: dict[Activation, str] = {
     "relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (by tanh)", "silu": "SiLU", "relu_squared": "ReLU²",
 }  # fmt: skip
 
@@ -60,7 +60,8 @@ def read_norm(part: nn.Module, name: str, shape: Shape) -> Box | None:
         return None
     title = NORM_TITLES.get(type(part).__name__, type(part).__name__)
     bias = "weight and bias" if getattr(part, "bias", None) is not None else "weight, no bias"
-    return Box(kind="norm", title=title, name=name, details=(f"eps {part.eps:g}, {bias}",), shape=shape)
+    details = (f"eps {part.eps:g}, {bias}",) if type(part).__name__ in NORM_TITLES else ()
+    return Box(kind="norm", title=title, name=name, details=details, shape=shape)
 
 
 def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, position: Position | None) -> Box:
@@ -77,6 +78,7 @@ def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, posit
     keys = "k, v" if part.n_kv_heads != part.n_heads else "q, k, v"
     query = f"q {format_sizes(part.query)}; " if keys == "k, v" else ""
     details = [
+        *([] if type(part) is Attention else [type(part).__name__]),
         f"{part.n_heads} heads of {part.d_head}{groups}",
         sees,
         f"{query}{keys} {format_sizes(part.key)}; out {format_sizes(part.out)}",
@@ -94,8 +96,12 @@ def read_attention(part: Attention, name: str, shape: Shape, *, sees: str, posit
     return Box(kind="attention", title="", name=name, details=tuple(details), shape=shape)
 
 
-def read_feedforward(part: FeedForward, spec: StackSpec, name: str, shape: Shape) -> Box:
-    wide, narrow, act = part.up.out_features, part.down.out_features, ACTIVATION_TITLES[spec.activation]
+def read_feedforward(part: nn.Module, spec: StackSpec, name: str, shape: Shape) -> Box:
+    if not isinstance(part, FeedForward):
+        return Box(
+            kind="feedforward", title="Feed-forward network", name=name, details=(type(part).__name__,), shape=shape
+        )
+    wide, narrow, act = part.up.out_features, part.down.out_features, format_activation(spec.activation)
     if part.gate is None:
         sizes = f"{part.up.in_features} → {wide} → {narrow}, {act}"
     else:
@@ -105,6 +111,10 @@ def read_feedforward(part: FeedForward, spec: StackSpec, name: str, shape: Shape
     if part.dropout:
         details.append(f"dropout {part.dropout:g} on the activations")
     return Box(kind="feedforward", title="Feed-forward network", name=name, details=tuple(details), shape=shape)
+
+
+def format_activation(activation: Activation) -> str:
+    return type(activation).__name__ if isinstance(activation, CustomActivation) else ACTIVATION_TITLES[activation]
 
 
 def read_linear(part: nn.Linear, name: str, shape: Shape, *, title: str, extra_details: tuple[str, ...] = ()) -> Box:

@@ -14,10 +14,10 @@ from tercet.models.stack import Stack
 from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn import Block, Residual
 from tercet.plots.diagrams.boxes import (
-    ACTIVATION_TITLES,
     Box,
     Shape,
     Size,
+    format_activation,
     has_bias,
     read_attention,
     read_feedforward,
@@ -333,7 +333,7 @@ def _describe_encoder_heads(
 
 
 def _describe_transform(model: EncoderOnly, spec: EncoderOnlySpec, shape: Shape) -> list[Box]:
-    act = f"then {ACTIVATION_TITLES[spec.stack.activation]}"
+    act = f"then {format_activation(spec.stack.activation)}"
     dense = read_linear(model.transform.dense, "transform.dense", shape, title="Dense layer", extra_details=(act,))
     norm = read_norm(model.transform.norm, "transform.norm", shape)
     return [dense] if norm is None else [dense, norm]

@@ -11,7 +11,6 @@ The replacements compute nothing. They are for fake tensors, which have only sha
 the GPU's kernels are available.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -36,12 +35,12 @@ def use_fused_operations(model: nn.Module, device: Device) -> None:
     """
     parts: list[Any] = list(model.modules())
     for part in parts:
-        if isinstance(part, Attention):
+        if isinstance(part, Attention) and type(part).attend is Attention.attend:
             cast(Any, part).attend = partial(attend_fake, device=device)
         elif device == "cuda" and isinstance(part, nn.Dropout):
             cast(Any, part).forward = partial(_drop, part, part.p)
         elif device == "cuda" and isinstance(part, FeedForward) and part.dropout:
-            part.activation = _compose(partial(_drop, part, part.dropout), part.activation)
+            part.down.register_forward_pre_hook(partial(_drop_input, part, part.dropout))
             part.dropout = 0.0
 
 
@@ -92,5 +91,5 @@ def _drop(part: nn.Module, share: float, x: Tensor) -> Tensor:
     return torch.native_dropout(x, share, True)[0] if share and part.training else x
 
 
-def _compose(outer: Callable[[Tensor], Tensor], inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda x: outer(inner(x))
+def _drop_input(part: nn.Module, share: float, _linear: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    return _drop(part, share, inputs[0])

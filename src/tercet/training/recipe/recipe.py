@@ -19,7 +19,7 @@ from tercet.models import (
     stack_specs,
 )
 from tercet.nn.specs import LoRA
-from tercet.spec import Name, ProblemType, check_range, spec
+from tercet.spec import Custom, Name, ProblemType, check_range, spec
 from tercet.training.recipe.files import read_settings
 from tercet.training.recipe.other_data import REQUIRED
 from tercet.training.recipe.other_names import suggest_names
@@ -351,10 +351,13 @@ def _check_tensor_parallel(model: AnySpec, devices: int) -> None:
     """Check that tensor parallelism can split each block over `devices`.
 
     Raises:
-        ValueError: If a number of heads or the inner width is not divisible by `devices`, if all heads share a norm, or
-            if the model drops attention weights or activations.
+        ValueError: If a number of heads or the inner width is not divisible by `devices`, if all heads share a norm, if
+            the model drops attention weights or activations, or if a part of another package would be split.
     """
     for stack in stack_specs(model):
+        for part in (stack.activation, stack.feedforward, stack.attention):
+            if isinstance(part, Custom):
+                raise ValueError(f"strategy=tp does not split {part.kind}; set strategy to fsdp")
         if stack.qk_norm == "all_heads":
             raise ValueError("strategy=tp would compute qk_norm=all_heads from the heads of one device; set it to true")
         for name, size in {"n_heads": stack.n_heads, "n_kv_heads": stack.kv_heads, "d_ff": stack.inner_width}.items():

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
-from tercet.data import PairFiles
+from tercet.data import LabelsSpec, PairFiles, summarize_data
+from tercet.data.datasets.recognize import recognize
 from tercet.data.examples.labels import LabelFile
 from tercet.data.sources.documents import DocumentFiles
 
@@ -122,3 +123,23 @@ def test_a_csv_of_pairs_without_their_columns(tmp_path: Path) -> None:
         UserError, match=r"no column 'source'; known: de, en \(rename it, or set data.source_language\)"
     ):
         list(PairFiles(source=path).examples())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("start", ["", "sep=;\n", "\n"])
+def test_export_of_a_spreadsheet_program_is_read(start: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'{start}text;label\n"süß; und";3,5\nsauer, salzig;1\n', encoding=encoding, newline="\r\n")
+    assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["süß; und", "sauer, salzig"]
+    assert [example.labels for example in LabelFile(path=path).examples()] == [("3,5",), ("1",)]
+    spec = recognize(str(path))
+    assert isinstance(spec, LabelsSpec)
+    summary = summarize_data(spec)
+    assert (summary.count, summary.invalid) == (2, 0)
+
+
+def test_header_with_a_comma_has_no_other_separator(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [["text", "labels a;b;c"], ["x;y", "z"]])
+    assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["x;y"]
+    path.write_text("text\tlabel\nx, y\tz\n")
+    assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["x, y"]

@@ -33,7 +33,7 @@ from tercet.data.examples.label_values import NUMBER
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import find_path, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
-from tercet.data.sources.tables import TABLE_SUFFIXES, column_names
+from tercet.data.sources.tables import TABLE_SUFFIXES, column_names, is_separator_line
 from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
 from tercet.spec import ProblemType
 
@@ -216,7 +216,8 @@ def _read_fields(path: Path, encoding: str) -> list[str]:
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":
         return list(_first_object(path, encoding))
-    first = next(_first_lines(path, encoding), "") if suffix in TABLE_SUFFIXES else ""
+    lines = (line for line in _first_lines(path, encoding) if not (suffix == ".csv" and is_separator_line(line)))
+    first = next(lines, "") if suffix in TABLE_SUFFIXES else ""
     return column_names(first, suffix) if first else []
 
 

@@ -16,7 +16,7 @@ from typing import IO, Literal, cast
 
 from tercet import limits
 from tercet.config import UserError, suggest
-from tercet.data.sources.formats import is_gzip
+from tercet.data.sources.formats import encoding_of_mark, is_gzip
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 BLOCK = 1 << 20  # bytes read at a time
@@ -63,16 +63,17 @@ def report_file_errors(path: Path) -> Generator[None]:
 def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:
     """Yield the text of a file in blocks, with unchanged newlines and without a byte-order mark.
 
-    With `errors` "replace", invalid bytes become U+FFFD.
+    A file that begins with the mark of UTF-16 or UTF-32 has this encoding, even if `encoding` is UTF-8. With `errors`
+    "replace", invalid bytes become U+FFFD.
 
     Raises:
         UserError: If `open_file` raises it, or the file is not text in this encoding.
     """
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
     start = 0  # offset of the current block
     with open_file(path) as file:
+        block = file.read(BLOCK)
+        decoder = codecs.getincrementaldecoder(encoding_of_mark(block, encoding))(errors)
         while True:
-            block = file.read(BLOCK)
             n_undecoded = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
@@ -84,9 +85,10 @@ def read_text(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[
                     "set data.encoding (--encoding) to the encoding of the file, such as latin-1, cp1252 or utf-16"
                 ) from None
             yield text.removeprefix("\ufeff") if start == 0 else text
-            start += len(block)
             if not block:
                 return
+            start += len(block)
+            block = file.read(BLOCK)
 
 
 def read_lines(path: Path, encoding: str, errors: Errors = "strict") -> Iterator[str]:

@@ -91,10 +91,22 @@ def is_text_without_ending(path: Path, encoding: str) -> bool:
         return False
     data = _first_bytes(path)
     try:
-        codecs.getincrementaldecoder(encoding)().decode(data)  # the last character may be incomplete
+        codecs.getincrementaldecoder(encoding_of_mark(data, encoding))().decode(data)  # the last character may be incomplete
     except UnicodeError:
         return False
     return _format_of_bytes(data, "", encoding) is None
+
+
+def encoding_of_mark(data: bytes, encoding: str) -> str:
+    """Return the encoding of a file that starts with `data`, and is read as `encoding`.
+
+    Spreadsheet programs export tables as UTF-16. No text in UTF-8 starts with the mark of UTF-16 or UTF-32.
+    """
+    if codecs.lookup(encoding).name != "utf-8":
+        return encoding
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if data.startswith(WIDE_MARKS) else encoding
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:

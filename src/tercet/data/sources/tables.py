@@ -1,8 +1,15 @@
-"""Tables with a header row: CSV as in Python's `csv`, and TSV with one row per line and no quoting."""
+"""Tables with a header row: CSV as in Python's `csv`, and TSV with one row per line and no quoting.
+
+The separator of CSV is a comma. If the header has no comma, it is a semicolon or a tab, as spreadsheet programs write
+it in countries with a decimal comma, or after a first line such as "sep=;".
+"""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from tercet import limits
 from tercet.config import UserError
@@ -10,6 +17,8 @@ from tercet.data.sources.files import suggest_field
 from tercet.data.sources.formats import uncompressed_suffix
 
 TABLE_SUFFIXES = (".csv", ".tsv")
+SEPARATORS = (",", ";", "\t")
+SEPARATOR_LINE = re.compile(r'"?sep=([,;\t])"?')  # first line by which Excel recognizes the separator
 MAX_COLUMNS_SHOWN = 20  # columns listed in an error
 
 
@@ -46,7 +55,7 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
 def column_names(line: str, suffix: str) -> list[str]:
     """Return the column names in the first line of a table with this suffix; none if it is not valid CSV."""
     try:
-        columns = line.split("\t") if suffix == ".tsv" else next(csv.reader([line]), [])
+        columns = line.split("\t") if suffix == ".tsv" else next(_read_csv([line]), [])
     except csv.Error:
         return []
     return [column.strip() for column in columns]
@@ -64,6 +73,33 @@ def _tsv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t")
 
 
+def is_separator_line(line: str) -> bool:
+    """Return True if the line only names the separator, such as "sep=;"."""
+    return SEPARATOR_LINE.fullmatch(line.strip(" \r\n")) is not None
+
+
+def _read_csv(lines: Iterable[str], *, strict: bool = False) -> Any:
+    """Return a `csv.reader` of the lines, with the separator that the first nonempty one requires."""
+    lines, start = iter(lines), list[str]()
+    for line in lines:
+        start.append(line)
+        if line.strip():
+            break
+    first = start[-1] if start else ""
+    if match := SEPARATOR_LINE.fullmatch(first.strip(" \r\n")):
+        separator, start[-1] = match[1], "\n"
+    else:
+        separator = next((mark for mark in SEPARATORS if _has_columns(first, mark)), ",")
+    return csv.reader(chain(start, lines), delimiter=separator, strict=strict)
+
+
+def _has_columns(line: str, separator: str) -> bool:
+    try:
+        return len(next(csv.reader([line], delimiter=separator), [])) > 1
+    except csv.Error:  # reading the row reports it
+        return False
+
+
 def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line and the fields of each nonempty row."""
     first, row_characters = 1, 0
@@ -78,7 +114,7 @@ def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]
                 raise UserError(f"{name} line {first}: the row has more than {limit}; {remedy}")
             yield line + "\n"
 
-    reader = csv.reader(bounded_lines(), strict=True)
+    reader = _read_csv(bounded_lines(), strict=True)
     while True:
         first = reader.line_num + 1  # first line of the row
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.data.sources.files import BLOCK, Errors, open_file
+from tercet.data.sources.formats import encoding_of_mark
 
 MAX_PLACES = 5
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # invalid bytes as decoded by surrogateescape
@@ -37,6 +38,8 @@ class InvalidBytes:
 def find_invalid_bytes(paths: Iterable[Path], encoding: str) -> InvalidBytes:
     """Find the invalid bytes of the files `paths`; none if the encoding is not UTF-8.
 
+    Files with the mark of UTF-16 or UTF-32 are not in UTF-8 and have none.
+
     Raises:
         UserError: If a file cannot be read.
     """
@@ -58,6 +61,8 @@ def _invalid_bytes(path: Path) -> Iterator[tuple[int, int]]:
     with open_file(path) as file:
         while True:
             block = file.read(BLOCK)
+            if (line, byte) == (1, 0) and encoding_of_mark(block, "utf-8") != "utf-8":
+                return
             text = decoder.decode(block, final=not block)
             start = 0
             for number in [*(match.start() for match in _NO_UTF8.finditer(text)), len(text)]:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from tercet.checkpoint.verification import Verification
+from tercet.data.extraction.extract import ExtractionReport
 from tercet.data.summary.data_summary import DataSummary
 from tercet.data.summary.token_fit import TokenFit
 from tercet.diagnosis.custom_part import PartChecks
@@ -343,7 +344,9 @@ def schemas() -> dict[str, list[Object]]:
         "convert": [schema(ConvertedModel)],
         "doctor": [schema(Diagnosis, WithRecipe), schema(Verification), schema(PartChecks)],
         "recipes": [schema(PackagedRecipes)],
-        "data": [schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens)],
+        "data": [
+            schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens), schema(ExtractionReport),
+        ],
     }  # fmt: skip
 
 

@@ -44,6 +44,7 @@ LABELS_OF_A_TEXT = 10_000  # labels of one text, if it may have several
 LABEL_NUMBER = 10**15  # absolute value of a numeric label; 1/10^15 is the smallest deviation. Float32 ends at 10^38
 PROMPT_BYTES = 16 << 20
 FOLDER_ENTRIES = 1_000_000  # files in a folder of texts, which takes seconds to list
+DOCUMENT_BYTES = 1 << 28  # a document to extract text from, and its content if it is compressed; a thick book has 1 MB
 POOL_CHARACTERS = 16 << 20  # total length of the lines that are read ahead and sorted by length
 
 SAMPLES = 1_000_000  # per prompt; generated in batches

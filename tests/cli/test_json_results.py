@@ -15,6 +15,7 @@ import torch
 from tercet import plots
 from tercet.checkpoint import Card, save_model
 from tercet.cli.main import VERBS, main, make_parser
+from tercet.data.extraction.readers import PACKAGES
 from tercet.models import (
     Classifier,
     DecoderOnly,
@@ -46,6 +47,7 @@ TINY = [
     "model.stack.n_layers=1", "model.stack.n_heads=2", "training.max_steps=1", "training.warmup_steps=0",
     "training.compile=never", "training.precision=fp32", "task.sample_tokens=2",
 ]  # fmt: skip
+HAS_DOCUMENTS = all(map(importlib.util.find_spec, PACKAGES))  # the extra `documents`
 SETTINGS = [word for setting in TINY for word in ("--set", setting)]
 PAIRS = ["--source", "source.txt", "--target", "target.txt"]
 COMMANDS = [
@@ -85,6 +87,7 @@ COMMANDS = [
     ["data", "--json"],
     ["data", "look", "text.txt", "--json"],
     ["data", "look", "labels.csv", "--json"],
+    *([["data", "extract", "text.txt", "--out", "texts.jsonl", "--json"]] if HAS_DOCUMENTS else []),
     ["data", "prepare", "text.txt", "--tokenizer", "gpt", "--out", "tokens", "--json"],
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from tercet.data import ConversationFile, LabelFile, PairFiles, prepare
 from tercet.data.datasets.text_datasets import find_text
 from tercet.data.sources import files
 from tercet.data.sources.documents import SUFFIXES, DocumentFiles
-from tercet.data.sources.formats import UNREADABLE, describe_left_out
+from tercet.data.sources.formats import DOCUMENT_SUFFIXES, TRANSLATION_SUFFIXES, UNREADABLE, describe_left_out
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import TextSpec
 
@@ -87,7 +87,10 @@ def test_data_look_reports_the_format(
 def test_other_formats_are_rejected_by_name(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix.upper()}"
     path.write_text("looks like text")
-    with pytest.raises(UserError, match=rf"is {UNREADABLE[suffix]}, which is not supported; convert its text to .txt"):
+    remedy = ", which is not supported; convert its text to .txt"
+    if suffix in (*DOCUMENT_SUFFIXES, *TRANSLATION_SUFFIXES):
+        remedy = "; extract its text: tercet data extract .* --out "
+    with pytest.raises(UserError, match=rf"is {UNREADABLE[suffix]}{remedy}"):
         texts(path)
     assert not set(UNREADABLE) & set(SUFFIXES)
 
@@ -104,7 +107,7 @@ def test_other_formats_are_rejected_by_name(suffix: str, tmp_path: Path) -> None
             r"is UTF-16 without a mark \(set .* or binary",
         ),
         ("a.dat", bytes(range(256)) + bytes(99), "is binary"),
-        ("a.txt", "latin".encode() + b"\xff", r"is not utf-8 text: .* \(--encoding\)"),
+        ("a.txt", b"latin\xff", r"is not utf-8 text: .* \(--encoding\)"),
         ("a.tar.gz", gzip.compress(b"text", mtime=0), "is an archive"),
     ],
     ids=["PDF", "zip", "gzip", "UTF-16 without a mark", "binary", "Latin-1", "tar"],
@@ -147,7 +150,20 @@ def test_a_folder_reads_all_text_and_counts_the_rest(
     out = capsys.readouterr().out
     assert re.search(r"^left out +6 files: 2 without an ending, 2 .html, 1 .json, 1 .png$", out, re.MULTILINE)
     prepare(TextSpec(source=str(folder)))
-    assert "has files that are not read: 2 without an ending, 2 .html, 1 .json, 1 .png; to" in capsys.readouterr().err
+    note = capsys.readouterr().err
+    assert "has files that are not read: 2 without an ending, 2 .html, 1 .json, 1 .png; to read documents, run" in note
+    assert f"tercet data extract {folder} --out texts.jsonl" in note
+
+
+@pytest.mark.parametrize(("name", "flags"), [("a.pdf", ""), ("a.po", "--pairs ")])
+def test_folder_of_documents_is_rejected_with_the_command_that_reads_them(
+    name: str, flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(b"%PDF")
+    assert main(["data", "look", str(tmp_path)]) == 2
+    assert (
+        f"has only documents; extract their text: tercet data extract {tmp_path} {flags}--" in capsys.readouterr().err
+    )
     assert describe_left_out(Counter({f".{n}": 9 - n for n in range(7)})) == "9 .0, 8 .1, 7 .2, 6 .3, 12 others"
 
 

@@ -1,4 +1,4 @@
-"""`tercet data`: list the named datasets, summarize a data source, or tokenize it."""
+"""`tercet data`: list the named datasets, summarize a data source, extract its text, or tokenize it."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tercet.cli.extract import add_extract, run_extract
 from tercet.cli.look import add_labels, add_look, add_sources, print_summary, run_look
 from tercet.cli.next_steps import quote_path
 from tercet.cli.parser import Verbs
@@ -30,7 +31,9 @@ def register(verbs: Verbs, summary: str) -> None:
         description="List the named datasets, or, with SOURCE, print a short summary of it as training reads it. "
         "`tercet data look SOURCE` prints a full report: format, lengths, scripts, labels, roles, duplicates, empty "
         "and overlong items. `tercet data prepare SOURCE --out FOLDER` writes shards of tokens, to train on with "
-        "`tercet train --data FOLDER`. For their flags: `tercet data look --help`, `tercet data prepare --help`.",
+        "`tercet train --data FOLDER`. `tercet data extract FOLDER --out texts.jsonl` extracts the text of PDF, DOCX, "
+        "HTML and other documents. For their flags: `tercet data look --help`, `tercet data prepare --help`, "
+        "`tercet data extract --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
@@ -40,6 +43,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument("--json", action="store_true", help="without SOURCE, print the named datasets as a JSON object")
     add_look(parser)
     add_prepare(parser)
+    add_extract(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.form == "prepare":
         return run_prepare(args)
+    if args.form == "extract":
+        return run_extract(args)
     if args.source is None:
         return _list_datasets(as_json=args.json)
     if args.json and args.form is None:

@@ -118,6 +118,7 @@ def run_look(args: argparse.Namespace) -> int:
         print_note(f"tercet: {source} has {fields}")
 
     from tercet.data import ConversationsSpec, measure_tokens, summarize_data
+    from tercet.data.sources.formats import extract_command
 
     tokenizer = template = None
     if args.tokenizer is not None:
@@ -138,6 +139,8 @@ def run_look(args: argparse.Namespace) -> int:
         )
         return 0
     print_summary(summary, token_fit)
+    if command := extract_command(source, summary.left_out or ()):
+        print_note(f"tercet: to read documents that are left out, run: {command}")
     if summary.labels_look_like:
         kind = {"numbers": "regression", "lists": "multi_label_classification"}[summary.labels_look_like]
         print_note(

@@ -18,7 +18,7 @@ from tercet.data.datasets.text_datasets import find_text
 from tercet.data.encode.document_ids import check_ids, encode_source, encoding_key
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
-from tercet.data.sources.formats import describe_left_out
+from tercet.data.sources.formats import describe_left_out, extract_command
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
 from tercet.data.text_hashes import count_near_duplicates
@@ -177,10 +177,11 @@ class _TextPreparation(Preparation[Corpus]):
 
 def _report_left_out(source: DocumentSource | IdFile) -> None:
     if isinstance(source, DocumentFiles) and (left_out := source.count_unread_files()):
-        print_note(
-            f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; to read them, convert "
-            "them to .txt, .jsonl or .csv"
+        command = extract_command(source.name, left_out)
+        remedy = (
+            f"to read documents, run: {command}" if command else "to read them, convert them to .txt, .jsonl or .csv"
         )
+        print_note(f"tercet: {source.name} has files that are not read: {describe_left_out(left_out)}; {remedy}")
 
 
 def _count_bytes(path: Path, tokenizer: Tokenizer, starts: np.ndarray) -> int:

@@ -7,7 +7,6 @@ such a position is cut at other positions (see `cut_pieces`).
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from tercet import limits
 from tercet.config import UserError
 from tercet.data.sources import fasta
 from tercet.data.sources.files import (
@@ -33,9 +31,11 @@ from tercet.data.sources.files import (
     suggest_field,
     suggest_path,
 )
+from tercet.data.sources.folders import walk_folder
 from tercet.data.sources.formats import (
     TEXT_SUFFIXES,
     check_readable,
+    extract_command,
     is_gzip,
     is_json,
     is_text_without_ending,
@@ -134,6 +134,8 @@ class DocumentFiles:
                 raise UserError(f"{self.root} is not a regular file; copy its content into one")
             raise UserError(f"no such file or folder: {self.root}{suggest_path(self.root)}")
         readable = sorted(self._readable(), key=lambda path: path.relative_to(self.root).as_posix())
+        if not readable and (command := extract_command(self.root, self.count_unread_files())):
+            raise UserError(f"the folder {self.root} has only documents; extract their text: {command}")
         if not readable:
             raise UserError(f"the folder {self.root} has no readable file; add {', '.join(EXAMPLE_SUFFIXES)} files")
         return readable
@@ -147,7 +149,7 @@ class DocumentFiles:
         return self.root.is_file() or any(self._readable())
 
     def _readable(self) -> Iterator[Path]:
-        return (path for path in self._walk() if self._is_readable(path))
+        return (path for path in walk_folder(self.root) if self._is_readable(path))
 
     def _is_readable(self, path: Path) -> bool:
         if not path.is_file():
@@ -160,25 +162,8 @@ class DocumentFiles:
         """Count the files below the folder that are not read, by suffix."""
         if not self.root.is_dir():
             return Counter()
-        unread = (path for path in self._walk() if path.is_file() and not self._is_readable(path))
+        unread = (path for path in walk_folder(self.root) if path.is_file() and not self._is_readable(path))
         return Counter(path.suffix.lower() for path in unread)
-
-    def _walk(self) -> Iterator[Path]:
-        entries, visited = 0, set[tuple[int, int]]()  # a link may lead to a parent folder
-        for folder, folders, names in os.walk(self.root, followlinks=True):
-            status = os.stat(folder)
-            if (status.st_dev, status.st_ino) in visited:
-                folders.clear()
-                continue
-            visited.add((status.st_dev, status.st_ino))
-            entries += len(folders) + len(names)
-            if entries > limits.FOLDER_ENTRIES:
-                raise UserError(
-                    f"the folder {self.root} contains more than {limits.FOLDER_ENTRIES:,} files and folders; "
-                    "use a folder that contains only the texts"
-                )
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield from (Path(folder, name) for name in names if not name.startswith("."))
 
     def pieces(self) -> Iterator[TextPiece]:
         """Yield every nonempty document, piece by piece.

@@ -6,7 +6,8 @@ counted (`describe_left_out`).
 
 import codecs
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tercet.config import UserError
@@ -35,6 +36,11 @@ UNREADABLE = {
     **dict.fromkeys((".arrow", ".feather", ".tfrecord", ".h5", ".hdf5", ".npz", ".pkl", ".pickle", ".pt"), "binary"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "a database"),
 }  # fmt: skip
+# Formats whose text `tercet data extract` reads, and those of translations, from which it extracts pairs.
+DOCUMENT_SUFFIXES = (
+    ".html", ".htm", ".xhtml", ".ipynb", ".srt", ".vtt", ".pdf", ".docx", ".epub", ".xlsx", ".ods", ".eml", ".mbox",
+)  # fmt: skip
+TRANSLATION_SUFFIXES = (".po", ".tmx")
 MAGIC = {
     b"%PDF-": "PDF", b"PK\x03\x04": "an archive", b"\x1f\x8b": "compressed by gzip without the suffix .gz",
     b"BZh": "compressed by bzip2", b"\xfd7zXZ\x00": "compressed by xz",
@@ -81,6 +87,8 @@ def check_readable(path: Path, encoding: str) -> None:
     format_name = UNREADABLE.get(suffix) or (
         None if is_gzip(path) else _format_of_bytes(_first_bytes(path), suffix, encoding)
     )
+    if format_name is not None and (command := extract_command(path, [suffix])):
+        raise UserError(f"{path} is {format_name}; extract its text: {command}")
     if format_name is not None:
         raise UserError(f"{path} is {format_name}, which is not supported; convert its text to .txt, .jsonl or .csv")
 
@@ -91,10 +99,21 @@ def is_text_without_ending(path: Path, encoding: str) -> bool:
         return False
     data = _first_bytes(path)
     try:
-        codecs.getincrementaldecoder(encoding_of_mark(data, encoding))().decode(data)  # the last character may be incomplete
+        decoder = codecs.getincrementaldecoder(encoding_of_mark(data, encoding))()
+        decoder.decode(data)  # the last character may be incomplete
     except UnicodeError:
         return False
     return _format_of_bytes(data, "", encoding) is None
+
+
+def extract_command(source: Path | str, suffixes: Iterable[str]) -> str:
+    """Return the command that extracts the text or the pairs of files with these suffixes, or "" if none does."""
+    found = {*suffixes}
+    if not found.isdisjoint(DOCUMENT_SUFFIXES):
+        return f"tercet data extract {shlex.quote(str(source))} --out texts.jsonl"
+    if not found.isdisjoint(TRANSLATION_SUFFIXES):
+        return f"tercet data extract {shlex.quote(str(source))} --pairs --out pairs.jsonl"
+    return ""
 
 
 def encoding_of_mark(data: bytes, encoding: str) -> str:

@@ -1,0 +1,145 @@
+"""Readers of DOCX (Mammoth), spreadsheets (Calamine) and EPUB (zipfile and lxml)."""
+
+import io
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from tercet.config import UserError
+from tercet.data.extraction.document_file import Document, DocumentFile, DocumentPart
+from tercet.data.extraction.markup import META, html_to_text, keep_rows
+
+DOCX_PARTS = {  # members of a DOCX file that are not read
+    r"word/(header|footer)\d*\.xml": "headers and footers of pages", r"word/media/.+": "pictures",
+    r"word/comments\.xml": "lists of comments", r"word/charts/chart\d*\.xml": "charts",
+    r"word/embeddings/.+": "embedded objects", r"word/diagrams/data\d*\.xml": "diagrams",
+    r".*vbaProject\.bin": "macros",
+}  # fmt: skip
+SHEET_PARTS = {
+    r"xl/media/.+": "pictures", r"xl/charts/chart\d*\.xml": "charts", r"xl/comments\d*\.xml": "lists of comments",
+    r".*vbaProject\.bin": "macros",
+}  # fmt: skip
+BOOK_PAGES = ("application/xhtml+xml", "text/html")
+
+
+def read_docx(file: DocumentFile) -> Iterator[Document]:
+    """Yield the text of a DOCX file, with its tables, lists, footnotes and text boxes."""
+    import mammoth
+
+    archive = file.open_zip()
+    names = archive.namelist()
+    _drop_members(names, DOCX_PARTS, file)
+    result: Any = mammoth.convert_to_html(  # type: ignore[reportUnknownVariableType]
+        io.BytesIO(file.read_bytes()), convert_image=mammoth.images.img_element(_without_picture),
+        external_file_access=False, include_default_style_map=True,
+    )  # fmt: skip
+    html = keep_rows(re.sub(r"<img[^>]*>", "", result.value))  # pictures are counted above
+    title = ""
+    if "docProps/core.xml" in names:
+        found = parse_xml(archive.read("docProps/core.xml")).findtext("{http://purl.org/dc/elements/1.1/}title")
+        title = " ".join((found or "").split())
+    yield Document([DocumentPart(html_to_text(html, file, main_text=False)[0], "")], title)
+
+
+def _without_picture(_: object) -> dict[str, str]:
+    return {"src": ""}
+
+
+def read_sheets(file: DocumentFile) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the name and the nonempty rows of each visible sheet. The value of a formula is the stored one.
+
+    Rows are lists of texts of equal length, without empty columns at the end.
+    """
+    from python_calamine import CalamineError, CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
+
+    _drop_members(file.open_zip().namelist(), SHEET_PARTS, file)
+    try:
+        workbook = CalamineWorkbook.from_filelike(io.BytesIO(file.read_bytes()))
+        for sheet in workbook.sheets_metadata:
+            if sheet.visible != SheetVisibleEnum.Visible:
+                file.drop("hidden sheets")
+            elif sheet.typ != SheetTypeEnum.WorkSheet:
+                file.drop("sheets without cells")
+            else:
+                rows = workbook.get_sheet_by_name(sheet.name).iter_rows()
+                texts = [[_cell_text(value) for value in row] for row in rows]
+                yield sheet.name, [row for row in texts if any(row)]
+    except CalamineError as error:
+        raise UserError(f"{file.path} is not a readable spreadsheet ({error}); save it again as .xlsx") from None
+
+
+def _cell_text(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return " ".join(str(value).split())
+
+
+def read_spreadsheet(file: DocumentFile) -> Iterator[Document]:
+    """Yield the sheets of a spreadsheet as the parts of a document, one row per line and cells separated by tabs."""
+    parts = [
+        DocumentPart("\n".join("\t".join(row).rstrip("\t") for row in rows), f"sheet {name}")
+        for name, rows in read_sheets(file)
+        if rows
+    ]
+    yield Document(parts)
+
+
+def read_epub(file: DocumentFile) -> Iterator[Document]:
+    """Yield the text of a book, with one part per chapter file in reading order.
+
+    Raises:
+        UserError: If the file is damaged, or has digital rights management.
+    """
+    archive = file.open_zip()
+    names = set(archive.namelist())
+    if "META-INF/encryption.xml" in names and "META-INF/rights.xml" in names:
+        raise UserError(f"{file.path} has digital rights management; use a copy without it")
+    try:
+        root = parse_xml(archive.read("META-INF/container.xml")).find(".//{*}rootfile")
+        package_path = "" if root is None else root.get("full-path", "")
+        package = parse_xml(archive.read(package_path))
+    except KeyError:
+        raise UserError(f"{file.path} is not a complete EPUB file; copy it again") from None
+    folder = posixpath.dirname(package_path)
+    items = {item.get("id"): item for item in package.iterfind("{*}manifest/{*}item")}
+    parts = list[DocumentPart]()
+    for reference in package.iterfind("{*}spine/{*}itemref"):
+        item = items.pop(reference.get("idref"), None)
+        path = "" if item is None else posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+        if item is None or path not in names or item.get("media-type") not in BOOK_PAGES:
+            file.drop("chapters that are missing or not text")
+        elif "nav" in item.get("properties", "").split():
+            file.drop("tables of contents")
+        else:
+            match = META.search(data := archive.read(path))
+            html = file.decode(data, match[1].decode() if match else "")
+            text, title = html_to_text(html, file, main_text=False)
+            parts += (
+                [DocumentPart(text, f"chapter {len(parts) + 1}" + (f": {title}" if title else ""))]
+                if text.strip()
+                else []
+            )
+    rest = [item for item in items.values() if item.get("media-type") in BOOK_PAGES]
+    file.drop("pages outside of the reading order", len(rest))
+    title = package.findtext("{*}metadata/{http://purl.org/dc/elements/1.1/}title") or ""
+    yield Document(parts, " ".join(title.split()))
+
+
+def parse_xml(data: bytes) -> Any:
+    """Return the root of an XML document, without resolving entities or loading other files.
+
+    Raises:
+        lxml.etree.XMLSyntaxError: If it is not XML.
+    """
+    from lxml import etree  # type: ignore[reportAttributeAccessIssue]  # it has no stubs
+
+    return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False))
+
+
+def _drop_members(names: list[str], reasons: dict[str, str], file: DocumentFile) -> None:
+    for name in names:
+        for pattern, reason in reasons.items():
+            if re.fullmatch(pattern, name):
+                file.drop(reason)

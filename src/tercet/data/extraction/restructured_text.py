@@ -1,0 +1,79 @@
+"""Reader of reStructuredText, also of Sphinx documentation, through docutils and HTML."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from tercet.data.extraction.document_file import Document, DocumentFile, DocumentPart
+from tercet.data.extraction.markup import html_to_text, keep_rows
+
+DIRECTIVE = re.compile(r"^\s*(?:\.\. )+([\w:+.-]+)::", re.MULTILINE)
+ROLE = re.compile(r":([\w:+.-]+):`")
+INCLUSION = re.compile(r"^\s*\.\. (?:include|raw|literalinclude)::", re.MULTILINE)
+SETTINGS = {
+    "file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True, "report_level": 5, "halt_level": 5,
+    "embed_stylesheet": False, "stylesheet_path": "", "syntax_highlight": "none", "math_output": "LaTeX",
+}  # fmt: skip
+
+
+def read_rst(file: DocumentFile) -> Iterator[Document]:
+    """Yield the text of reStructuredText.
+
+    Other files are not included, and raw HTML is left out. Directives and roles of Sphinx are read as their content.
+    """
+    from docutils.core import publish_parts
+
+    text = file.read_text()
+    _register_unknown_names(text)
+    file.drop("included files and raw HTML", len(INCLUSION.findall(text)))
+    parts = publish_parts(text, writer="html5", settings_overrides=SETTINGS)
+    heading, _ = html_to_text(parts["title"], file, main_text=False)
+    body, _ = html_to_text(keep_rows(parts["html_body"]), file, main_text=False)
+    yield Document([DocumentPart(body, "")], heading)
+
+
+def _register_unknown_names(text: str) -> None:
+    """Register the directives and roles of a text that docutils does not have.
+
+    Otherwise, docutils would replace them by error messages.
+    """
+    from docutils.parsers.rst import directives, roles
+    from docutils.parsers.rst.languages import en
+    from docutils.utils import new_document
+
+    document = new_document("")
+    document.reporter.report_level = 5
+    for name in {name.lower() for name in DIRECTIVE.findall(text)}:
+        if directives.directive(name, en, document)[0] is None:
+            directives.register_directive(name, _make_directive())
+    for name in {name.lower() for name in ROLE.findall(text)}:
+        if roles.role(name, en, 0, document.reporter)[0] is None:
+            roles.register_local_role(name, _read_role)
+
+
+def _make_directive() -> type:
+    """Return a directive that consists of its argument and its content, with any options."""
+    from docutils import nodes
+    from docutils.parsers.rst import Directive, directives
+
+    class Content(Directive):
+        has_content, optional_arguments, final_argument_whitespace = True, 1, True
+        option_spec: ClassVar[Any] = defaultdict(lambda: directives.unchanged, name=directives.unchanged)
+
+        def run(self) -> list[nodes.Node]:
+            container = nodes.container()
+            if self.arguments:
+                inline, _ = self.state.inline_text(self.arguments[0], self.lineno)
+                container += nodes.paragraph("", "", *inline)
+            self.state.nested_parse(self.content, self.content_offset, container)
+            return [container]
+
+    return Content
+
+
+def _read_role(_name: str, raw: str, text: str, *_: object, **__: object) -> tuple[list[object], list[object]]:
+    """Return the text of a role without the target that may follow it: "title <target>"."""
+    from docutils import nodes
+
+    return [nodes.inline(raw, re.sub(r"(?<=\S)\s*<[^<>]+>$", "", text))], []

@@ -15,6 +15,7 @@ from own_cache import fill_cache
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError
 from tercet.data import Corpus, ParallelCorpus
+from tercet.data.rows.token_rows import Blocks
 from tercet.evaluate import (
     LabelErrors,
     LabelScores,
@@ -26,6 +27,8 @@ from tercet.evaluate import (
 )
 from tercet.evaluate.errors.texts import PASSAGE
 from tercet.evaluate.errors.token_errors import MIN_OCCURRENCES
+from tercet.evaluate.masked import FIXED_MASKING, masked_windows
+from tercet.objectives import IGNORE_INDEX
 from tercet.training import train
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
@@ -79,6 +82,36 @@ def test_losses_of_texts_sum_to_the_evaluated_loss(name: str, loss: str, models:
         assert (len(known), sum(known)) == (text.scored, pytest.approx(text.total_loss))
     means = [text.mean_loss for text in errors.worst]
     assert means == sorted(means, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["chat", "masked"])
+def test_losses_of_answers_and_masks_are_at_their_tokens(name: str, models: Models) -> None:
+    run = models[name]
+    evaluation: Any = evaluation_of(run.trained_model)
+    data = evaluation.load()
+    errors = run.find_errors(top=ALL)
+    assert isinstance(errors, TextErrors)
+    places = set[int]()
+    starts = data.starts if name == "chat" else data.validation_documents
+    for text in errors.worst:
+        first = int(starts[text.index]) + text.start
+        places |= {first + place for place, loss in enumerate(text.losses) if loss is not None}
+    if name == "chat":
+        learned = np.flatnonzero(data.answers)
+        first = data.starts[np.searchsorted(data.starts, learned, side="right") - 1]
+        assert places == set(learned[learned - first <= run.model.max_len].tolist())
+        return
+    n = len(data.validation)
+    expected = set[int]()
+    length = run.model.max_len
+    windows = Blocks(data.validation, length, pad_id=run.tokenizer.pad_id or 0)
+    for number in range(-(-n // length)):
+        batch = masked_windows(windows, np.array([number]), run.tokenizer, FIXED_MASKING)
+        used = batch.targets != IGNORE_INDEX
+        masked = number * length + batch.positions[used].numpy()
+        assert data.validation[masked].tolist() == batch.targets[used].tolist()
+        expected |= set(masked.tolist())
+    assert places == expected
 
 
 def test_losses_of_references_sum_to_the_evaluated_loss(models: Models) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tercet.models import PRESETS, DecoderOnlySpec, Dropout, EncoderDecoderSpec, EncoderOnlySpec, StackSpec
 from tercet.models.specs import Biases
-from tercet.nn.specs import Learned, Normal, Rotary, Sinusoidal, Xavier
+from tercet.nn.specs import Learned, Normal, RelativeBias, Rotary, Sinusoidal, Xavier
 
 ALL_BIASES = Biases(qkv=True, out=True, feedforward=True)
 NO_BIASES = Biases(qkv=False, out=False, feedforward=False)
@@ -190,8 +190,28 @@ def test_modern_encoder_has_modernberts_parts() -> None:
     assert (spec.embedding_norm, spec.tie_embeddings) == (True, theirs.tie_word_embeddings)
 
 
+def test_modern_translator_has_umt5s_parts() -> None:
+    theirs, spec = transformers.UMT5Config(), PRESETS["modern-translator"]
+    assert isinstance(spec, EncoderDecoderSpec)
+    positions = RelativeBias(
+        n_buckets=theirs.relative_attention_num_buckets,
+        max_distance=theirs.relative_attention_max_distance,
+        per_layer=True,
+        alibi_init=True,
+    )
+    expected = plain_stack(
+        256, 4, 4, 768, norm="rms", norm_eps=1e-5, norm_bias=False, biases=NO_BIASES, activation="silu",
+        gated=theirs.is_gated_act, placement="pre", has_final_norm=True, position=positions,
+        dropout=Dropout(embedding=theirs.dropout_rate, residual=theirs.dropout_rate),
+    )  # fmt: skip
+    same_stack(spec.encoder, expected)
+    same_stack(spec.decoder, expected)
+    assert (spec.embedding_norm, spec.tie_embeddings, spec.scale_embedding) == (True, True, False)
+
+
 def test_every_preset_with_a_reference_is_tested() -> None:
-    presets_with_reference = {"gpt2", "llama", "transformer-decoder", "cramming", "modern-encoder", "bert-original"}
+    presets_with_reference = {"gpt2", "llama", "transformer-decoder", "cramming", "bert-original"}
+    presets_with_reference |= {"modern-encoder", "modern-translator"}
     presets_with_reference |= {f"bert-{size}" for size in ("base", "small", "mini", "tiny")}
     presets_with_reference |= {f"transformer-{size}" for size in ("base", "big", "tiny")}
-    assert set(PRESETS) - presets_with_reference == {"modern", "modern-translator"}, "presets without a paper"
+    assert set(PRESETS) - presets_with_reference == {"modern"}, "presets without a paper"

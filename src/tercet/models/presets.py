@@ -18,7 +18,7 @@ from tercet.models.specs import (
     MaskedHead,
     StackSpec,
 )
-from tercet.nn.specs import Rotary, Sinusoidal, Xavier, ZeroProjections
+from tercet.nn.specs import RelativeBias, Rotary, Sinusoidal, Xavier, ZeroProjections
 
 
 def _original(*, d_model: int, n_layers: int, n_heads: int, d_ff: int, dropout: float) -> EncoderDecoderSpec:
@@ -68,13 +68,12 @@ _MODERN_TRANSLATOR = StackSpec(
     n_layers=4,
     n_heads=4,
     d_ff=768,
-    position=Rotary(),
+    position=RelativeBias(per_layer=True, alibi_init=True),
     norm="rms",
     norm_bias=False,
     bias=False,
     activation="silu",
     gated=True,
-    qk_norm=True,
     dropout=Dropout(embedding=0.1, residual=0.1),
 )
 
@@ -139,7 +138,8 @@ PRESETS: dict[str, AnySpec] = {
     "transformer-big": _original(d_model=1024, n_layers=6, n_heads=16, d_ff=4096, dropout=0.3),
     # Wu et al. (2021): a size for about 30,000 sentence pairs.
     "transformer-tiny": _original(d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3),
-    # Tercet's own: the same structure with current parts.
+    # Tercet's own: the architecture of umT5 (Chung et al. 2023) with SiLU, so that other programs can run the models,
+    # and with a norm of the embeddings. Other forms are compared in benchmarks/log/translation.md.
     "modern-translator": EncoderDecoderSpec(
         vocab_size=8_000, max_len=256, embedding_norm=True, encoder=_MODERN_TRANSLATOR, decoder=_MODERN_TRANSLATOR
     ),

@@ -242,9 +242,11 @@ class RelativeBiasPositions(PositionScheme):
         n_buckets, n_heads = next(self.tables.parameters()).shape
         distance = torch.arange(-self.max_distance, self.max_distance + 1)
         buckets = self.buckets(distance[None, :, None]).flatten()
-        absolute = distance.clamp(min=0) if self.causal else distance.abs()
-        counts = buckets.bincount(minlength=n_buckets).clamp(min=1)  # some buckets have no distance
-        mean = buckets.bincount(absolute.float(), minlength=n_buckets) / counts
+        absolute = (distance.clamp(min=0) if self.causal else distance.abs()).float()
+        counts, sums = (  # not `bincount`, which has no form without data
+            torch.zeros(n_buckets).scatter_add(0, buckets, x) for x in (torch.ones_like(absolute), absolute)
+        )
+        mean = sums / counts.clamp(min=1)  # some buckets have no distance
         return -mean[:, None] * alibi_slopes(n_heads)
 
 

@@ -21,6 +21,7 @@ from tercet.diagnosis.custom_part import PartChecks
 from tercet.diagnosis.machine import Diagnosis
 from tercet.diagnosis.ranks import RankReport
 from tercet.diagnosis.recipe_use import RecipeUse
+from tercet.evaluate.bootstrap import Difference
 from tercet.evaluate.conversations import AnswerScores
 from tercet.evaluate.errors.labels import LabelErrors
 from tercet.evaluate.errors.numbers import RegressionErrors
@@ -33,6 +34,7 @@ from tercet.evaluate.regression import RegressionScores
 from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
+from tercet.evaluate.verdicts import Verdict
 from tercet.inspect.model_table import ModelTable
 from tercet.training.planning.run_plan import RunPlan
 
@@ -187,11 +189,18 @@ class ScoredLine(TypedDict):
     truncated: bool
 
 
-class WithBaselines(TypedDict):
+class WithVerdicts(TypedDict):
+    """Baselines that the model is not better than, and the differences to another model with --compare."""
+
+    verdicts: list[Verdict]
+    compared: NotRequired[dict[str, Difference]]
+
+
+class WithBaselines(WithVerdicts):
     baselines: dict[str, dict[str, float | None]]
 
 
-class WithPseudoPerplexity(TypedDict):
+class WithPseudoPerplexity(WithVerdicts):
     plateau: bool
     pseudo_perplexity: NotRequired[float | None]
 
@@ -281,13 +290,14 @@ class ConvertedModel(TypedDict):
 
 
 class TrainedRun(TypedDict):
-    """A run after `tercet train`; `metrics` are those of the best model, which was saved at `step`."""
+    """A run after `tercet train`; `metrics` and `verdicts` are those of the best model, which was saved at `step`."""
 
     folder: str
     step: int
     last_step: int
     metrics: dict[str, float | None]
     report: str | None
+    verdicts: list[Verdict]
 
 
 def schema(described: Any, extra: Any = None, *, is_open: bool = False) -> Object:
@@ -333,9 +343,10 @@ def schemas() -> dict[str, list[Object]]:
             schema(kind) for kind in (ClassifiedText, LabeledText, RegressedText, TaggedText, RerankedQuery)
         ],
         "evaluate": [
-            scores(LanguageScores, WithBaselines), scores(MaskedScores, WithPseudoPerplexity), scores(LabelScores),
-            scores(MultiLabelScores), scores(RegressionScores), scores(AnswerScores), scores(RetrievalScores),
-            scores(TranslationScores, WithFiles), schema(ScoredLine),
+            scores(LanguageScores, WithBaselines), scores(MaskedScores, WithPseudoPerplexity),
+            scores(LabelScores, WithVerdicts), scores(MultiLabelScores, WithVerdicts),
+            scores(RegressionScores, WithVerdicts), scores(AnswerScores, WithVerdicts),
+            scores(RetrievalScores, WithVerdicts), scores(TranslationScores, WithFiles), schema(ScoredLine),
         ],
         "errors": [schema(kind) for kind in (TextErrors, PairErrors, LabelErrors, RegressionErrors)],
         "compare": [schema(ComparedVariants)],

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tercet.config import UserError
 from tercet.data import QueryPair
 from tercet.data.examples.bm25 import bm25_scorer, split_words
+from tercet.evaluate.bootstrap import mean_scores
 from tercet.evaluate.retrieval import (
     MEASURES,
     Collection,
-    bootstrap_intervals,
     measure_ranking,
     ranks_of,
     score_retrieval,
@@ -93,7 +93,7 @@ def test_too_few_documents_and_infinite_vectors_are_rejected() -> None:
 
 def test_intervals_are_those_of_the_normal_distribution_for_many_queries() -> None:
     values = np.random.default_rng(2).normal(3, 2, (4000, 1))
-    [(low, high)] = bootstrap_intervals(values)
+    low, high = mean_scores(("mean",), values).intervals()["mean"]
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 5)
 

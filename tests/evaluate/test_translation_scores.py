@@ -177,3 +177,18 @@ def test_scores_have_a_text_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UserError, match=r"requires sacremoses: pip install 'tercet\[moses\]'"):
         score_translations(["a"], ["a"], protocol="lc-tok", language="de")
+
+
+def test_scores_by_length_are_those_of_each_part() -> None:
+    sources = ["x" * length for length in (49, 50, 99, 250)]
+    references = [f"reference number {number} of a few words" for number in range(4)]
+    translations = [references[0], "reference number 1", references[2], "something else"]
+    scores = score_translations(translations, references, sources=sources)
+    limits = [(row.shortest, row.longest, row.sentences) for row in scores.by_length]
+    assert limits == [(0, 49, 1), (50, 99, 2), (200, None, 1)]
+    middle = score_translations(translations[1:3], references[1:3])
+    assert (scores.by_length[1].bleu, scores.by_length[1].chrf) == (middle.bleu, middle.chrf)
+    assert scores.by_length[0].bleu == pytest.approx(100)
+    assert middle.by_length == ()
+    with pytest.raises(ValueError, match="expected 4 sources, one per translation, got 1"):
+        score_translations(translations, references, sources=sources[:1])

@@ -10,8 +10,16 @@ import argparse
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tercet.cli.compare_models import (
+    check_same_task,
+    compare_models,
+    compare_results,
+    compare_translations,
+    is_result_file,
+    read_result,
+)
 from tercet.cli.decoding import Add, add_beam, parse_search
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import replace_line_ends
@@ -23,23 +31,27 @@ from tercet.messages import print_note
 from tercet.spec import Candidates, Context, Rows, Seed, ShareAboveZero
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tercet.evaluate import (
-        AnswerScores,
         ChatEvaluation,
+        Difference,
+        Evaluation,
         LabelsEvaluation,
         LanguageEvaluation,
         MaskedEvaluation,
         RerankEvaluation,
-        RetrievalScores,
         TranslationEvaluation,
         TranslationResult,
         VectorsEvaluation,
     )
+    from tercet.evaluate.verdicts import Verdict
+    from tercet.notebook import View
 
 FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to all
     "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
-        "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output", "compare",
+        "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output",
     ),
     "masked": (
         "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
@@ -75,6 +87,12 @@ def register(verbs: Verbs, summary: str) -> None:
         "--data",
         metavar="PATH",
         help="file, folder or named dataset to evaluate on, in full (for translators: --source)",
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="RUN|FILE",
+        help="another run, which is scored on the same data: the difference of each score, with its 95 %% interval and "
+        "p-value; for translators, an earlier result that was written with --json",
     )
     add_per_line(parser.add_argument)
     text = parser.add_argument_group("language models")
@@ -137,7 +155,6 @@ def _add_pairs(add: Add) -> None:
     )
     add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
     add("--output", metavar="FILE", type=out_path, help="file for the translations, line by line")
-    add("--compare", metavar="FILE", type=Path, help="earlier result to compare with: a file written with --json")
     add_batches(add)
 
 
@@ -146,11 +163,14 @@ def run(args: argparse.Namespace) -> int:
 
     all_flags = list(dict.fromkeys(flag for flags in FLAGS.values() for flag in flags))
     if args.per_line:
+        if args.compare is not None:
+            raise UserError("--compare does not apply to --per-line; leave it out")
         if flags := passed_flags(args, [flag for flag in all_flags if flag not in PER_LINE]):
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
     _check_flags(args)
-    previous = None if args.compare is None else _read_result(args.compare)
+    path = args.compare
+    previous = read_result(Path(path)) if path is not None and is_result_file(path) else None
     device = select_device(args.device, models=[args.run])
 
     from tercet.api import load
@@ -174,23 +194,33 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"{unsupported[0]} does not apply to {args.run}, which is {trained_model.kind}; available: {supported}"
         )
+    if previous is not None and not isinstance(evaluation, TranslationEvaluation):
+        raise UserError(f"--compare {args.compare}: results are only compared for translators; pass a run")
+    other = None
+    if args.compare is not None and previous is None:
+        other_model = load(args.compare).trained_model
+        other = evaluation_of(other_model)
+        check_same_task(evaluation, other)
+        place_model(other_model.model, device, args.quantize or "none")
     match evaluation:
-        case LanguageEvaluation() as evaluation:
-            _evaluate_language_model(args, evaluation)
         case TranslationEvaluation() as evaluation:
-            _evaluate_translator(args, evaluation, previous)
+            _evaluate_translator(args, evaluation, previous, other)
+            return 0
+        case LanguageEvaluation() as evaluation:
+            result = _evaluate_language_model(args, evaluation)
         case LabelsEvaluation() as evaluation:
-            _evaluate_classifier(args, evaluation)
+            result = _evaluate_classifier(args, evaluation)
         case ChatEvaluation() as evaluation:
-            _evaluate_chat_model(args, evaluation)
+            result = _evaluate_chat_model(args, evaluation)
         case VectorsEvaluation() as evaluation:
-            _evaluate_vectors(args, evaluation)
+            result = _evaluate_vectors(args, evaluation)
         case RerankEvaluation() as evaluation:
-            _evaluate_reranker(args, evaluation)
+            result = _evaluate_reranker(args, evaluation)
         case MaskedEvaluation() as evaluation:
-            _evaluate_masked_model(args, evaluation)
+            result = _evaluate_masked_model(args, evaluation)
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
+    _print_result(args, result, None if other is None else compare_models(args, evaluation, other))
     return 0
 
 
@@ -226,8 +256,9 @@ def _check_other_task(path: str) -> None:
         raise UserError("--within-word requires --pseudo-perplexity N or --per-line; add one of them")
 
 
-def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> None:
+def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> "_Result":
     from tercet.config import UserError
+    from tercet.evaluate.verdicts import judge_language
 
     max_len = evaluation.trained_model.model.max_len
     if args.stride is not None and args.stride > max_len:
@@ -237,13 +268,12 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     baselines = evaluation.baselines(corpus)
     if args.data is not None:  # counting needs training text of the same kind
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
-    if args.json:
-        print(json.dumps(scores.to_dict(baselines), indent=2))
-    else:
-        show(scores.view(baselines))
+    return _Result(scores.to_dict(baselines), scores.view(baselines), judge_language(scores, baselines))
 
 
-def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> None:
+def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> "_Result":
+    from tercet.evaluate.verdicts import judge_masked
+
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     texts = args.pseudo_perplexity
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
@@ -251,67 +281,96 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     pseudo = None
     if texts is not None:
         pseudo = evaluation.pseudo_perplexity(corpus, texts, within_word=bool(args.within_word))
+    verdicts = judge_masked(scores)
     if scores.plateau:
         print_note(f"tercet: {PLATEAU}")
-    if args.json:
-        print(json.dumps(scores.to_dict(pseudo), indent=2))
-    else:
-        show(scores.view(pseudo))
+    return _Result(scores.to_dict(pseudo), scores.view(pseudo), verdicts)
 
 
-def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> None:
+def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> "_Result":
+    from tercet.evaluate.verdicts import judge_labels
+
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
     report_truncated(scores.truncated, evaluation.trained_model.model.max_len)
-    if args.json:
-        print(json.dumps(scores.to_dict(), indent=2, ensure_ascii=False))
-    else:
-        show(scores.view())
+    return _Result(scores.to_dict(), scores.view(), judge_labels(scores))
 
 
-def _evaluate_vectors(args: argparse.Namespace, evaluation: "VectorsEvaluation") -> None:
+def _evaluate_vectors(args: argparse.Namespace, evaluation: "VectorsEvaluation") -> "_Result":
+    from tercet.evaluate.verdicts import judge_search
+
     scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
     report_truncated(scores.truncated, evaluation.trained_model.text_len)
     if scores.bm25 is None:
         print_note("tercet: the scores are not compared with BM25; pip install 'tercet[bm25]'")
-    _print_scores(args, scores)
+    return _Result(scores.to_dict(), scores.view(), judge_search(scores))
 
 
-def _evaluate_reranker(args: argparse.Namespace, evaluation: "RerankEvaluation") -> None:
+def _evaluate_reranker(args: argparse.Namespace, evaluation: "RerankEvaluation") -> "_Result":
+    from tercet.evaluate.verdicts import judge_search
+
     settings = {} if args.candidates is None else {"candidates": args.candidates}
     scores = evaluation.score(
         evaluation.load(args.data, encoding=args.encoding), batch_tokens=args.batch_tokens, **settings
     )
     report_truncated(scores.truncated, evaluation.trained_model.model.max_len, noun="pair")
-    _print_scores(args, scores)
+    return _Result(scores.to_dict(), scores.view(), judge_search(scores))
 
 
-def _print_scores(args: argparse.Namespace, scores: "RetrievalScores | AnswerScores") -> None:
+class _Result(NamedTuple):
+    """A result for JSON and as tables, and the baselines that the model is not better than."""
+
+    scores: dict[str, Any]
+    view: "View"
+    verdicts: "Sequence[Verdict]" = ()
+
+
+def _print_result(args: argparse.Namespace, result: _Result, differences: "dict[str, Difference] | None") -> None:
+    """Print a result, and the differences to another model."""
+    from tercet.evaluate.bootstrap import difference_table
+    from tercet.notebook import View
+
     if args.json:
-        print(json.dumps(scores.to_dict(), indent=2))
-    else:
-        show(scores.view())
+        compared = {name: row.to_dict() for name, row in (differences or {}).items()}
+        keys = {} if differences is None else {"compared": compared}
+        verdicts = [verdict.to_dict() for verdict in result.verdicts]
+        print(json.dumps({**result.scores, "verdicts": verdicts, **keys}, indent=2, ensure_ascii=False))
+        return
+    show(result.view)
+    if differences is not None:
+        show(View(("", difference_table(differences, other=args.compare))))
+    for verdict in result.verdicts:
+        print(f"\nWarning: {verdict.text}.")
 
 
-def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> None:
-    _print_scores(args, evaluation.score(evaluation.load(args.data, encoding=args.encoding)))
+def _evaluate_chat_model(args: argparse.Namespace, evaluation: "ChatEvaluation") -> "_Result":
+    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding))
+    return _Result(scores.to_dict(), scores.view())
 
 
 def _evaluate_translator(
-    args: argparse.Namespace, evaluation: "TranslationEvaluation", previous: dict[str, Any] | None
+    args: argparse.Namespace,
+    evaluation: "TranslationEvaluation",
+    previous: dict[str, Any] | None,
+    other: "Evaluation[Any] | None",
 ) -> None:
+    from tercet.evaluate import TranslationEvaluation
     from tercet.generation import Beam
     from tercet.storage import write_atomically
 
     search = parse_search(args)
     assert isinstance(search, Beam)
-    evaluated = evaluation.score(
-        evaluation.load(args.source, args.target, part=args.part, encoding=args.encoding),
-        search=search,
-        protocol=args.protocol or "detokenized",
-        language=args.language,
-        batch_tokens=args.batch_tokens,
-        progress=not args.json,
-    )
+
+    def score(evaluation: TranslationEvaluation) -> "TranslationResult":
+        return evaluation.score(
+            evaluation.load(args.source, args.target, part=args.part, encoding=args.encoding),
+            search=search,
+            protocol=args.protocol or "detokenized",
+            language=args.language,
+            batch_tokens=args.batch_tokens,
+            progress=not args.json,
+        )
+
+    evaluated = score(evaluation)
     result = evaluated.scores.to_dict()
     if args.output is not None:
         lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.translations).encode()
@@ -319,7 +378,10 @@ def _evaluate_translator(
         result |= {"output": str(args.output.resolve()), "output_sha256": hashlib.sha256(lines).hexdigest()}
     for note in evaluated.scores.notes:
         print_note(f"tercet: {note}")
-    comparison = None if previous is None else _compare_results(result, previous, evaluated)
+    if isinstance(other, TranslationEvaluation):
+        comparison = compare_translations(evaluated, score(other))
+    else:
+        comparison = None if previous is None else compare_results(result, previous, evaluated)
     if args.json:
         print(json.dumps({**result, **({} if comparison is None else {"compared": comparison})}, indent=2))
         return
@@ -327,50 +389,3 @@ def _evaluate_translator(
     if comparison is not None:
         chance = "" if comparison["p_value"] is None else f"; p = {comparison['p_value']:.3f} by paired bootstrap"
         print(f"\ncompared with {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    """Return the result that `tercet evaluate --json` has written to a file.
-
-    Raises:
-        UserError: If the file cannot be read, or contains something else.
-    """
-    from tercet.config import UserError
-
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"--compare {path}: cannot read it: {error.strerror}") from None
-    except ValueError:
-        result = None
-    if not isinstance(result, dict):
-        raise UserError(f"--compare {path} is not a result; write one with `tercet evaluate RUN --json > {path}`")
-
-    from tercet.evaluate.comparison import check_result
-
-    try:
-        check_result(result)  # before the translations are computed
-    except UserError as error:
-        raise UserError(f"--compare {path}: {error}") from None
-    return result
-
-
-def _compare_results(
-    result: dict[str, Any], previous: dict[str, Any], evaluated: "TranslationResult"
-) -> dict[str, Any]:
-    """Return the differences of BLEU and chrF to an earlier result, and the p-value of the difference.
-
-    The p-value is None unless the file with the earlier translations (--output) still exists unchanged.
-    """
-    from tercet.evaluate import compare, paired_bootstrap
-
-    difference = compare(result, previous)
-    p_value, path = None, Path(previous.get("output") or "")
-    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == previous.get("output_sha256"):
-        texts = lines.decode().split("\n")[:-1]
-        references = [reference for _, reference in evaluated.pairs]
-        protocol = evaluated.scores.protocol
-        p_value = paired_bootstrap(
-            evaluated.translations, texts, references, protocol=protocol, language=evaluated.language
-        )
-    return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -27,7 +27,9 @@ PICTURES = {
     "positions": ("stack",),
     "attention": ("prompt", "target", "stack", "layer"),
     "neighbors": ("token", "stack"),
+    "calibration": (),
 }
+ON_REQUEST = ("calibration",)  # not among all pictures, since it evaluates the model
 SENTENCE = "The cat sat on the mat."  # input of the attention plot, if all pictures are plotted without --prompt
 
 
@@ -48,7 +50,7 @@ def register(verbs: Verbs, summary: str) -> None:
         metavar="PICTURE",
         nargs="?",
         default="all",
-        help=f"plot to write: {', '.join(PICTURES)} (default: all)",
+        help=f"plot to write: {', '.join(PICTURES)} (default: all but {', '.join(ON_REQUEST)})",
     )
     parser.add_argument(
         "--prompt", metavar="TEXT", help="attention: text that the model reads, or the source of a translator"
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.form is not None:
         return draw(args)
     _check(args)
-    names = list(PICTURES) if args.picture == "all" else [args.picture]
+    names = [name for name in PICTURES if name not in ON_REQUEST] if args.picture == "all" else [args.picture]
     _check_out(args)
     _check_run(args)
 
@@ -203,6 +205,7 @@ class _Source:
             "positions": lambda: plots.plot_positions(self.trained_model, stack=args.stack),
             "attention": self._attention,
             "neighbors": lambda: plots.plot_neighbors(self.trained_model, args.token, stack=args.stack),
+            "calibration": self._calibration,
         }
 
     @cached_property
@@ -257,3 +260,18 @@ class _Source:
                 reason = str(error).partition(";")[0]
                 raise NothingToDraw(f"{reason}, for {text!r}; pass another text with --prompt") from None
         return plot_attention(self.trained_model, text, target=args.target, stack=args.stack, layer=args.layer)
+
+    def _calibration(self) -> "Figure":
+        from tercet.evaluate import LabelsEvaluation, RegressionScores, evaluation_of
+        from tercet.plots import NothingToDraw, ReliabilityBin, plot_calibration
+
+        evaluation = evaluation_of(self.trained_model)
+        scores = evaluation.score(evaluation.load(), resamples=0) if isinstance(evaluation, LabelsEvaluation) else None
+        if scores is None or isinstance(scores, RegressionScores) or scores.ece is None:
+            raise NothingToDraw(
+                f"{self.trained_model.folder} is {self.trained_model.kind}, without labels to calibrate"
+            )
+        bins = [
+            ReliabilityBin(row.low, row.high, row.confidence, row.accuracy, row.count) for row in scores.calibration
+        ]
+        return plot_calibration(bins, error=scores.ece, title=self.name)

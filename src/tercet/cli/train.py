@@ -5,7 +5,7 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from tercet.messages import is_first_process, print_note
 from tercet.spec import Machines, Steps
 
 if TYPE_CHECKING:
+    from tercet.evaluate.verdicts import Verdict
     from tercet.training.run_folder.choices import Start
 
 STARTS = ("more", "until", "restart", "from_weights", "exact")
@@ -153,6 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.dashboard import background_dashboard
     from tercet.training.run.finish import Interrupted
+    from tercet.training.run.judge import judge_run
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
@@ -167,14 +169,18 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             show_losses(folder)
         report = _report(folder) if args.report else None
-        print(json.dumps(_result(folder, report), indent=2) if args.json else summary(folder, report=report))
+        verdicts = judge_run(folder)
+        if args.json:
+            print(json.dumps(_result(folder, report, verdicts), indent=2))
+        else:
+            print(summary(folder, report=report, verdicts=verdicts))
         if args.try_out:
             return _try_out(folder)
     return 0
 
 
-def _result(folder: Path, report: Path | None) -> dict[str, Any]:
-    """Return the result of a training for JSON: its folder, steps, best metrics and report."""
+def _result(folder: Path, report: Path | None, verdicts: "Sequence[Verdict]") -> dict[str, Any]:
+    """Return the result of a training for JSON: its folder, steps, best metrics, report and verdicts."""
     from tercet.checkpoint import read_card
     from tercet.evaluate.score_summary import finite
 
@@ -182,7 +188,8 @@ def _result(folder: Path, report: Path | None) -> dict[str, Any]:
     last = read_card(folder / "last").step if (folder / "last").is_dir() else card.step
     metrics = {name: finite(value) for name, value in card.metrics.items()}
     facts = {"folder": str(folder), "step": card.step, "last_step": last, "metrics": metrics}
-    return {**facts, "report": None if report is None else str(report)}
+    named_report = None if report is None else str(report)
+    return {**facts, "report": named_report, "verdicts": [verdict.to_dict() for verdict in verdicts]}
 
 
 def _try_out(folder: Path) -> int:
@@ -244,8 +251,14 @@ def _unit(recipe: Mapping[str, Any]) -> str:
     return "nats per " + UNIT.get(recipe["task"]["kind"], "token")
 
 
-def summary(folder: Path, *, report: Path | None = None) -> str:
-    """Return the text printed after training: run folder, report, saved models, best scores and next commands."""
+def summary(folder: Path, *, report: Path | None = None, verdicts: "Sequence[Verdict]" = ()) -> str:
+    """Return the text printed after training: run folder, report, saved models, best scores and next commands.
+
+    Args:
+        folder: Run folder.
+        report: Report of the run; None if none was written.
+        verdicts: Baselines that the model is not better than, from `judge_run`.
+    """
     from tercet.checkpoint import read_card
 
     card = read_card(folder)
@@ -277,4 +290,5 @@ def summary(folder: Path, *, report: Path | None = None) -> str:
     heading = [f"The run is in {name}; {models}."] + (
         [] if report is None else [f"Its report is {quote_path(report)}."]
     )
-    return "\n".join([*heading, "Next:", *lines])
+    warnings = [f"Warning: {verdict.text}." for verdict in verdicts]
+    return "\n".join([*heading, *warnings, "Next:", *lines])

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from tercet.evaluate.baselines import bigram as bigram
     from tercet.evaluate.baselines import compression_bits as compression_bits
     from tercet.evaluate.baselines import unigram as unigram
+    from tercet.evaluate.bootstrap import Difference as Difference
+    from tercet.evaluate.bootstrap import WeightedScores as WeightedScores
+    from tercet.evaluate.bootstrap import paired_differences as paired_differences
     from tercet.evaluate.comparison import Comparison as Comparison
     from tercet.evaluate.comparison import compare as compare
     from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap

@@ -4,28 +4,33 @@
 
 As for single labels, macro F1 excludes labels that neither occur nor were predicted. Exact match is the fraction of
 texts with exactly their labels, which scikit-learn calls (subset) accuracy. The constant prediction is the set of
-labels that more than half of the texts have, so it uses only label frequencies.
+labels that more than half of the texts have, so it uses only label frequencies. AUROC and average precision are in
+`ranked_labels`, the calibration error is in `calibration`. The 95 % intervals are those of the bootstrap over texts.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from tercet.config import UserError
 from tercet.data import LabeledExamples
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.bootstrap import RESAMPLES, Interval, WeightedScores, format_interval
+from tercet.evaluate.calibration import N_BINS, Calibration, CalibrationBin
+from tercet.evaluate.digest import digest
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
+from tercet.evaluate.ranked_labels import RankedLabels, mean_defined
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.messages import counted
 from tercet.models import EncoderOnly
-from tercet.notebook import View
+from tercet.notebook import Table, View
 from tercet.objectives import THRESHOLD
 from tercet.tokens import Tokenizer
 
-TEXTS_PER_BLOCK = 1024  # number of texts whose labels are counted together
-Rows = Iterator[tuple[np.ndarray, np.ndarray]]
+COUNTED, RANKED = ("f1", "micro_f1", "exact_match"), ("auroc", "average_precision", "ece")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,10 +41,17 @@ class MultiLabelScores(ScoreSummary):
         f1: Macro F1: mean of the F1 of each label that occurs or was predicted.
         micro_f1: F1 of all labels together.
         exact_match: Fraction of texts with exactly their labels.
+        auroc: Area under the ROC curve, macro mean over the labels. None without probabilities, or if no label occurs
+            in some texts and not in others; the following scores likewise.
+        average_precision: Area under the curve of precision and recall, macro mean over the labels.
+        ece: Expected calibration error of the probabilities of all labels.
+        intervals: 95 % interval of each of these scores; empty if they were not computed.
         constant_f1, constant_micro_f1, constant_exact_match: Scores of the constant prediction.
         count: Number of texts.
         labels: Labels in the order of the model.
-        per_label: For each label, a dictionary with its "precision", "recall", "f1" and "count".
+        per_label: For each label, a dictionary with its "precision", "recall", "f1" and "count", and with its "auroc"
+            and "average_precision" if they are defined.
+        calibration: Bins of `ece`; empty without probabilities.
         threshold: Probability above which a label is predicted.
         truncated: Number of texts whose end the model did not see.
     """
@@ -47,56 +59,50 @@ class MultiLabelScores(ScoreSummary):
     f1: float
     micro_f1: float
     exact_match: float
+    auroc: float | None
+    average_precision: float | None
+    ece: float | None
+    intervals: dict[str, Interval]
     constant_f1: float
     constant_micro_f1: float
     constant_exact_match: float
     count: int
     labels: tuple[str, ...]
     per_label: dict[str, dict[str, float]]
+    calibration: tuple[CalibrationBin, ...]
     threshold: float = THRESHOLD
     truncated: int = 0
 
     def view(self) -> View:
         """Return the scores of each label, then those of all labels next to the constant prediction."""
-        facts = [
-            f"micro F1 {self.micro_f1:.1%} (constant prediction {self.constant_micro_f1:.1%})",
-            f"macro F1 {self.f1:.1%} ({self.constant_f1:.1%})",
-            f"exact match {self.exact_match:.1%} ({self.constant_exact_match:.1%})",
-            counted(self.count, "text", "texts"),
-            *([f"{self.truncated:,} cut"] if self.truncated else []),
+        numbers = (
+            ("micro F1", "micro_f1", ".1%", f"{self.constant_micro_f1:.1%}"),
+            ("macro F1", "f1", ".1%", f"{self.constant_f1:.1%}"),
+            ("exact match", "exact_match", ".1%", f"{self.constant_exact_match:.1%}"),
+            ("AUROC (macro)", "auroc", ".3f", "0.500"),
+            ("average precision (macro)", "average_precision", ".3f", ""),
+            (f"calibration error (ECE, {N_BINS} bins)", "ece", ".1%", ""),
+        )
+        rows = [
+            (title, f"{value:{style}}", format_interval(self.intervals.get(name), style), constant)
+            for title, name, style, constant in numbers
+            if (value := getattr(self, name)) is not None
         ]
-        return View((per_label_table(self.per_label), "", "; ".join(facts)))
+        table = Table(header=("", "model", "95 % interval", "constant prediction"), rows=rows)
+        facts = [counted(self.count, "text", "texts"), *([f"{self.truncated:,} cut"] if self.truncated else [])]
+        return View((per_label_table(self.per_label), "", table, "", "; ".join(facts)))
 
 
-@dataclass
 class _Counts:
-    """Counts of texts.
+    """Weighted counts of texts.
 
     Attributes:
         correct, support, n_predicted: (L,) number of texts for which each label is predicted correctly, is true, and is
             predicted.
-        exact: Number of texts with exactly their labels.
-        texts: Number of texts.
     """
 
-    correct: np.ndarray
-    support: np.ndarray
-    n_predicted: np.ndarray
-    exact: int = 0
-    texts: int = 0
-
-    @classmethod
-    def of(cls, rows: Rows, n_labels: int) -> "_Counts":
-        """Return the counts of blocks of texts: pairs of predictions and true labels, both (B, L) bool."""
-        correct, support, n_predicted = np.zeros((3, n_labels), dtype=np.int64)
-        counts = cls(correct=correct, support=support, n_predicted=n_predicted)
-        for predicted, true in rows:
-            counts.correct += (predicted & true).sum(0)
-            counts.support += true.sum(0)
-            counts.n_predicted += predicted.sum(0)
-            counts.exact += int((predicted == true).all(1).sum())
-            counts.texts += len(true)
-        return counts
+    def __init__(self, correct: np.ndarray, support: np.ndarray, n_predicted: np.ndarray) -> None:
+        self.correct, self.support, self.n_predicted = correct, support, n_predicted
 
     @property
     def f1(self) -> np.ndarray:
@@ -112,31 +118,168 @@ class _Counts:
     def micro_f1(self) -> float:
         return float(2 * self.correct.sum() / max(1, self.n_predicted.sum() + self.support.sum()))
 
-    @property
-    def exact_match(self) -> float:
-        return self.exact / self.texts
+
+class MultiLabelPredictions:
+    """Predictions of a classifier with several labels per text.
+
+    Args:
+        predicted, targets: Predicted and true labels of each text.
+        labels: Names of the labels.
+        probabilities: Probability of each label; None if they are not known.
+        truncated: Number of texts whose end the model did not see.
+
+    Raises:
+        ValueError: If the shapes differ, or there are no predictions.
+    """
+
+    def __init__(
+        self,
+        predicted: Bool[np.ndarray, "N L"],
+        targets: Bool[np.ndarray, "N L"],
+        labels: tuple[str, ...],
+        *,
+        probabilities: Float[np.ndarray, "N L"] | None = None,
+        truncated: int = 0,
+    ) -> None:
+        shape = predicted.shape
+        if shape != targets.shape or predicted.ndim != 2 or shape[1] != len(labels):
+            raise ValueError(
+                f"expected predictions and labels of shape (N, {len(labels)}), got {shape} and {targets.shape}"
+            )
+        if not len(targets):
+            raise ValueError("nothing to score; pass at least one prediction")
+        if probabilities is not None and probabilities.shape != shape:
+            raise ValueError(f"expected probabilities {shape}, got {probabilities.shape}")
+        self.predicted, self.targets, self.labels = predicted, targets, labels
+        self.probabilities, self.truncated = probabilities, truncated
+
+    @cached_property
+    def weighted(self) -> WeightedScores:
+        """Scores as functions of the weights of the texts."""
+        has_label = (",".join(np.array(self.labels)[row].tolist()) for row in self.targets)
+        return WeightedScores(
+            names=COUNTED if self.probabilities is None else COUNTED + RANKED,
+            documents=len(self.targets),
+            measure=self._measure,
+            digest=digest(*has_label),
+            size=self.targets.size,
+            biased=frozenset({"ece"}),
+        )
+
+    def scores(self, *, resamples: int = RESAMPLES) -> MultiLabelScores:
+        """Return the scores, with intervals unless `resamples` is 0."""
+        weights = np.ones(len(self.targets))
+        counts = self._count(self.predicted, weights)
+        constant_labels = np.broadcast_to(2 * counts.support > len(weights), self.targets.shape)
+        constant = self._count(constant_labels, weights)
+        values = {name: None if np.isnan(value) else value for name, value in self.weighted.values().items()}
+        return MultiLabelScores(
+            f1=counts.macro_f1,
+            micro_f1=counts.micro_f1,
+            exact_match=values["exact_match"] or 0.0,
+            auroc=values.get("auroc"),
+            average_precision=values.get("average_precision"),
+            ece=values.get("ece"),
+            intervals=self.weighted.intervals(resamples=resamples),
+            constant_f1=constant.macro_f1,
+            constant_micro_f1=constant.micro_f1,
+            constant_exact_match=float((constant_labels == self.targets).all(1).mean()),
+            count=len(self.targets),
+            labels=self.labels,
+            per_label=per_label_scores(
+                self.labels,
+                correct=counts.correct,
+                support=counts.support,
+                n_predicted=counts.n_predicted,
+                f1=counts.f1,
+                ranked=self._ranked and self._ranked.scores(weights),
+            ),
+            calibration=() if self._calibration is None else self._calibration.bins(),
+            truncated=self.truncated,
+        )
+
+    def _count(self, predicted: Bool[np.ndarray, "N L"], weights: Float[np.ndarray, " N"]) -> _Counts:
+        return _Counts(weights @ (predicted & self.targets), weights @ self.targets, weights @ predicted)
+
+    @cached_property
+    def _exact(self) -> Bool[np.ndarray, " N"]:
+        return (self.predicted == self.targets).all(1)
+
+    @cached_property
+    def _ranked(self) -> RankedLabels | None:
+        return None if self.probabilities is None else RankedLabels(self.probabilities, self.targets)
+
+    @cached_property
+    def _calibration(self) -> Calibration | None:
+        return None if self.probabilities is None else Calibration(self.probabilities.ravel(), self.targets.ravel())
+
+    def _measure(self, weights: Float[np.ndarray, " N"]) -> list[float]:
+        counts = self._count(self.predicted, weights)
+        scores = [counts.macro_f1, counts.micro_f1, float(weights @ self._exact / weights.sum())]
+        if self._ranked is not None and self._calibration is not None:
+            scores += map(mean_defined, self._ranked.scores(weights))
+            scores.append(self._calibration.ece(np.repeat(weights, len(self.labels))))
+        return scores
 
 
-def multi_label_scores(predicted: np.ndarray, true_labels: np.ndarray, labels: tuple[str, ...]) -> MultiLabelScores:
+def multi_label_scores(
+    predicted: np.ndarray,
+    true_labels: np.ndarray,
+    labels: tuple[str, ...],
+    *,
+    probabilities: Float[np.ndarray, "N L"] | None = None,
+    resamples: int = RESAMPLES,
+) -> MultiLabelScores:
     """Return the scores of predictions (N, L) for true labels (N, L), both True if a text has a label.
+
+    Args:
+        predicted: Predicted labels.
+        true_labels: True labels.
+        labels: Names of the labels.
+        probabilities: Probability of each label, for AUROC, average precision and the calibration error.
+        resamples: Number of resamples of the intervals; 0 for no intervals.
 
     Raises:
         ValueError: If the shapes differ, or there are no predictions.
     """
     predictions, targets = np.asarray(predicted, dtype=bool), np.asarray(true_labels, dtype=bool)
-    if predictions.shape != targets.shape or predictions.ndim != 2 or predictions.shape[1] != len(labels):
-        raise ValueError(
-            f"expected predictions and labels of shape (N, {len(labels)}), got {predictions.shape} and {targets.shape}"
-        )
-    if not len(targets):
-        raise ValueError("nothing to score; pass at least one prediction")
-    counts = _Counts.of(iter([(predictions, targets)]), len(labels))
-    constant = np.broadcast_to(_constant(counts), targets.shape)
-    return _make_scores(counts, _Counts.of(iter([(constant, targets)]), len(labels)), labels)
+    return MultiLabelPredictions(predictions, targets, labels, probabilities=probabilities).scores(resamples=resamples)
+
+
+def predict_multi_label(
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+) -> MultiLabelPredictions:
+    """Return the predictions of a classifier for labeled examples, whose labels are matched by name.
+
+    Arguments and errors are those of `score_multi_label`.
+    """
+    labels = check_head(model, labeled, "multi_label_classification").labels
+    places = find_places(labeled, labels)
+    if not len(labeled):
+        raise UserError("no texts to score; pass at least one")
+    targets = np.zeros((len(labeled), len(labels)), dtype=bool)
+    probabilities = np.zeros(targets.shape, dtype=np.float32)
+    for numbers, logits, batch_targets in read_logits(model, tokenizer, labeled, batch_tokens):
+        probabilities[numbers] = label_probabilities(logits)
+        model_targets = np.zeros((len(numbers), len(labels)), dtype=bool)  # in the order of the model's labels
+        model_targets[:, places[places >= 0]] = batch_targets[:, places >= 0] > 0
+        targets[numbers] = model_targets
+    return MultiLabelPredictions(
+        probabilities > THRESHOLD,
+        targets,
+        labels,
+        probabilities=probabilities,
+        truncated=int((labeled.row_lengths > model.max_len).sum()),
+    )
 
 
 def score_multi_label(
-    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    labeled: LabeledExamples,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    resamples: int = RESAMPLES,
 ) -> MultiLabelScores:
     """Return the scores of a classifier on labeled examples, whose labels are matched by name.
 
@@ -145,66 +288,16 @@ def score_multi_label(
         tokenizer: Its tokenizer.
         labeled: Labeled examples.
         batch_tokens: Maximum number of tokens per batch, including padding; a longer text is a separate batch.
+        resamples: Number of resamples of the intervals; 0 for no intervals.
 
     Raises:
         ValueError: If the model has no classifier, or the model or the examples are not for several labels per text.
         UserError: If the model lacks a label of the examples, there are no texts, the tokenizer has no bos or eos, or
             an output of the model is not finite.
     """
-    labels = check_head(model, labeled, "multi_label_classification").labels
-    places = find_places(labeled, labels)
-    if not len(labeled):
-        raise UserError("no texts to score; pass at least one")
-
-    def to_model_order(targets: np.ndarray) -> np.ndarray:
-        """Reorder targets (B, K) of the texts to (B, L) bool in the order of the model's labels."""
-        model_targets = np.zeros((len(targets), len(labels)), dtype=bool)
-        model_targets[:, places[places >= 0]] = targets[:, places >= 0] > 0
-        return model_targets
-
-    counts = _Counts.of(
-        (
-            (probabilities(logits) > THRESHOLD, to_model_order(targets))
-            for _, logits, targets in read_logits(model, tokenizer, labeled, batch_tokens)
-        ),
-        len(labels),
-    )
-    constant = _constant(counts)
-    numbers = np.arange(len(labeled))
-    blocks = (
-        to_model_order(labeled.targets(numbers[i : i + TEXTS_PER_BLOCK]))
-        for i in range(0, len(labeled), TEXTS_PER_BLOCK)
-    )  # (B, L)
-    constant_counts = _Counts.of(((np.broadcast_to(constant, true.shape), true) for true in blocks), len(labels))
-    truncated = int((labeled.row_lengths > model.max_len).sum())
-    return replace(_make_scores(counts, constant_counts, labels), truncated=truncated)
+    return predict_multi_label(model, tokenizer, labeled, batch_tokens=batch_tokens).scores(resamples=resamples)
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:
+def label_probabilities(logits: np.ndarray) -> np.ndarray:
     """Return the probability of each label in float64."""
     return 1 / (1 + np.exp(-logits.astype(np.float64).clip(-700, 700)))
-
-
-def _constant(counts: _Counts) -> np.ndarray:
-    """Return (L,) bool: the labels that more than half of the texts have."""
-    return 2 * counts.support > counts.texts
-
-
-def _make_scores(counts: _Counts, constant: _Counts, labels: tuple[str, ...]) -> MultiLabelScores:
-    return MultiLabelScores(
-        f1=counts.macro_f1,
-        micro_f1=counts.micro_f1,
-        exact_match=counts.exact_match,
-        constant_f1=constant.macro_f1,
-        constant_micro_f1=constant.micro_f1,
-        constant_exact_match=constant.exact_match,
-        count=counts.texts,
-        labels=labels,
-        per_label=per_label_scores(
-            labels,
-            correct=counts.correct,
-            support=counts.support,
-            n_predicted=counts.n_predicted,
-            f1=counts.f1,
-        ),
-    )

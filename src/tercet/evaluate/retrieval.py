@@ -24,6 +24,8 @@ from tercet.data import QueryPair
 from tercet.data.examples.bm25 import bm25_scorer
 from tercet.data.text_hashes import hash_text
 from tercet.encoding import embed
+from tercet.evaluate.bootstrap import Interval, WeightedScores, format_interval, mean_scores
+from tercet.evaluate.digest import digest
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.messages import counted
 from tercet.models import EncoderOnly
@@ -32,11 +34,8 @@ from tercet.notebook import Table, View
 from tercet.tokens import Tokenizer
 
 MEASURES = {"recall_at_1": "recall@1", "recall_at_10": "recall@10", "mrr": "MRR", "ndcg_at_10": "nDCG@10"}
-RESAMPLES = 1000
 CUTOFF = 10  # rank
 CANDIDATES = 100  # first documents of BM25 that a reranker sorts
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,12 +88,12 @@ class RetrievalScores(ScoreSummary):
 
     def _cells(self, name: str) -> tuple[str, ...]:
         value: float = getattr(self, name)
-        cells = f"{value:.3f}", _format_interval(self.intervals[name])
+        cells = f"{value:.3f}", format_interval(self.intervals[name])
         if self.bm25 is None or self.bm25_intervals is None or self.difference_intervals is None:
             return cells
         return (
-            *cells, f"{self.bm25[name]:.3f}", _format_interval(self.bm25_intervals[name]),
-            f"{value - self.bm25[name]:+.3f}", _format_interval(self.difference_intervals[name], "+.3f"),
+            *cells, f"{self.bm25[name]:.3f}", format_interval(self.bm25_intervals[name]),
+            f"{value - self.bm25[name]:+.3f}", format_interval(self.difference_intervals[name], "+.3f"),
         )  # fmt: skip
 
 
@@ -140,6 +139,12 @@ class Collection:
             ),
         )
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the queries, the documents and their relevance."""
+        relevance = (",".join(map(str, numbers.tolist())) for numbers in self.relevant)
+        return digest(*self.queries, *self.documents, *relevance)
+
     def measure(self, score: Callable[[int], Float[np.ndarray, " D"]]) -> Float[np.ndarray, "Q 4"]:
         """Return the `MEASURES` of each query.
 
@@ -174,14 +179,6 @@ def measure_ranking(ranks: np.ndarray) -> tuple[float, float, float, float]:
     )
 
 
-def bootstrap_intervals(values: Float[np.ndarray, "Q M"]) -> list[Interval]:
-    """Return the 95 % interval of the mean of each column by resampling rows, with a fixed seed."""
-    rng = np.random.Generator(np.random.PCG64(0))
-    means = np.array([values[rng.integers(0, len(values), len(values))].mean(0) for _ in range(RESAMPLES)])
-    low, high = np.percentile(means, (2.5, 97.5), axis=0).tolist()
-    return list(zip(low, high, strict=True))
-
-
 def validation_measures(
     model: EncoderOnly, tokenizer: Tokenizer, pairs: Sequence[QueryPair], *, pooling: Pooling
 ) -> dict[str, float]:
@@ -194,6 +191,43 @@ def validation_measures(
     return dict(zip(MEASURES, means.tolist(), strict=True))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchResults:
+    """`MEASURES` of each query in search.
+
+    Attributes:
+        own, bm25: (Q, 4) measures of the model and of BM25; None if bm25s is not installed.
+        digest: SHA-256 of queries and documents.
+        facts: Other fields of the scores.
+    """
+
+    own: Float[np.ndarray, "Q 4"]
+    bm25: Float[np.ndarray, "Q 4"] | None
+    digest: str
+    facts: dict[str, Any]
+
+    @property
+    def weighted(self) -> WeightedScores:
+        """Scores as functions of the weights of the queries."""
+        return mean_scores(tuple(MEASURES), self.own, digest=self.digest)
+
+    def scores(self) -> RetrievalScores:
+        """Return the scores with their intervals."""
+        names, own, bm25 = tuple(MEASURES), self.own, self.bm25
+
+        def intervals(values: np.ndarray) -> dict[str, Interval]:
+            return mean_scores(names, values).intervals()
+
+        return RetrievalScores(
+            **dict(zip(names, own.mean(0).tolist(), strict=True)),
+            intervals=intervals(own),
+            bm25=None if bm25 is None else dict(zip(names, bm25.mean(0).tolist(), strict=True)),
+            bm25_intervals=None if bm25 is None else intervals(bm25),
+            difference_intervals=None if bm25 is None else intervals(own - bm25),
+            **self.facts,
+        )
+
+
 def score_retrieval(
     embed_texts: "Callable[[Sequence[str]], tuple[np.ndarray, int]]",
     pairs: Sequence[QueryPair],
@@ -201,6 +235,19 @@ def score_retrieval(
     sizes: Sequence[int] = (),
 ) -> RetrievalScores:
     """Return the scores of a model on pairs of queries and documents.
+
+    Arguments and errors are those of `search_vectors`.
+    """
+    return search_vectors(embed_texts, pairs, sizes=sizes).scores()
+
+
+def search_vectors(
+    embed_texts: "Callable[[Sequence[str]], tuple[np.ndarray, int]]",
+    pairs: Sequence[QueryPair],
+    *,
+    sizes: Sequence[int] = (),
+) -> SearchResults:
+    """Search with the vectors of a model among the documents of pairs.
 
     Args:
         embed_texts: Function that returns the vectors (N, D) of texts, and the number of truncated texts.
@@ -220,13 +267,18 @@ def score_retrieval(
         return collection.measure(lambda query: cut_documents @ cut_queries[query])
 
     scorer = bm25_scorer(collection.documents)
-    return _compare(
-        measure(queries.shape[1]),
-        None if scorer is None else collection.measure(lambda query: scorer(collection.queries[query])),
-        queries=len(queries),
-        documents=len(documents),
-        ndcg_by_size={str(size): float(measure(size)[:, list(MEASURES).index("ndcg_at_10")].mean()) for size in sizes},
-        truncated=queries_cut + documents_cut,
+    ndcg = list(MEASURES).index("ndcg_at_10")
+    facts = {
+        "queries": len(queries),
+        "documents": len(documents),
+        "ndcg_by_size": {str(size): float(measure(size)[:, ndcg].mean()) for size in sizes},
+        "truncated": queries_cut + documents_cut,
+    }
+    return SearchResults(
+        own=measure(queries.shape[1]),
+        bm25=None if scorer is None else collection.measure(lambda query: scorer(collection.queries[query])),
+        digest=collection.digest,
+        facts=facts,
     )
 
 
@@ -237,6 +289,19 @@ def score_reranking(
     candidates: int = CANDIDATES,
 ) -> RetrievalScores:
     """Return the scores of a reranker that sorts the first documents of BM25, next to those of BM25 alone.
+
+    Arguments and errors are those of `search_reranked`.
+    """
+    return search_reranked(score_pairs, pairs, candidates=candidates).scores()
+
+
+def search_reranked(
+    score_pairs: "Callable[[Sequence[tuple[str, str]]], tuple[Sequence[float], int]]",
+    pairs: Sequence[QueryPair],
+    *,
+    candidates: int = CANDIDATES,
+) -> SearchResults:
+    """Search with a reranker that sorts the first documents of BM25.
 
     Args:
         score_pairs: Function that returns the relevance of each pair of a query and a document, and the number of
@@ -266,33 +331,19 @@ def score_reranking(
         order[:candidates] = first[np.argsort(-np.array(scores), kind="stable")]
         own[number, order] = -np.arange(len(order))
         cut += query_cut
-    return _compare(
-        collection.measure(own.__getitem__),
-        collection.measure(bm25.__getitem__),
-        queries=len(collection.queries),
-        documents=len(collection.documents),
-        reranked=min(candidates, len(collection.documents)),
-        truncated=cut,
-    )
-
-
-def _compare(own: Float[np.ndarray, "Q 4"], bm25: Float[np.ndarray, "Q 4"] | None, **facts: Any) -> RetrievalScores:
-    """Return the scores with their intervals, from the `MEASURES` of each query; `facts` are the other fields."""
-    names = list(MEASURES)
-    intervals = None if bm25 is None else bootstrap_intervals(np.concatenate([bm25, own - bm25], axis=1))
-    return RetrievalScores(
-        **dict(zip(names, own.mean(0).tolist(), strict=True)),
-        intervals=dict(zip(names, bootstrap_intervals(own), strict=True)),
-        bm25=None if bm25 is None else dict(zip(names, bm25.mean(0).tolist(), strict=True)),
-        bm25_intervals=None if intervals is None else dict(zip(names, intervals[: len(names)], strict=True)),
-        difference_intervals=None if intervals is None else dict(zip(names, intervals[len(names) :], strict=True)),
-        **facts,
+    facts = {
+        "queries": len(collection.queries),
+        "documents": len(collection.documents),
+        "reranked": min(candidates, len(collection.documents)),
+        "truncated": cut,
+    }
+    return SearchResults(
+        own=collection.measure(own.__getitem__),
+        bm25=collection.measure(bm25.__getitem__),
+        digest=collection.digest,
+        facts=facts,
     )
 
 
 def _normalize(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
-def _format_interval(interval: Interval, style: str = ".3f") -> str:
-    return f"{interval[0]:{style}} to {interval[1]:{style}}"

@@ -23,10 +23,29 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 RESAMPLES = 1000
+LENGTHS = (0, 50, 100, 200)  # shortest source of each bucket, in characters
 TOKENIZED_WARNING = (
     "the translations look tokenized (100 lines or more end with ' .'), so BLEU of detokenized text is wrong; "
     "detokenize the translations"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthBucket:
+    """Scores of the translations of sources with similar length.
+
+    Attributes:
+        shortest: Minimum number of characters of the sources.
+        longest: Maximum number of characters; None in the last bucket.
+        sentences: Number of sentences.
+        bleu, chrf: Corpus scores of these sentences.
+    """
+
+    shortest: int
+    longest: int | None
+    sentences: int
+    bleu: float
+    chrf: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,6 +62,7 @@ class TranslationScores(ScoreSummary):
         tokens: Number of these tokens.
         references: SHA-256 of the references.
         search: Description of the search settings, as in `Beam.name`.
+        by_length: BLEU and chrF by the length of the source; empty if the sources are not known.
         notes: Remarks on the reliability of the scores.
     """
 
@@ -60,6 +80,7 @@ class TranslationScores(ScoreSummary):
     perplexity: float | None = None
     tokens: int | None = None
     search: str | None = None
+    by_length: tuple[LengthBucket, ...] = ()
     notes: tuple[str, ...] = ()
 
     def view(self) -> View:
@@ -79,7 +100,21 @@ class TranslationScores(ScoreSummary):
             rows.append(("perplexity", f"{self.perplexity:,.2f}", ""))
             facts.insert(1, f"{self.tokens:,} tokens of the references, no label smoothing")
         signatures = f"BLEU|{self.signature}\nchrF|{self.chrf_signature}"
-        return View((Table(header=("", "score", "95 % interval"), rows=rows), "", "; ".join(facts), signatures))
+        scores = Table(header=("", "score", "95 % interval"), rows=rows)
+        lengths = [self._length_table(), ""] if len(self.by_length) > 1 else []
+        return View((scores, "", *lengths, "; ".join(facts), signatures))
+
+    def _length_table(self) -> Table:
+        rows = [
+            (
+                f"{row.shortest} or more" if row.longest is None else f"{row.shortest} to {row.longest}",
+                f"{row.sentences:,}",
+                f"{row.bleu:.2f}",
+                f"{row.chrf:.2f}",
+            )
+            for row in self.by_length
+        ]
+        return Table(header=("characters of the source", "sentences", "BLEU", "chrF"), rows=rows)
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], *, language: str | None = None) -> float:
@@ -124,6 +159,7 @@ def score_translations(
     translations: Sequence[str],
     references: Sequence[str],
     *,
+    sources: Sequence[str] | None = None,
     protocol: Protocol = "detokenized",
     language: str | None = None,
 ) -> TranslationScores:
@@ -134,16 +170,18 @@ def score_translations(
     Args:
         translations: The translations.
         references: The references.
+        sources: Sources, for the scores by their length.
         protocol: Preparation of the texts.
         language: Language of both, such as "de"; required by the protocol lc-tok, and selects the tokenizer of BLEU
             (`bleu_tokenizer`).
 
     Raises:
         UserError: If there are no translations, or the protocol requires a language or a package that is missing.
-        ValueError: If the numbers of translations and references differ.
+        ValueError: If the numbers of translations, references and sources differ.
     """
-    if len(translations) != len(references):
-        raise ValueError(f"expected {len(translations)} references, one per translation, got {len(references)}")
+    for name, texts in (("references", references), ("sources", sources)):
+        if texts is not None and len(translations) != len(texts):
+            raise ValueError(f"expected {len(translations)} {name}, one per translation, got {len(texts)}")
     if not translations:
         raise UserError("no sentences to score; pass at least one pair")
     hypotheses, prepared_references = (prepare_texts(texts, protocol, language) for texts in (translations, references))
@@ -164,6 +202,9 @@ def score_translations(
         sentences=len(hypotheses),
         protocol=protocol,
         references=hashlib.sha256(json.dumps(list(references)).encode()).hexdigest(),
+        by_length=()
+        if sources is None
+        else _score_lengths(words, characters, sources, hypotheses, prepared_references),
         notes=(TOKENIZED_WARNING,) if protocol == "detokenized" and looks_tokenized(translations) else (),
     )
 
@@ -175,6 +216,25 @@ def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> lis
         float(characters.sentence_score(translation, [reference]).score)
         for translation, reference in zip(translations, references, strict=True)
     ]
+
+
+def _score_lengths(
+    words: "BLEU", characters: "CHRF", sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+) -> tuple[LengthBucket, ...]:
+    """Return the scores of each bucket of source lengths that has sentences."""
+    buckets = list[LengthBucket]()
+    for shortest, end in zip(LENGTHS, (*LENGTHS[1:], None), strict=True):
+        longest = None if end is None else end - 1
+        rows = [
+            row for row, source in enumerate(sources) if shortest <= len(source) and (end is None or len(source) < end)
+        ]
+        texts = [translations[row] for row in rows], [[references[row] for row in rows]]
+        if rows:
+            bleu_score, chrf_score = (float(metric.corpus_score(*texts).score) for metric in (words, characters))
+            buckets.append(
+                LengthBucket(shortest=shortest, longest=longest, sentences=len(rows), bleu=bleu_score, chrf=chrf_score)
+            )
+    return tuple(buckets)
 
 
 def perplexity(nats_per_token: float) -> float:

@@ -11,6 +11,8 @@ from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from tercet.plots.attention_maps import plot_attention as plot_attention
+    from tercet.plots.calibration import ReliabilityBin as ReliabilityBin
+    from tercet.plots.calibration import plot_calibration as plot_calibration
     from tercet.plots.curves import plot_loss as plot_loss
     from tercet.plots.curves import plot_score as plot_score
     from tercet.plots.masks import plot_masks as plot_masks

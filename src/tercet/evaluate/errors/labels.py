@@ -17,7 +17,7 @@ from tercet.config import UserError
 from tercet.data import LabeledExamples
 from tercet.evaluate.errors.selection import ErrorSelection
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
-from tercet.evaluate.multi_label import probabilities
+from tercet.evaluate.multi_label import label_probabilities
 from tercet.evaluate.score_summary import ScoreSummary
 from tercet.messages import counted, one_line, shorten
 from tercet.notebook import Table, View
@@ -213,7 +213,7 @@ def _find_sets(
     for numbers, logits, targets in read_logits(classifier.model, classifier.tokenizer, labeled, batch_tokens):
         true = np.zeros(logits.shape, bool)
         true[:, places[places >= 0]] = targets[:, places >= 0] > 0
-        p = probabilities(logits)
+        p = label_probabilities(logits)
         mistakes = list[_Mistake]()
         for row, label in np.argwhere((p > THRESHOLD) != true).tolist():
             is_missing, probability = bool(true[row, label]), float(p[row, label])

@@ -77,8 +77,9 @@ def find_number_errors(
 ) -> RegressionErrors:
     """Return the texts with the largest errors; arguments and errors as in `find_label_errors`."""
     selected = selection.select(labeled.lengths, rare_tokens)
-    predicted, true = predict_numbers(regression.model, regression.tokenizer, labeled, batch_tokens=batch_tokens)
-    scores = regression_scores(predicted, true)
+    predictions = predict_numbers(regression.model, regression.tokenizer, labeled, batch_tokens=batch_tokens)
+    predicted, true = predictions.predicted, predictions.targets
+    scores = regression_scores(predicted, true, resamples=0)
     errors = predicted - true
     order = selection.rank(np.where(selected, np.abs(errors), -np.inf))
     worst = list[WrongNumber]()

@@ -12,8 +12,10 @@ from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.bootstrap import WeightedScores
 from tercet.evaluate.conversations import AnswerScores, score_answers, score_conversations
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, digest, set_losses
+from tercet.evaluate.digest import digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, set_losses
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,20 @@ class ChatEvaluation(Evaluation[Conversations]):
         for positions, logprobs in score_answers(model, conversations, rows, batch_tokens):
             set_losses(losses, positions, logprobs)
         return losses
+
+    def weighted(self, data: Conversations) -> WeightedScores:
+        """Return the nats per answer token over conversations, for models with the same tokenizer and template."""
+        losses = self.token_losses(data).astype(np.float64)
+        scored = np.flatnonzero(~np.isnan(losses))
+        rows, documents = np.unique(np.searchsorted(data.starts, scored, "right"), return_inverse=True)
+        nats, counts = np.bincount(documents, losses[scored]), np.bincount(documents)
+        return WeightedScores(
+            names=("nats_per_answer_token",),
+            documents=len(rows),
+            measure=lambda weights: [float(weights @ nats / (weights @ counts))],
+            digest=digest(self.trained_model.tokenizer.hash, *map(str, (*rows.tolist(), *counts.tolist()))),
+            size=2 * len(rows),
+        )
 
     def score_held_out(self, data: Conversations) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card

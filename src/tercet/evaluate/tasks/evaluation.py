@@ -4,7 +4,6 @@ Files that have changed since the training are rejected, because data that would
 training part.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,13 +20,15 @@ from tercet.data import Corpus, QueryPair, TextSpec, prepare
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
+from tercet.evaluate.bootstrap import WeightedScores
 from tercet.evaluate.conversations import AnswerScores
+from tercet.evaluate.digest import digest
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.protocols import Protocol
 from tercet.evaluate.regression import RegressionScores
-from tercet.evaluate.retrieval import RetrievalScores
+from tercet.evaluate.retrieval import RetrievalScores, SearchResults
 from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.generation import Beam
@@ -107,6 +108,14 @@ class Evaluation(ABC, Generic[Data]):
     @abstractmethod
     def score_held_out(self, data: Data) -> HeldOutScores:
         """Return the scores for a comparison of models."""
+
+    @abstractmethod
+    def weighted(self, data: Data) -> WeightedScores:
+        """Return the scores as functions of the weights of the documents, for `paired_differences`.
+
+        Raises:
+            UserError: If the data cannot be scored.
+        """
 
     @abstractmethod
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> Scores:
@@ -203,8 +212,20 @@ class SearchEvaluation(Evaluation[tuple[QueryPair, ...]]):
         """Return the validation part of the model's data, or the pairs of `data`."""
 
     @abstractmethod
-    def score(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> RetrievalScores:
-        """Return the scores in search."""
+    def search(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> SearchResults:
+        """Return the results in search; further settings as in `score`."""
+
+    def score(self, pairs: Sequence[QueryPair], **settings: Any) -> RetrievalScores:
+        """Return the scores in search.
+
+        Args:
+            pairs: Queries and documents.
+            settings: `batch_tokens`, the maximum number of tokens per batch; for rerankers also `candidates`.
+        """
+        return self.search(pairs, **settings).scores()
+
+    def weighted(self, data: tuple[QueryPair, ...]) -> WeightedScores:
+        return self.search(data).weighted
 
     def load_held_out(self) -> tuple[QueryPair, ...]:
         return self.load()
@@ -234,14 +255,6 @@ def set_losses(losses: np.ndarray, positions: np.ndarray, logprobs: Tensor) -> N
     if not bool(logprobs.isfinite().all()):
         raise UserError(DIVERGENCE_MESSAGE)
     losses[positions] = -logprobs.numpy()
-
-
-def digest(*parts: str) -> str:
-    """Return the SHA-256 of several texts, including the boundaries between them, as hex digits."""
-    sha = hashlib.sha256()
-    for part in parts:
-        sha.update(f"{len(part)}:".encode() + part.encode(errors="surrogatepass"))
-    return sha.hexdigest()
 
 
 def decode_documents(corpus: Corpus) -> tuple[str, ...]:

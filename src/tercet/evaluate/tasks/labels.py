@@ -8,19 +8,17 @@ from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
-from tercet.evaluate.labels import LabelScores, score_labels
-from tercet.evaluate.multi_label import MultiLabelScores, score_multi_label
-from tercet.evaluate.regression import RegressionScores, score_regression
-from tercet.evaluate.tasks.evaluation import (
-    Evaluation,
-    HeldOutScores,
-    Kind,
-    digest,
-)
+from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
+from tercet.evaluate.digest import digest
+from tercet.evaluate.labels import LabelPredictions, LabelScores, predict_labels
+from tercet.evaluate.multi_label import MultiLabelPredictions, MultiLabelScores, predict_multi_label
+from tercet.evaluate.regression import NumberPredictions, RegressionScores, predict_numbers
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Kind
 from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
 AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
+Predictions = LabelPredictions | MultiLabelPredictions | NumberPredictions
 FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # settings that also apply to other files
 
 
@@ -64,6 +62,9 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         """Return the scores for the examples' kind of labels; settings as in `score_labels`."""
         return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labeled, **settings)
 
+    def weighted(self, data: LabeledExamples) -> WeightedScores:
+        return predict(self.trained_model.model, self.trained_model.tokenizer, data).weighted
+
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card
         loss = card.metrics.get("val/loss")  # over the same labels, from the training
@@ -93,13 +94,18 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
 
 
 def score_classifier(
-    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, **settings: Any
+    model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, *, resamples: int = RESAMPLES, **settings: Any
 ) -> AnyLabelScores:
     """Return the scores for the examples' kind of labels; arguments as in `score_labels`."""
+    return predict(model, tokenizer, labeled, **settings).scores(resamples=resamples)
+
+
+def predict(model: EncoderOnly, tokenizer: Tokenizer, labeled: LabeledExamples, **settings: Any) -> Predictions:
+    """Return the predictions for the examples' kind of labels; arguments as in `score_labels`."""
     match labeled.problem_type:
         case "single_label_classification":
-            return score_labels(model, tokenizer, labeled, **settings)
+            return predict_labels(model, tokenizer, labeled, **settings)
         case "multi_label_classification":
-            return score_multi_label(model, tokenizer, labeled, **settings)
+            return predict_multi_label(model, tokenizer, labeled, **settings)
         case "regression":
-            return score_regression(model, tokenizer, labeled, **settings)
+            return predict_numbers(model, tokenizer, labeled, **settings)

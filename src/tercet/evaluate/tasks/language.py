@@ -1,5 +1,6 @@
 """Evaluation of a language model on the validation part of its text, with baselines."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ from tercet.config import Plain
 from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
+from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.digest import digest
 from tercet.evaluate.language import score, score_windows
 from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, LanguageScores
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, set_losses
+
+MIN_DOCUMENTS = 20  # documents below which pieces of the text are resampled
+PIECE_TOKENS = 256  # long enough that neighboring pieces are nearly independent
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,32 @@ class LanguageEvaluation(TextEvaluation):
         unknown = corpus.unknown_share
         compressors = compression_bits(decode_documents(corpus)) if unknown <= MAX_UNKNOWN_SHARE else {}
         return {**{name: replace(scores, unknown_share=unknown) for name, scores in counts.items()}, **compressors}
+
+    def weighted(self, data: Corpus) -> WeightedScores:
+        """Return bits per byte over documents, or nats per token over pieces of the text if there are few documents.
+
+        Bits per byte are comparable between tokenizers, pieces of tokens are not.
+        """
+        losses, ids, starts = self.token_losses(data).astype(np.float64), data.validation, data.validation_documents
+        scored = np.flatnonzero(~np.isnan(losses))
+        if len(starts) < MIN_DOCUMENTS:
+            pieces = np.arange(len(scored)) // PIECE_TOKENS
+            nats, counts = np.bincount(pieces, losses[scored]), np.bincount(pieces)
+            name, key = "nats_per_token", (data.tokenizer.hash, str(len(scored)), str(len(ids)))
+        else:
+            texts = decode_documents(data)
+            scored = scored[~np.isin(ids[scored], np.array(sorted(data.tokenizer.special_ids)))]
+            documents = np.searchsorted(starts, scored, "right") - 1
+            nats = np.bincount(documents, losses[scored] / math.log(2), len(starts))
+            counts = np.array([len(text.encode()) for text in texts])
+            name, key = "bits_per_byte", texts
+        return WeightedScores(
+            names=(name,),
+            documents=len(nats),
+            measure=lambda weights: [float(weights @ nats / (weights @ counts))],
+            digest=digest(*key),
+            size=2 * len(nats),
+        )
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)

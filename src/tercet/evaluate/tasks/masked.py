@@ -10,8 +10,10 @@ from jaxtyping import Float, Int
 from tercet.checkpoint import Encoder
 from tercet.data import Corpus
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.digest import digest
 from tercet.evaluate.masked import MaskedScores, predict_masked, pseudo_perplexity, score_masked
-from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, set_losses
+from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, set_losses
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,23 @@ class MaskedEvaluation(TextEvaluation):
             set_losses(losses, positions, logprobs)
             predicted[positions] = likeliest.numpy()
         return losses, predicted
+
+    def weighted(self, data: Corpus) -> WeightedScores:
+        """Return the scores over windows of the text, for models with the same tokenizer and context."""
+        max_len = self.trained_model.model.max_len
+        losses, predicted = self.token_losses(data)
+        masked = np.flatnonzero(~np.isnan(losses))
+        _, windows = np.unique(masked // max_len, return_inverse=True)
+        hits = predicted[masked] == data.validation[masked]
+        values = (losses[masked].astype(np.float64), hits, np.ones(len(masked)))
+        sums = np.stack([np.bincount(windows, value) for value in values], 1)  # (W, 3)
+        return WeightedScores(
+            names=("masked_loss", "masked_accuracy"),
+            documents=len(sums),
+            measure=lambda weights: (weights @ sums[:, :2] / (weights @ sums[:, 2])).tolist(),
+            digest=digest(self.trained_model.tokenizer.hash, str(max_len), *decode_documents(data)),
+            size=sums.size,
+        )
 
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)

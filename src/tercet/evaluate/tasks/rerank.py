@@ -11,7 +11,7 @@ from tercet.data import Example, LabelsSpec, QueryPair, read_label_examples
 from tercet.data.datasets.query_datasets import QUERY_DATASETS
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.rerank import score_relevance
-from tercet.evaluate.retrieval import CANDIDATES, RetrievalScores, score_reranking
+from tercet.evaluate.retrieval import CANDIDATES, SearchResults, search_reranked
 from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
 
 
@@ -52,10 +52,10 @@ class RerankEvaluation(SearchEvaluation):
             raise UserError(f"{spec.source} has no relevant pair to search for; use data with at least one")
         return pairs
 
-    def score(
+    def search(
         self, pairs: Sequence[QueryPair], *, candidates: int = CANDIDATES, batch_tokens: int = BATCH_TOKENS
-    ) -> RetrievalScores:
-        """Return the scores in search.
+    ) -> SearchResults:
+        """Return the results in search.
 
         Args:
             pairs: Queries and documents.
@@ -71,7 +71,7 @@ class RerankEvaluation(SearchEvaluation):
             scores, cuts = score_relevance(model, tokenizer, pairs, batch_tokens=batch_tokens)
             return scores, sum(cuts)
 
-        return score_reranking(score_pairs, pairs, candidates=candidates)
+        return search_reranked(score_pairs, pairs, candidates=candidates)
 
 
 def pair_queries(examples: Sequence[Example]) -> tuple[QueryPair, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import track
 
 from tercet.checkpoint import Translator
@@ -12,9 +13,11 @@ from tercet.checkpoint.training_data import apply_languages, find_training_data,
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
+from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.digest import digest
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
-from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part, digest
+from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Part
 from tercet.evaluate.translation import TranslationScores, perplexity, score_translations
 from tercet.generation import Beam, translate_stream
 from tercet.messages import counted
@@ -144,7 +147,8 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         pair_scores = score_pairs(model, tokenizer, data.pairs, source_tokenizer=source_tokenizer)
         tokens = sum(pair.tokens for pair in pair_scores)
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
-        scores = score_translations(translations, references, protocol=protocol, language=language)
+        sources = [source for source, _ in data.pairs]
+        scores = score_translations(translations, references, sources=sources, protocol=protocol, language=language)
         cut = sum(pair.truncated for pair in pair_scores)
         exceed = counted(cut, "pair exceeds", "pairs exceed")
         note = f"{exceed} the maximum length of the model; cut to {model.max_len} tokens"
@@ -160,6 +164,21 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             pairs=data.pairs,
             translations=translations,
             language=language,
+        )
+
+    def weighted(self, data: ScoredPairs) -> WeightedScores:
+        """Return nats per token of the references over sentences; `paired_bootstrap` compares translations."""
+        trained_model = self.trained_model
+        scores = score_pairs(
+            trained_model.model, trained_model.tokenizer, data.pairs, source_tokenizer=trained_model.source_tokenizer
+        )
+        sums = np.array([(-pair.logprob, pair.tokens) for pair in scores], dtype=np.float64)
+        return WeightedScores(
+            names=("nll_nats_per_token",),
+            documents=len(sums),
+            measure=lambda weights: [float(weights @ sums[:, 0] / (weights @ sums[:, 1]))],
+            digest=digest(trained_model.tokenizer.hash, *(text for pair in data.pairs for text in pair)),
+            size=sums.size,
         )
 
     def score_held_out(self, data: ScoredPairs) -> HeldOutScores:

@@ -13,7 +13,7 @@ from tercet.data import QueriesSpec, QueryCorpus, QueryPair, read_examples
 from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding import embed
-from tercet.evaluate.retrieval import RetrievalScores, score_retrieval
+from tercet.evaluate.retrieval import SearchResults, search_vectors
 from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
 
 FIELDS = ("query_field", "document_field", "negative_field")  # settings that also apply to other files
@@ -48,8 +48,8 @@ class VectorsEvaluation(SearchEvaluation):
         assert isinstance(corpus, QueryCorpus)
         return corpus.validation_texts
 
-    def score(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> RetrievalScores:
-        """Return the scores in search.
+    def search(self, pairs: Sequence[QueryPair], *, batch_tokens: int = BATCH_TOKENS) -> SearchResults:
+        """Return the results in search.
 
         Args:
             pairs: Queries and documents.
@@ -67,4 +67,4 @@ class VectorsEvaluation(SearchEvaluation):
             )  # fmt: skip
             return embeddings.vectors, embeddings.truncated
 
-        return score_retrieval(embed_texts, pairs, sizes=encoder.sentence.sizes)
+        return search_vectors(embed_texts, pairs, sizes=encoder.sentence.sizes)

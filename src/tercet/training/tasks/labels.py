@@ -112,7 +112,7 @@ class LabelsTask:
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:
         """Return the macro F1; for regression the correlations, and the RMSE in the unit of the data."""
-        match score_classifier(model, self.corpus.tokenizer, self.corpus.validation):
+        match score_classifier(model, self.corpus.tokenizer, self.corpus.validation, resamples=0):
             case LabelScores(f1=f1) | MultiLabelScores(f1=f1):
                 return {"val/f1": f1}
             case scores:

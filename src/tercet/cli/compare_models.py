@@ -1,0 +1,111 @@
+"""`tercet evaluate --compare`: the significance of the difference to another model, or to an earlier result."""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tercet.cli.texts import READING_FLAGS
+
+if TYPE_CHECKING:
+    from tercet.evaluate import Difference, TranslationResult
+
+
+def is_result_file(path: str) -> bool:
+    """Return whether the argument of --compare is the file of an earlier result, and not a model."""
+    return Path(path).is_file() and not path.endswith(".gguf")
+
+
+def check_same_task(first: Any, second: Any) -> None:
+    """Check that two evaluations are of models with the same task.
+
+    Raises:
+        UserError: If they have different tasks.
+    """
+    from tercet.config import UserError
+
+    if type(first) is not type(second):
+        kinds = " and ".join(evaluation.trained_model.kind for evaluation in (first, second))
+        raise UserError(f"cannot compare {kinds}; compare models of the same task")
+
+
+def compare_models(args: argparse.Namespace, first: Any, second: Any) -> "dict[str, Difference]":
+    """Return the differences of the scores of two models on the same data, from their evaluations.
+
+    Raises:
+        UserError: If the models cannot be scored on the same data.
+    """
+    from tercet.evaluate import LabelsEvaluation, paired_differences
+    from tercet.evaluate.tasks.evaluation import TextEvaluation
+
+    evaluations: tuple[Any, Any] = (first, second)
+    names = ["encoding"]
+    if isinstance(first, TextEvaluation):
+        names = [*READING_FLAGS]
+    elif isinstance(first, LabelsEvaluation):
+        names.append("text_field")
+    settings = {name: getattr(args, name) for name in names}
+    scores = [evaluation.weighted(evaluation.load(args.data, **settings)) for evaluation in evaluations]
+    return paired_differences(*scores)
+
+
+def compare_translations(first: "TranslationResult", second: "TranslationResult") -> dict[str, Any]:
+    """Return the differences of BLEU and chrF of two models, and the p-value of the former.
+
+    Raises:
+        UserError: If their data differs.
+    """
+    from tercet.evaluate import compare, paired_bootstrap
+
+    difference = compare(first.scores.to_dict(), second.scores.to_dict())
+    references = [reference for _, reference in first.pairs]
+    p_value = paired_bootstrap(
+        first.translations, second.translations, references, protocol=first.scores.protocol, language=first.language
+    )
+    return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the result that `tercet evaluate --json` has written to a file.
+
+    Raises:
+        UserError: If the file cannot be read, or contains something else.
+    """
+    from tercet.config import UserError
+
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--compare {path}: cannot read it: {error.strerror}") from None
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise UserError(f"--compare {path} is not a result; write one with `tercet evaluate RUN --json > {path}`")
+
+    from tercet.evaluate.comparison import check_result
+
+    try:
+        check_result(result)  # before the translations are computed
+    except UserError as error:
+        raise UserError(f"--compare {path}: {error}") from None
+    return result
+
+
+def compare_results(result: dict[str, Any], previous: dict[str, Any], evaluated: "TranslationResult") -> dict[str, Any]:
+    """Return the differences of BLEU and chrF to an earlier result, and the p-value of the difference.
+
+    The p-value is None unless the file with the earlier translations (--output) still exists unchanged.
+    """
+    from tercet.evaluate import compare, paired_bootstrap
+
+    difference = compare(result, previous)
+    p_value, path = None, Path(previous.get("output") or "")
+    if path.is_file() and hashlib.sha256(lines := path.read_bytes()).hexdigest() == previous.get("output_sha256"):
+        texts = lines.decode().split("\n")[:-1]
+        references = [reference for _, reference in evaluated.pairs]
+        protocol = evaluated.scores.protocol
+        p_value = paired_bootstrap(
+            evaluated.translations, texts, references, protocol=protocol, language=evaluated.language
+        )
+    return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}

@@ -1,0 +1,119 @@
+"""Verdict on a finished run: its best model compared with simple baselines, and with itself before fine-tuning.
+
+The scores of the best model are those of its validation. The baselines are computed on the same validation part, and
+the pretrained model is validated in the same way.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tercet.checkpoint import load_model, read_card
+from tercet.checkpoint.run_record import PRETRAINED_COPY
+from tercet.config import UserError
+from tercet.evaluate import multi_label_scores, regression_scores
+from tercet.evaluate.baselines import unigram
+from tercet.evaluate.verdicts import COUNTS, LABELS_ADVICE, MORE_TRAINING, Verdict, judge, judge_before
+from tercet.models import AnyModel, build
+from tercet.models.inference import inference_mode
+from tercet.objectives import IGNORE_INDEX, move_batch
+from tercet.training.recipe.pretrained import load_pretrained_weights
+from tercet.training.run_folder.changes import read_recipe
+from tercet.training.tasks.open_task import task_of
+from tercet.training.tasks.task import Task
+
+COUNTED_TOKENS = 1 << 25  # training tokens that are counted for a language model
+
+
+def judge_run(folder: Path) -> list[Verdict]:
+    """Return the verdicts on the best model of a run; empty if it is better than the baselines or has no validation.
+
+    The data of the run is opened again, from its cache. If that is not possible, there are no verdicts.
+
+    Args:
+        folder: Run folder.
+    """
+    metrics = read_card(folder).metrics
+    if "val/loss" not in metrics:
+        return []
+    with suppress(UserError, OSError):
+        recipe = read_recipe(folder)
+        if recipe.training.is_sharded:
+            return []
+        copy = folder / PRETRAINED_COPY
+        pretrained = load_model(copy) if (copy / "config.json").exists() else None
+        task = task_of(recipe, pretrained=pretrained, progress=False)
+        verdicts = _judge_baseline(task, metrics)
+        if pretrained is None:
+            return verdicts
+        model = build(task.recipe.model, seed=recipe.training.seed)
+        if load_pretrained_weights(model, pretrained.model, str(copy)).new:  # it could not do the task before
+            return verdicts
+        loss = validation_loss(task, model.eval())
+        return [*verdicts, *judge_before(metrics["val/loss"], loss, unit=_unit(task))]
+    return []
+
+
+def validation_loss(task: Task, model: AnyModel) -> float:
+    """Return the validation loss of a model, `val/loss`."""
+    total = count = 0.0
+    for group in task.validation_groups():
+        batch = move_batch(task.validation_batch(group), model)
+        with inference_mode(model.modules()):
+            loss, _ = task.validate_batch(model, batch)
+        total, count = total + float(loss.plain), count + float(loss.count)
+    return total / max(1.0, count)
+
+
+def _judge_baseline(task: Any, metrics: dict[str, float]) -> list[Verdict]:
+    match task.recipe.task.kind:
+        case "masked" if "val/unigram_entropy" in metrics:
+            baseline = metrics["val/unigram_entropy"]
+        case "language":
+            corpus = task.corpus
+            counted = unigram(
+                corpus.train[:COUNTED_TOKENS], corpus.validation, vocab_size=corpus.tokenizer.vocab_size, n_bytes=1
+            )
+            baseline = counted.loss_nats_per_token
+        case "labels":
+            return _judge_labels(task, metrics)
+        case _:
+            return []
+    return judge(
+        metrics["val/loss"], baseline, measure=_unit(task), name=COUNTS["unigram"], advice=MORE_TRAINING
+    )  # fmt: skip
+
+
+def _judge_labels(task: Any, metrics: dict[str, float]) -> list[Verdict]:
+    held_out = task.corpus.validation
+    targets = held_out.labels if held_out.over == "tokens" else held_out.targets(np.arange(len(held_out)))
+    match held_out.problem_type:
+        case "single_label_classification":
+            counts = np.bincount(targets[targets != IGNORE_INDEX])
+            majority = float(counts.max() / counts.sum())
+            if majority == 1:
+                return []
+            return judge(
+                metrics["val/accuracy"], majority, measure="accuracy", name="always predicting the most frequent label",
+                advice=LABELS_ADVICE, higher_is_better=True, style=".1%",
+            )  # fmt: skip
+        case "multi_label_classification":
+            constant = multi_label_scores(targets > 0, targets > 0, held_out.names, resamples=0).constant_f1
+            return judge(
+                metrics.get("val/f1", 0.0), constant, measure="macro F1",
+                name="always predicting the labels of most texts", advice=LABELS_ADVICE, higher_is_better=True,
+                style=".1%",
+            )  # fmt: skip
+        case _:
+            constant = regression_scores(targets, targets, resamples=0).constant_rmse
+            return judge(
+                metrics.get("val/rmse", 0.0), constant, measure="RMSE", name="always predicting the mean",
+                advice=LABELS_ADVICE, style=".5g", strict=constant == 0,
+            )  # fmt: skip
+
+
+def _unit(task: Any) -> str:
+    units = {"masked": "nats per masked token", "chat": "nats per answer token", "labels": "validation loss"}
+    return units.get(task.recipe.task.kind, "nats per token")

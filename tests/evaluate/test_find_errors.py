@@ -89,7 +89,7 @@ def test_losses_of_answers_and_masks_are_at_their_tokens(name: str, models: Mode
     run = models[name]
     evaluation: Any = evaluation_of(run.trained_model)
     data = evaluation.load()
-    errors = run.find_errors(top=ALL)
+    errors = run.find_errors(top=ALL, batch_tokens=10)  # several batches
     assert isinstance(errors, TextErrors)
     places = set[int]()
     starts = data.starts if name == "chat" else data.validation_documents

@@ -71,6 +71,11 @@ class MetricsFile:
             return np.full(self._rows, np.nan)
         return self._table[: self._rows, self._names.index(name)]
 
+    def points(self, name: str) -> np.ndarray:
+        """Return the steps and values of a column as (N, 2) float64, without values that are not finite."""
+        points = np.column_stack((self.column("step"), self.column(name)))
+        return points[np.isfinite(points).all(1)]
+
     def columns(self) -> Columns:
         """Return each column except "step" as pairs of step and value, without NaN.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from tercet.checkpoint.metrics import MetricsFile
 from tercet.checkpoint.run_record import METRICS, RECIPE, RECORD, RunRecord, check_run_links, read_record
+from tercet.checkpoint.training_problems import TrainingFacts, TrainingProblem, find_training_problems
 from tercet.config import UserError
 from tercet.limits import RECIPE_CHARACTERS, SAMPLE_BYTES, YAML_BYTES
 from tercet.reading.bounded_json import read_json_file
@@ -146,6 +147,24 @@ class RunFolder:
             {"step": change.step, "key": change.key, "old": _format_value(change.old), "new": _format_value(change.new)}
             for change in (record.changes if record else ())
         ]
+
+    def problems(self) -> list[TrainingProblem]:
+        """Return the problems that the metrics show as of the last `metrics.refresh()`.
+
+        Raises:
+            UserError: If run.json or recipe.yaml is damaged.
+        """
+        recipe, total_steps = self.recipe(), self.total_steps(self.record())
+        training, task = (part if isinstance(part, Mapping) else {} for part in map(recipe.get, ("training", "task")))
+        warmup_steps, best_by = training.get("warmup_steps"), task.get("best_by")
+        return find_training_problems(
+            TrainingFacts(
+                points=self.metrics.points,
+                warmup_steps=warmup_steps if isinstance(warmup_steps, int) else 0,
+                total_steps=total_steps or 0,
+                best_by=best_by if isinstance(best_by, str) else "loss",
+            )
+        )
 
     def samples(self) -> list[int]:
         """Return the steps at which sample texts were written, in ascending order."""

@@ -137,6 +137,7 @@ class RunAnswers:
             "rows": len(run.metrics),
             "generation": run.metrics.generation,
             "unreadable": run.metrics.unreadable,
+            "problems": [problem.text for problem in self._if_readable(number, run.problems, [])],
             "last": last,
             "best": best,
             "samples": run.samples(),

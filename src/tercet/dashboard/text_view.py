@@ -12,7 +12,7 @@ from tercet.plots.text_curve import MAX_WIDTH, shows_colors, text_curve
 
 
 def describe_run(folder: Path) -> str:
-    """Return the state of a run in one line, followed by its loss curve if it has losses.
+    """Return the state of a run in one line, followed by its problems and, if it has losses, its loss curve.
 
     The curve is colored if `shows_colors` accepts stdout.
 
@@ -30,4 +30,5 @@ def describe_run(folder: Path) -> str:
         return head
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
     curve = text_curve(read_metrics(folder / METRICS), width=width, color=shows_colors(sys.stdout))
-    return "\n".join(filter(None, (head, curve)))
+    problems = (f"step {problem.step:,}: {problem.text}" for problem in run.problems())
+    return "\n".join(filter(None, (head, *problems, curve)))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tercet.checkpoint import Card, TrainedModel
 from tercet.checkpoint.find_run import find_metrics
 from tercet.checkpoint.metrics import read_metrics, to_history
+from tercet.checkpoint.run_folder import RunFolder
+from tercet.checkpoint.training_problems import TrainingProblem
 from tercet.config import UserError
 from tercet.models import AnyModel
 from tercet.plots.loss_curve import loss_curve
@@ -58,6 +60,17 @@ class RunView:
             UserError: If the model was not trained here, or the file is damaged.
         """
         return to_history(read_metrics(self._metrics))
+
+    @property
+    def problems(self) -> list[TrainingProblem]:
+        """Problems of the training that the metrics show, such as divergence or overfitting; empty if there are none.
+
+        Raises:
+            UserError: If a file of the run is damaged.
+        """
+        run = RunFolder(self._metrics.parent)
+        run.metrics.refresh()
+        return run.problems()
 
     def plot(self) -> "Figure":
         """Plot the losses against steps, and scores if there are any.

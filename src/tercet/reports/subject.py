@@ -13,7 +13,9 @@ from tercet.checkpoint.find_run import find_run_folder, is_run
 from tercet.checkpoint.metrics import Columns
 from tercet.checkpoint.run_folder import RunFolder, RunStatus
 from tercet.checkpoint.run_record import METRICS, RunRecord
+from tercet.checkpoint.training_problems import TrainingProblem
 from tercet.config import UserError
+from tercet.inspect.idle_heads import find_head_problems
 from tercet.messages import counted, one_line
 
 
@@ -30,7 +32,7 @@ class ReportSubject:
         recipe: Recipe of the model's card, else of the run, without folders of this machine; empty if there is none.
             The card's recipe includes the settings that were changed during the run.
         columns: Columns of the run's metrics.csv, without invalid lines and numbers that are not finite.
-        warnings: Damaged files, and other notes for the top of the report.
+        warnings: Damaged files, problems of the training, and other notes for the top of the report.
     """
 
     folder: Path
@@ -99,6 +101,10 @@ def open_subject(path: Path, trained_model: TrainedModel | None = None) -> Repor
     recipe = recipe or read(run.recipe) or {}
     if run.metrics.unreadable:
         warnings.append(f"{METRICS} has {counted(run.metrics.unreadable, 'invalid line', 'invalid lines')}, not shown")
+    problems = list[TrainingProblem](read(run.problems) or [])
+    if trained_model is not None:
+        problems += find_head_problems(trained_model.model, step=trained_model.card.step)
+    warnings += [f"Step {problem.step:,}: {problem.text}" for problem in problems]
     return ReportSubject(
         folder=folder,
         run=run,

@@ -36,6 +36,7 @@ function facts(run) {
 function noteOf(run) {
   if (run.error !== null) return run.error;
   if (run.unreadable > 0) return `${counted(run.unreadable)} lines of metrics.csv are invalid and are not shown`;
+  if (run.problems.length > 0) return run.problems.join("\n");
   if (run.state === "running" && run.updated !== null && run.updated > 60) return `last line ${duration(run.updated)} ago`;
   return run.detail;
 }
@@ -68,7 +69,7 @@ export function card(index, toggle) {
       bar.value = run.total === null || run.total === 0 ? Number(run.state === "finished") : Math.min(1, run.step / run.total);
       list.replaceChildren(...facts(run).map(([key, value]) => element("div", {}, element("dt", {}, key), element("dd", {}, value))));
       note.textContent = noteOf(run);
-      note.classList.toggle("warning", run.error !== null || run.unreadable > 0);
+      note.classList.toggle("warning", run.error !== null || run.unreadable + run.problems.length > 0);
       note.hidden = note.textContent === "";
       box.classList.toggle("hidden", hidden);
     },

@@ -28,12 +28,12 @@ from tercet.training.loop.metrics_logger import MetricsLogger
 from tercet.training.loop.module import TrainingModule
 from tercet.training.loop.notebook_display import NotebookDisplay, in_notebook
 from tercet.training.loop.out_of_memory import MicroBatchHalving
+from tercet.training.loop.problem_warnings import ProblemWarnings
 from tercet.training.loop.progress import Progress, ProgressBar
 from tercet.training.loop.step_actions import (
     CheckpointWriter,
     Export,
     MetricsAction,
-    PlateauWarning,
     SampleWriter,
     StepActions,
     Validation,
@@ -164,7 +164,7 @@ class TrainingLoop:
         return [
             validation,
             MetricsAction(validation, task.plan, spec.log_every, elapsed=metrics.seconds_spent()),
-            *([] if bar is None else [bar, PlateauWarning(validation)]),
+            *([] if bar is None else [bar, ProblemWarnings(task, self.model, validation, metrics.path)]),
             *([samples] if task.recipe.task.has_samples and not spec.is_sharded else []),
             interruption,
             CheckpointWriter(validation, spec.save_every, self.export, self.checkpoints.state_path),

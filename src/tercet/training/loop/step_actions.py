@@ -15,7 +15,6 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from tercet.checkpoint import Card
-from tercet.messages import print_note
 from tercet.storage import report_write_errors, write_atomically
 from tercet.training.loop.module import TrainingModule
 from tercet.training.tasks.plan import Plan
@@ -224,33 +223,6 @@ class MetricsAction:
         if len(metrics) > 2:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step)
-
-
-class PlateauWarning:
-    """Action that warns once on stderr if a masked language model is no better than unigram frequencies.
-
-    The check starts after the warm-up and a tenth of the run. Each masked language model stays at this loss for a while
-    before it learns to use the context, and some never improve on it.
-    """
-
-    margin = 0.02  # fraction of the entropy of unigram frequencies by which the loss must be lower
-
-    def __init__(self, validation: Validation) -> None:
-        self.validation, self.warned = validation, False
-
-    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        metrics, step = self.validation.metrics, trainer.global_step
-        entropy = metrics.get("val/unigram_entropy")
-        if entropy is None or self.warned or not trainer.is_global_zero:
-            return
-        if step > module.spec.warmup_steps and step > module.total_steps / 10:
-            self.warned = not metrics["val/loss"] < (1 - self.margin) * entropy
-        if self.warned:
-            print_note(
-                f"step {step}: the validation loss {metrics['val/loss']:.3f} is that of unigram frequencies "
-                f"({entropy:.3f} nats); train longer, reduce training.optimizer.lr or increase training.warmup_steps, "
-                "and check the text for repeated lines"
-            )
 
 
 class SampleWriter:

@@ -33,6 +33,8 @@ from tercet.spec import Candidates, Context, Rows, Seed, ShareAboveZero
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
+
     from tercet.evaluate import (
         ChatEvaluation,
         Difference,
@@ -196,12 +198,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if previous is not None and not isinstance(evaluation, TranslationEvaluation):
         raise UserError(f"--compare {args.compare}: results are only compared for translators; pass a run")
-    other = None
-    if args.compare is not None and previous is None:
-        other_model = load(args.compare).trained_model
-        other = evaluation_of(other_model)
-        check_same_task(evaluation, other)
-        place_model(other_model.model, device, args.quantize or "none")
+    other = None if path is None or previous is not None else _load_other(args, evaluation, device)
     match evaluation:
         case TranslationEvaluation() as evaluation:
             _evaluate_translator(args, evaluation, previous, other)
@@ -222,6 +219,18 @@ def run(args: argparse.Namespace) -> int:
             raise TypeError(f"there are no tables for {trained_model.kind}")
     _print_result(args, result, None if other is None else compare_models(args, evaluation, other))
     return 0
+
+
+def _load_other(args: argparse.Namespace, evaluation: "Evaluation", device: "torch.device") -> "Evaluation":
+    """Load the run of --compare, which must have the task of `evaluation`."""
+    from tercet.api import load
+    from tercet.evaluate import evaluation_of
+
+    other_model = load(args.compare).trained_model
+    other = evaluation_of(other_model)
+    check_same_task(evaluation, other)
+    place_model(other_model.model, device, args.quantize or "none")
+    return other
 
 
 def _check_flags(args: argparse.Namespace) -> None:

@@ -118,5 +118,5 @@ def scrolling_table(
     caption = element("caption", label) if label else ""
     top = element("thead", element("tr", *head)) if any(header) else ""
     table = element("table", *filter(None, (caption, top)), element("tbody", *body))
-    region = {"role": "region", "aria_label": label, "tabindex": "0"} if label else {}
-    return element("div", table, class_="wide", **region)
+    region = {"role": "region", "aria_label": label} if label else {}
+    return element("div", table, class_="wide", tabindex="0", **region)  # so that the arrow keys scroll it

@@ -137,9 +137,9 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         references = [reference for _, reference in data.pairs]
         bleu_tokenizer(protocol, language, references)  # report a missing package before the search
         prepare_texts(references[:1], protocol, language)
-        lines = (source for source, _ in data.pairs)
+        sources = [source for source, _ in data.pairs]
         answers = translate_stream(
-            model, tokenizer, lines, search, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens
+            model, tokenizer, sources, search, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens
         )
         if progress and sys.stderr.isatty():
             answers = track(answers, "translating", total=len(data.pairs), transient=True)
@@ -147,7 +147,6 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         pair_scores = score_pairs(model, tokenizer, data.pairs, source_tokenizer=source_tokenizer)
         tokens = sum(pair.tokens for pair in pair_scores)
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
-        sources = [source for source, _ in data.pairs]
         scores = score_translations(translations, references, sources=sources, protocol=protocol, language=language)
         cut = sum(pair.truncated for pair in pair_scores)
         exceed = counted(cut, "pair exceeds", "pairs exceed")

@@ -27,7 +27,7 @@ def read_rst(file: DocumentFile) -> Iterator[Document]:
     text = file.read_text()
     _register_unknown_names(text)
     file.drop("included files and raw HTML", len(INCLUSION.findall(text)))
-    parts = publish_parts(text, writer="html5", settings_overrides=SETTINGS)
+    parts: dict[str, Any] = {**publish_parts(text, writer="html5", settings_overrides=SETTINGS)}
     heading, _ = html_to_text(parts["title"], file, main_text=False)
     body, _ = html_to_text(keep_rows(parts["html_body"]), file, main_text=False)
     yield Document([DocumentPart(body, "")], heading)
@@ -42,13 +42,15 @@ def _register_unknown_names(text: str) -> None:
     from docutils.parsers.rst.languages import en
     from docutils.utils import new_document
 
-    document = new_document("")
+    # The type stubs of docutils are stricter than its code.
+    document: Any = new_document("")
+    language: Any = en
     document.reporter.report_level = 5
     for name in {name.lower() for name in DIRECTIVE.findall(text)}:
-        if directives.directive(name, en, document)[0] is None:
+        if directives.directive(name, language, document)[0] is None:
             directives.register_directive(name, _make_directive())
     for name in {name.lower() for name in ROLE.findall(text)}:
-        if roles.role(name, en, 0, document.reporter)[0] is None:
+        if roles.role(name, language, 0, document.reporter)[0] is None:
             roles.register_local_role(name, _read_role)
 
 
@@ -72,7 +74,7 @@ def _make_directive() -> type:
     return Content
 
 
-def _read_role(_name: str, raw: str, text: str, *_: object, **__: object) -> tuple[list[object], list[object]]:
+def _read_role(_name: str, raw: str, text: str, *_: object, **__: object) -> tuple[list[Any], list[Any]]:
     """Return the text of a role without the target that may follow it: "title <target>"."""
     from docutils import nodes
 

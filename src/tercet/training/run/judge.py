@@ -19,6 +19,7 @@ from tercet.evaluate.verdicts import COUNTS, LABELS_ADVICE, MORE_TRAINING, Verdi
 from tercet.models import AnyModel, build
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORE_INDEX, move_batch
+from tercet.training.distributed.devices import accelerator
 from tercet.training.recipe.pretrained import load_pretrained_weights
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.tasks.open_task import task_of
@@ -51,7 +52,7 @@ def judge_run(folder: Path) -> list[Verdict]:
         model = build(task.recipe.model, seed=recipe.training.seed)
         if load_pretrained_weights(model, pretrained.model, str(copy)).new:  # it could not do the task before
             return verdicts
-        loss = validation_loss(task, model.eval())
+        loss = validation_loss(task, model.eval().to(accelerator(recipe.training)))
         return [*verdicts, *judge_before(metrics["val/loss"], loss, unit=_unit(task))]
     return []
 

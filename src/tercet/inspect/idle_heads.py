@@ -26,12 +26,12 @@ def find_head_problems(model: AnyModel, *, step: int) -> list[TrainingProblem]:
     """Return problems of the attention heads of a model: heads that write nothing, and pairs of copies.
 
     Args:
-        model: Model. Attention modules that are not `Attention`, or whose weights are quantized, are left out.
+        model: Model. Subclasses of `Attention`, and attention whose weights are quantized, are left out.
         step: Step of the training, for the result.
     """
     sizes, copies = dict[str, float](), list[str]()
     for name, module in model.named_modules():
-        if isinstance(module, Attention) and module.out.weight.is_floating_point():
+        if type(module) is Attention and module.out.weight.is_floating_point():
             norms, pairs = _describe_heads(module)
             sizes |= {f"{name} head {head}": norm for head, norm in enumerate(norms)}
             copies += [f"{name} heads {first} and {second}" for first, second in pairs]

@@ -71,6 +71,7 @@ class RunFolder:
         self.folder = folder
         self.metrics = MetricsFile(folder / METRICS)
         self._cache: dict[str, tuple[tuple[int, int], Any]] = {}
+        self._problems: tuple[tuple[int, int], list[TrainingProblem]] | None = None
 
     @property
     def name(self) -> str:
@@ -154,10 +155,13 @@ class RunFolder:
         Raises:
             UserError: If run.json or recipe.yaml is damaged.
         """
+        version = (self.metrics.generation, len(self.metrics))
+        if self._problems is not None and self._problems[0] == version:
+            return self._problems[1]
         recipe, total_steps = self.recipe(), self.total_steps(self.record())
         training, task = (part if isinstance(part, Mapping) else {} for part in map(recipe.get, ("training", "task")))
         warmup_steps, best_by = training.get("warmup_steps"), task.get("best_by")
-        return find_training_problems(
+        problems = find_training_problems(
             TrainingFacts(
                 points=self.metrics.points,
                 warmup_steps=warmup_steps if isinstance(warmup_steps, int) else 0,
@@ -165,6 +169,8 @@ class RunFolder:
                 best_by=best_by if isinstance(best_by, str) else "loss",
             )
         )
+        self._problems = (version, problems)
+        return problems
 
     def samples(self) -> list[int]:
         """Return the steps at which sample texts were written, in ascending order."""

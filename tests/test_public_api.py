@@ -71,4 +71,4 @@ def test_options_of_an_evaluation_are_those_of_all_tasks() -> None:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert set(get_type_hints(EvaluationOptions)) == keywords - {"document_mask"}
+    assert set(get_type_hints(EvaluationOptions)) == keywords - {"document_mask", "resamples"}

@@ -130,6 +130,18 @@ def test_next_commands_of_the_demo_work(monkeypatch: pytest.MonkeyPatch, capsys:
         run_line(line, monkeypatch)
 
 
+def test_next_commands_of_data_extract_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes").mkdir()
+    Path("notes/a b.txt").write_text("the cat sat on the mat\n" * 40)
+    assert main(["data", "extract", "notes", "--out", "the texts.jsonl"]) == 0
+    look, train_line = next_lines(capsys.readouterr().out)
+    run_line(look, monkeypatch)
+    assert train_line == "tercet train 'the texts.jsonl'"
+
+
 def find_statements(text: str, path: Path) -> list[str]:
     """Return the innermost statements of a file whose strings contain this text, except for docstrings."""
     source = path.read_text()
@@ -145,7 +157,7 @@ def find_statements(text: str, path: Path) -> list[str]:
 def test_no_printed_command_has_a_placeholder() -> None:
     """Commands below "Next:" contain no placeholders. Another file that prints "Next:" needs a test in this file."""
     statements = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := find_statements("Next:", path))}
-    assert set(statements) == {"prepare.py", "train.py"}
+    assert set(statements) == {"extract.py", "prepare.py", "train.py"}
     commands = [*chain(*statements.values()), *find_statements("tercet", CLI / "next_steps.py")]
     assert len(commands) >= 8
     assert [line for line in commands if HOLE.search(line)] == []

@@ -42,7 +42,8 @@ def test_a_training_writes_it_when_it_ends(run: Path, tmp_path: Path, capsys: py
     report.unlink(missing_ok=True)
     assert main(["train", str(report.parent), "--until", "6", "--report", "--quiet"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[1:3] == [f"Its report is {report}.", "Next:"]
+    assert out[1] == f"Its report is {report}."
+    assert "Next:" in out[2:4]  # after a warning, since the model has hardly been trained
     assert "Finished after 6 steps" in report.read_text()
     report.unlink()
     tercet.train(report.parent, report=True, quiet=True)

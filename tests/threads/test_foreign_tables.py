@@ -20,9 +20,7 @@ def lines(separator: str, end: str = "\n") -> str:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("\ufeff" + lines(";"), "no column 'source'.*its columns: source;target"),
-        ("sep=,\n" + lines(","), "no column 'source'.*sep="),
-        ("sep=;\n" + lines(";"), "no column 'source'.*sep=;"),
+        ("sep=,\n" + lines(";"), "no column 'source'"),
         (lines(",", "\r"), "line 1 is not CSV"),
     ],
 )

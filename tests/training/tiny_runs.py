@@ -104,6 +104,8 @@ def tiny_pairs_recipe(folder: Path, changes: dict[str, Any] | None = None, /, **
         "n_layers": 1,
         "n_heads": 2,
         "d_ff": 32,
+        "position": "rotary",
+        "qk_norm": True,
         "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
     }
     init = {"kind": "normal", "std": 0.2}  # large enough for BLEU to change within 12 steps

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def is_result_file(path: str) -> bool:
     """Return whether the argument of --compare is the file of an earlier result, and not a model."""
-    return Path(path).is_file() and not path.endswith(".gguf")
+    return path.endswith(".json") or (Path(path).is_file() and not path.endswith(".gguf"))
 
 
 def check_same_task(first: Any, second: Any) -> None:

@@ -154,7 +154,6 @@ def run(args: argparse.Namespace) -> int:
 
     from tercet.dashboard import background_dashboard
     from tercet.training.run.finish import Interrupted
-    from tercet.training.run.judge import judge_run
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
@@ -169,6 +168,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             show_losses(folder)
         report = _report(folder) if args.report else None
+        from tercet.training.run.judge import judge_run  # imports torch
+
         verdicts = judge_run(folder)
         if args.json:
             print(json.dumps(_result(folder, report, verdicts), indent=2))

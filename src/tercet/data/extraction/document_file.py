@@ -85,7 +85,7 @@ class DocumentFile:
             raise UserError(f"{self.path} has more than {limits.DOCUMENT_BYTES:,} bytes; split it")
         return data
 
-    def read_text(self, declared: re.Pattern[bytes] | None = None) -> str:
+    def decode_text(self, declared: re.Pattern[bytes] | None = None) -> str:
         """Return the text of the file.
 
         Args:

@@ -26,7 +26,7 @@ HIDDEN = ("[hidden]", "[style*='display:none']", "[style*='display: none']")
 
 
 def read_html(file: DocumentFile) -> Iterator[Document]:
-    text, title = html_to_text(file.read_text(META), file)
+    text, title = html_to_text(file.decode_text(META), file)
     yield Document([DocumentPart(text, "")], title)
 
 
@@ -62,11 +62,11 @@ def keep_rows(html: str) -> str:
 
 
 def read_plain_text(file: DocumentFile) -> Iterator[Document]:
-    yield Document([DocumentPart(file.read_text(), "")])
+    yield Document([DocumentPart(file.decode_text(), "")])
 
 
 def read_markdown(file: DocumentFile) -> Iterator[Document]:
-    text, title = markdown_to_text(file.read_text(), file)
+    text, title = markdown_to_text(file.decode_text(), file)
     yield Document([DocumentPart(text, "")], title)
 
 

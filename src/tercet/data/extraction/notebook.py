@@ -16,7 +16,7 @@ def read_notebook(file: DocumentFile) -> Iterator[Document]:
         UserError: If the file is not a notebook.
     """
     try:
-        content = parse_json(file.read_text())
+        content = parse_json(file.decode_text())
         sheets = [content] if "cells" in content else content["worksheets"]  # "worksheets" until version 3
         cells = cast("list[dict[str, Any]]", [cell for sheet in sheets for cell in sheet["cells"]])
         kinds = [str(cell["cell_type"]) for cell in cells]

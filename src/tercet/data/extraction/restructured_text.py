@@ -24,7 +24,7 @@ def read_rst(file: DocumentFile) -> Iterator[Document]:
     """
     from docutils.core import publish_parts
 
-    text = file.read_text()
+    text = file.decode_text()
     _register_unknown_names(text)
     file.drop("included files and raw HTML", len(INCLUSION.findall(text)))
     parts: dict[str, Any] = {**publish_parts(text, writer="html5", settings_overrides=SETTINGS)}

@@ -14,7 +14,7 @@ def read_subtitles(file: DocumentFile) -> Iterator[Document]:
     """
     import pysubs2
 
-    text = file.read_text()
+    text = file.decode_text()
     kind = "vtt" if file.path.name.lower().removesuffix(".gz").endswith(".vtt") else "srt"
     subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
     if text.strip() and not subtitles.events:

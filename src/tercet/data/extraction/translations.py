@@ -24,7 +24,7 @@ def read_po(file: DocumentFile, languages: Sequence[str]) -> Iterator[TextPair]:
     """
     import polib
 
-    catalog = polib.pofile(file.read_text(CHARSET))
+    catalog = polib.pofile(file.decode_text(CHARSET))
     language = catalog.metadata.get("Language", "")
     if languages[1] and language and not _is_language(language, languages[1]):
         file.drop("translations into other languages", len(catalog))

@@ -1,8 +1,8 @@
 """Convert small versions of all packaged recipes to every format, and compare the results with Tercet.
 
-    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py              # measure, and print the table
-    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py --recipes demo # measure these rows
-    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py --write      # write the predictions into the guide
+    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py                 # measure, and print the table
+    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py --recipes demo  # measure these rows
+    PYTHONPATH=.:tests python tests/checkpoint/recipe_formats.py --write         # write the predictions into the guide
 
 A recipe is trained for two steps, with texts and sentence pairs that need no download. Noise is added to the weights,
 because initial weights of zero would hide errors. Then each conversion either succeeds, and another program computes

@@ -133,6 +133,7 @@ def test_next_commands_of_the_demo_work(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_next_commands_of_data_extract_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("resiliparse", reason="resiliparse is not installed; pip install 'tercet[documents]'")
     monkeypatch.chdir(tmp_path)
     Path("notes").mkdir()
     Path("notes/a b.txt").write_text("the cat sat on the mat\n" * 40)

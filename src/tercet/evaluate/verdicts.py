@@ -113,12 +113,7 @@ def judge_labels(scores: LabelScores | MultiLabelScores | RegressionScores) -> l
     """Return the verdict on a classifier or a regression."""
     match scores:
         case LabelScores():
-            if scores.majority == 1:  # nothing to distinguish
-                return []
-            return judge(
-                scores.accuracy, scores.majority, measure="accuracy", name="always predicting the most frequent label",
-                advice=LABELS_ADVICE, higher_is_better=True, style=".1%",
-            )  # fmt: skip
+            return judge_accuracy(scores.accuracy, scores.majority)
         case MultiLabelScores():
             return judge(
                 scores.micro_f1, scores.constant_micro_f1, measure="micro F1",
@@ -126,10 +121,25 @@ def judge_labels(scores: LabelScores | MultiLabelScores | RegressionScores) -> l
                 style=".1%",
             )  # fmt: skip
         case RegressionScores():
-            return judge(
-                scores.rmse, scores.constant_rmse, measure="RMSE", name="always predicting the mean",
-                advice=LABELS_ADVICE, style=".5g", strict=scores.constant_rmse == 0,
-            )  # fmt: skip
+            return judge_rmse(scores.rmse, scores.constant_rmse)
+
+
+def judge_accuracy(accuracy: float, majority: float) -> list[Verdict]:
+    """Return the verdict on a classifier with one label per text or word, by the share of the most frequent label."""
+    if majority == 1:  # nothing to distinguish
+        return []
+    return judge(
+        accuracy, majority, measure="accuracy", name="always predicting the most frequent label",
+        advice=LABELS_ADVICE, higher_is_better=True, style=".1%",
+    )  # fmt: skip
+
+
+def judge_rmse(rmse: float, constant: float) -> list[Verdict]:
+    """Return the verdict on a regression, by the RMSE of the mean."""
+    return judge(
+        rmse, constant, measure="RMSE", name="always predicting the mean", advice=LABELS_ADVICE, style=".5g",
+        strict=constant == 0,
+    )  # fmt: skip
 
 
 def judge_search(scores: RetrievalScores) -> list[Verdict]:

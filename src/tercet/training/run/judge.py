@@ -15,7 +15,16 @@ from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.config import UserError
 from tercet.evaluate import multi_label_scores, regression_scores
 from tercet.evaluate.baselines import unigram
-from tercet.evaluate.verdicts import COUNTS, LABELS_ADVICE, MORE_TRAINING, Verdict, judge, judge_before
+from tercet.evaluate.verdicts import (
+    COUNTS,
+    LABELS_ADVICE,
+    MORE_TRAINING,
+    Verdict,
+    judge,
+    judge_accuracy,
+    judge_before,
+    judge_rmse,
+)
 from tercet.models import AnyModel, build
 from tercet.models.inference import inference_mode
 from tercet.objectives import IGNORE_INDEX, move_batch
@@ -93,13 +102,7 @@ def _judge_labels(task: Any, metrics: dict[str, float]) -> list[Verdict]:
     match held_out.problem_type:
         case "single_label_classification":
             counts = np.bincount(targets[targets != IGNORE_INDEX])
-            majority = float(counts.max() / counts.sum())
-            if majority == 1:
-                return []
-            return judge(
-                metrics["val/accuracy"], majority, measure="accuracy", name="always predicting the most frequent label",
-                advice=LABELS_ADVICE, higher_is_better=True, style=".1%",
-            )  # fmt: skip
+            return judge_accuracy(metrics["val/accuracy"], float(counts.max() / counts.sum()))
         case "multi_label_classification":
             constant = multi_label_scores(targets > 0, targets > 0, held_out.names, resamples=0).constant_f1
             return judge(
@@ -109,10 +112,7 @@ def _judge_labels(task: Any, metrics: dict[str, float]) -> list[Verdict]:
             )  # fmt: skip
         case _:
             constant = regression_scores(targets, targets, resamples=0).constant_rmse
-            return judge(
-                metrics.get("val/rmse", 0.0), constant, measure="RMSE", name="always predicting the mean",
-                advice=LABELS_ADVICE, style=".5g", strict=constant == 0,
-            )  # fmt: skip
+            return judge_rmse(metrics.get("val/rmse", 0.0), constant)
 
 
 def _unit(task: Any) -> str:

@@ -302,6 +302,22 @@ def test_one_block_is_drawn_with_its_tokens() -> None:
         plot_attention(translator(), "abc", layer=3)
 
 
+def test_chosen_heads_are_drawn_with_larger_labels() -> None:
+    trained_model = gpt()
+    weights = read(trained_model, TEXT).activations["stack.blocks.1.self_attention.weights"][0].numpy()
+    figure = plot_attention(trained_model, TEXT, layer=1, heads=[2, 0], scale=2)
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["block 1, head 2", "block 1, head 0"]
+    assert all(np.array_equal(np.ma.getdata(a), weights[head]) for a, head in zip(images(figure), (2, 0), strict=True))
+    plain = plot_attention(trained_model, TEXT, layer=1, heads=[2])
+    sizes = [figure.axes[0].get_xticklabels()[0].get_fontsize() for figure in (plain, figure)]
+    assert sizes[1] == 2 * sizes[0]
+    assert len(images(plot_attention(translator(), "abc", target="de", layer=1, heads=[1]))) == 3
+    with pytest.raises(UserError, match=r"--head 3: tiny has no such head; heads are 0 to 2"):
+        plot_attention(trained_model, TEXT, layer=1, heads=[0, 3])
+    with pytest.raises(UserError, match=r"--head requires --layer"):
+        plot_attention(trained_model, TEXT, heads=[0])
+
+
 def test_a_truncated_text_is_marked() -> None:
     assert "truncated to the context" in words(plot_attention(gpt(), "ab" * ROOM))
     assert "truncated to the context" not in words(plot_attention(gpt(), "ab"))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from tercet.cli.draw import DRAWINGS, add_drawings, draw
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.messages import print_note
-from tercet.spec import Index
+from tercet.spec import Index, Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,10 +25,11 @@ PICTURES = {
     "schedule": (),
     "score": (),
     "positions": ("stack",),
-    "attention": ("prompt", "target", "stack", "layer"),
+    "attention": ("prompt", "target", "stack", "layer", "head", "scale"),
     "neighbors": ("token", "stack"),
     "calibration": (),
 }
+Scale = Annotated[float, Interval(ge=0.5, le=4)]
 ON_REQUEST = ("calibration",)  # not among all pictures, since it evaluates the model
 SENTENCE = "The cat sat on the mat."  # input of the attention plot, if all pictures are plotted without --prompt
 
@@ -67,6 +68,14 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(Index),
         help="attention: plot only the heads of block N, from 0, enlarged (default: all blocks)",
     )
+    parser.add_argument(
+        "--head", metavar="N", nargs="+", type=parse_number(Index),
+        help="attention: plot only these heads of the block of --layer, from 0 (default: all its heads)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scale", metavar="X", type=parse_number(Scale),
+        help="attention: size of the labels in the enlarged maps of --layer, for example 2 for a projector (default: 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--token",
         metavar="WORD",
@@ -136,6 +145,10 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"--{flag} applies to {homes}, not to {args.picture}; leave it out")
     if args.picture == "attention" and args.prompt is None:
         raise UserError('attention requires a text; pass one: --prompt "The cat sat"')
+    if args.layer is None and (
+        flag := next((flag for flag in ("head", "scale") if getattr(args, flag) is not None), None)
+    ):
+        raise UserError(f"--{flag} requires --layer, the block whose heads are enlarged; pass for example --layer 0")
 
 
 def _check_out(args: argparse.Namespace) -> None:
@@ -248,18 +261,22 @@ class _Source:
     def _attention(self) -> "Figure":
         from tercet.config import UserError
         from tercet.plots import NothingToDraw, plot_attention
-        from tercet.plots.attention_maps import check_layer
+        from tercet.plots.attention_maps import check_heads, check_layer
 
         args = self.args
         text = SENTENCE if args.prompt is None else args.prompt
         check_layer(self.trained_model, stack=args.stack, layer=args.layer)
+        check_heads(self.trained_model, stack=args.stack, layer=args.layer, heads=args.head)
         if args.prompt is None:
             try:
                 self.trained_model.source_tokenizer.encode(text)
             except UserError as error:
                 reason = str(error).partition(";")[0]
                 raise NothingToDraw(f"{reason}, for {text!r}; pass another text with --prompt") from None
-        return plot_attention(self.trained_model, text, target=args.target, stack=args.stack, layer=args.layer)
+        return plot_attention(
+            self.trained_model, text, target=args.target, stack=args.stack, layer=args.layer, heads=args.head,
+            scale=args.scale or 1.0,
+        )  # fmt: skip
 
     def _calibration(self) -> "Figure":
         from tercet.evaluate import LabelsEvaluation, RegressionScores, evaluation_of

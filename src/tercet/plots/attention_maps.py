@@ -60,6 +60,8 @@ def plot_attention(
     ids: Sequence[int] | None = None,
     stack: str | None = None,
     layer: int | None = None,
+    heads: Sequence[int] | None = None,
+    scale: float = 1.0,
 ) -> Figure:
     """Plot the attention maps of one text.
 
@@ -70,11 +72,14 @@ def plot_attention(
         ids: Token ids to use instead of `text`, including special tokens.
         stack: `encoder`, or `decoder` with its cross-attention, of a translator (default: both).
         layer: Index of a block, from 0, to plot only its heads, enlarged (default: plot all blocks).
+        heads: Indices of the heads to plot, from 0 (default: all heads of the block).
+        scale: Size of the labels of enlarged maps, for example 2 for a projector.
 
     Raises:
-        UserError: If `read` rejects the text or the target, or the model has no such stack or block.
+        UserError: If `read` rejects the text or the target, or the model has no such stack, block or head.
     """
     check_layer(trained_model, stack=stack, layer=layer)
+    check_heads(trained_model, stack=stack, layer=layer, heads=heads)
     recording = read(trained_model, text, target=target, ids=ids, only=["*.weights", "*.mask"])
     kinds = [maps for maps in attention_maps(recording, stack=stack) if layer is None or layer < len(maps.weights)]
     if not kinds:
@@ -84,7 +89,8 @@ def plot_attention(
     name = trained_model.card.name or trained_model.folder.name
     if layer is None:
         return _plot_overview(kinds, f"{name}: attention of every head", _describe_texts(recording))
-    return _plot_heads(kinds, layer, f"{name}: attention of block {layer}", _describe_texts(recording))
+    title = f"{name}: attention of block {layer}"
+    return _plot_heads(kinds, layer, title, _describe_texts(recording), heads=heads, scale=scale)
 
 
 def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | None) -> None:
@@ -97,6 +103,23 @@ def check_layer(trained_model: TrainedModel, *, stack: str | None, layer: int | 
     if layer is not None and not 0 <= layer < max(depths.values()):
         blocks = ", ".join(f"{'' if name == 'stack' else f'{name} '}0 to {n - 1}" for name, n in depths.items())
         raise UserError(f"--layer {layer}: {trained_model.folder} has no such block; blocks are {blocks}")
+
+
+def check_heads(
+    trained_model: TrainedModel, *, stack: str | None, layer: int | None, heads: Sequence[int] | None
+) -> None:
+    """Check that a block is chosen and has these heads.
+
+    Raises:
+        UserError: If it does not.
+    """
+    if heads is None:
+        return
+    if layer is None:
+        raise UserError("--head requires --layer, the block whose heads are plotted; pass for example --layer 0")
+    n_heads = min(part.spec.n_heads for part in choose_stacks(trained_model, stack).values())
+    if outside := [head for head in heads if not 0 <= head < n_heads]:
+        raise UserError(f"--head {outside[0]}: {trained_model.folder} has no such head; heads are 0 to {n_heads - 1}")
 
 
 def attention_maps(recording: Recording, *, stack: str | None = None) -> list[AttentionMaps]:
@@ -168,36 +191,40 @@ def _plot_overview(kinds: list[AttentionMaps], title: str, texts: str) -> Figure
     return _add_header(figure, title, texts, gray=_has_masked(kinds))
 
 
-def _plot_heads(kinds: list[AttentionMaps], layer: int, title: str, texts: str) -> Figure:
+def _plot_heads(
+    kinds: list[AttentionMaps], layer: int, title: str, texts: str, *, heads: Sequence[int] | None, scale: float
+) -> Figure:
     """Plot a row of large maps for each kind of attention, with token labels."""
     widest = max(len(maps.keys) for maps in kinds)
-    n_heads = max(len(maps.weights[layer]) for maps in kinds)
+    shown = [range(len(maps.weights[layer])) if heads is None else list(dict.fromkeys(heads)) for maps in kinds]
+    n_heads = max(map(len, shown))
     columns = math.ceil(n_heads / math.ceil(n_heads / 4))
-    side = min(5.0, max(2.4, 0.17 * widest))
-    lines = [math.ceil(len(maps.weights[layer]) / columns) for maps in kinds]
-    margin = 0.07 * max(len(text) for maps in kinds for text in (*maps.queries, *maps.keys))
+    side = min(5.0 * scale, max(2.4, 0.17 * scale * widest))
+    lines = [math.ceil(len(numbers) / columns) for numbers in shown]
+    margin = 0.07 * scale * max(len(text) for maps in kinds for text in (*maps.queries, *maps.keys))
+    space = 1 + scale  # factor of the space for titles and labels
     figure = new_figure(
-        columns * (side + 0.4) + margin + 1.2, sum(lines) * (side + 0.5) + len(kinds) * (margin + 0.4) + 1.0
+        columns * (side + 0.2 * space) + margin + 0.6 * space,
+        sum(lines) * (side + 0.25 * space) + len(kinds) * (margin + 0.2 * space) + 1.0,
     )
     parts = figure.subfigures(len(kinds), 1, squeeze=False, height_ratios=lines)[:, 0]
-    for part, maps, n_lines in zip(parts, kinds, lines, strict=True):
+    for part, maps, numbers, n_lines in zip(parts, kinds, shown, lines, strict=True):
         grid = part.subplots(n_lines, columns, squeeze=False, sharex=True, sharey=True)
         image: Any = None
-        for head, axes in enumerate(grid.flat):
-            if head >= len(maps.weights[layer]):
-                axes.set_axis_off()
-                continue
+        for axes in grid.flat[len(numbers) :]:
+            axes.set_axis_off()
+        for head, axes in zip(numbers, grid.flat, strict=False):
             image = _draw_map(axes, maps.weights[layer][head])
-            axes.set_title(f"block {layer}, head {head}", fontsize=MIDDLE)
+            axes.set_title(f"block {layer}, head {head}", fontsize=scale * MIDDLE)
             axes.set_xticks(*thin_labels(maps.keys, MAX_LABELS), rotation=90)
             axes.set_yticks(*thin_labels(maps.queries, MAX_LABELS))
-            axes.tick_params(length=0, labelsize=SMALL)
+            axes.tick_params(length=0, labelsize=scale * SMALL)
             disable_mathtext([*axes.get_xticklabels(), *axes.get_yticklabels()])
-        part.supxlabel("key token", fontsize=MIDDLE)
-        part.supylabel("query token", fontsize=MIDDLE)
+        part.supxlabel("key token", fontsize=scale * MIDDLE)
+        part.supylabel("query token", fontsize=scale * MIDDLE)
         if len(kinds) > 1:
-            add_title(part, maps.description, size=10)
-        _add_colorbar(part, image, grid)
+            add_title(part, maps.description, size=scale * 10)
+        _add_colorbar(part, image, grid, scale=scale)
     return _add_header(figure, title, texts, gray=_has_masked(kinds))
 
 
@@ -213,11 +240,11 @@ def _has_masked(kinds: list[AttentionMaps]) -> bool:
     return any(ma.getmaskarray(weights).any() for maps in kinds for weights in maps.weights)
 
 
-def _add_colorbar(part: Any, image: Any, grid: np.ndarray) -> None:
+def _add_colorbar(part: Any, image: Any, grid: np.ndarray, *, scale: float = 1.0) -> None:
     bar = part.colorbar(image, ax=grid.ravel().tolist(), fraction=0.03, ticks=TICKS, aspect=30)
     bar.ax.set_yticklabels([f"{tick:g}" for tick in TICKS])
-    bar.set_label("attention weight", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label("attention weight", fontsize=scale * SMALL)
+    bar.ax.tick_params(labelsize=scale * SMALL)
 
 
 def _add_header(figure: Figure, title: str, texts: str, *, gray: bool) -> Figure:

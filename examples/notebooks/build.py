@@ -5,11 +5,13 @@ A source is one of two things:
 - A Python file of cells. Each cell follows a line `# %%`, or `# %% [markdown]` for text in comments. Editors run such a
   file cell by cell. Its notebook has no outputs until it is run.
 - A chapter of `docs/tutorials`. Each `python` block becomes a cell and the `output` block after it becomes that cell's
-  output (a test compares the two). Folded answers stay folded: text everywhere, code and output in JupyterLab.
+  output (a test compares the two). Folded answers stay folded: text everywhere, code and output in JupyterLab. Images
+  are attached to their cells, so a notebook can be passed on as one file.
 """
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 from posixpath import normpath
 from typing import Any
@@ -19,6 +21,8 @@ CHAPTERS = HERE.parents[1] / "docs" / "tutorials"
 CELL = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 DETAILS = re.compile(r"^<(/?)details.*\n?", re.MULTILINE)
+IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
+IMAGE = re.compile(r"(!\[[^\]]*\]\()\.\./\.\./(docs/images/[^)\s]+\))")
 LINK = re.compile(r"(\]\()(?!\w+:|#)([^)\s]+\))")
 
 
@@ -78,7 +82,18 @@ def text_cells(text: str, *, folded: bool) -> list[dict[str, Any]]:
 
 
 def markdown_cell(text: str) -> dict[str, Any]:
-    return {"metadata": {}, "cell_type": "markdown", "source": text}
+    """Return a cell of text, to which its images are attached."""
+    attachments = dict[str, dict[str, str]]()
+
+    def attach(image: re.Match[str]) -> str:
+        path = HERE.parents[1] / image[2].rstrip(")")
+        attachments[path.name] = {IMAGES[path.suffix]: b64encode(path.read_bytes()).decode("ascii")}
+        return f"{image[1]}attachment:{path.name})"
+
+    source = IMAGE.sub(attach, text)
+    return {
+        "metadata": {}, "cell_type": "markdown", "source": source, **({"attachments": attachments} if attachments else {})
+    }  # fmt: skip
 
 
 def code_cell(code: str, *, output: str | None = None, folded: bool = False) -> dict[str, Any]:

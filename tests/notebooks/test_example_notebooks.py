@@ -1,7 +1,9 @@
 """The example notebooks match their sources and run completely."""
 
+import json
 import re
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,21 @@ def test_a_chapters_notebook_has_its_blocks_outputs_and_folded_answers() -> None
         ]
         assert len(answers) >= 3
         assert not [answer for answer in answers if answer and any(answer in text for text in visible_texts)]
+
+
+def test_notebooks_contain_their_images() -> None:
+    images = Path(__file__).parents[2] / "docs" / "images"
+    for path in chapters():
+        name = f"learn_{path.stem.replace('-', '_')}.ipynb"
+        cells = json.loads(notebooks()[EXAMPLES / name])["cells"]
+        attached = {key: data for cell in cells for key, data in cell.get("attachments", {}).items()}
+        page = path.read_text(encoding="utf-8")
+        assert list(attached) == list(dict.fromkeys(re.findall(r"!\[[^\]]*\]\(\.\./images/([^)]+)\)", page)))
+        assert page.count("](../images/") == sum(cell["source"].count("](attachment:") for cell in cells)
+        for key, data in attached.items():
+            [(kind, text)] = data.items()
+            assert kind == ("image/svg+xml" if key.endswith(".svg") else "image/png")
+            assert b64decode(text) == (images / key).read_bytes()
 
 
 STEPS = re.compile(r'"training\.(max_steps|validate_every|save_every)": \d+')

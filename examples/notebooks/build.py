@@ -90,10 +90,8 @@ def markdown_cell(text: str) -> dict[str, Any]:
         attachments[path.name] = {IMAGES[path.suffix]: b64encode(path.read_bytes()).decode("ascii")}
         return f"{image[1]}attachment:{path.name})"
 
-    source = IMAGE.sub(attach, text)
-    return {
-        "metadata": {}, "cell_type": "markdown", "source": source, **({"attachments": attachments} if attachments else {})
-    }  # fmt: skip
+    cell = {"metadata": {}, "cell_type": "markdown", "source": IMAGE.sub(attach, text)}
+    return cell | ({"attachments": attachments} if attachments else {})
 
 
 def code_cell(code: str, *, output: str | None = None, folded: bool = False) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def register(verbs: Verbs, summary: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--scale", metavar="X", type=parse_number(Scale),
-        help="attention: size of the labels in the enlarged maps of --layer, for example 2 for a projector (default: 1)",
+        help="attention: size of the labels in the maps of --layer, for example 2 for a projector (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--token",

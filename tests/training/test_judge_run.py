@@ -15,7 +15,7 @@ from tercet.cli.train import summary
 from tercet.config import merge, to_plain
 from tercet.training import parse_recipe, train
 from tercet.training.run import judge
-from tercet.training.run.judge import judge_run, validation_loss
+from tercet.training.run.judge import judge_fine_tuning, judge_run, validation_loss
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.tasks.open_task import task_of
 
@@ -77,6 +77,10 @@ def test_fine_tuning_that_destroys_the_model_is_reported(
     assert f"Warning: {destroyed[-1].text}." in summary(tmp_path / "bad", verdicts=destroyed).splitlines()
     healthy = judge_run(fine_tune(0.003, "good"))
     assert "itself before fine-tuning" not in [verdict.baseline_name for verdict in healthy]
+    assert judge_fine_tuning(tmp_path / "bad") == destroyed[-1:]
+    assert judge_fine_tuning(old) == []  # trained from scratch
     capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "bad"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"][-1] == destroyed[-1].to_dict()
     assert main(["train", str(tmp_path / "bad"), "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdicts"] == [verdict.to_dict() for verdict in destroyed]

@@ -117,17 +117,9 @@ def register(verbs: Verbs, summary: str) -> None:
 
 def _add_masked(add: Add) -> None:
     add(
-        "--mask-rate",
-        metavar="P",
-        type=parse_number(ShareAboveZero),
-        help="fraction of tokens to mask (default: 0.15)",
+        "--mask-rate", metavar="P", type=parse_number(ShareAboveZero), help="fraction of tokens to mask (default: 0.15)"
     )
-    add(
-        "--mask-seed",
-        metavar="N",
-        type=parse_number(Seed),
-        help="random seed of the masks (default: 0)",
-    )
+    add("--mask-seed", metavar="N", type=parse_number(Seed), help="random seed of the masks (default: 0)")
     add(
         "--pseudo-perplexity",
         metavar="N",
@@ -186,6 +178,7 @@ def run(args: argparse.Namespace) -> int:
         VectorsEvaluation,
         evaluation_of,
     )
+    from tercet.training.run.judge import judge_fine_tuning
 
     trained_model = load(args.run).trained_model
     place_model(trained_model.model, device, args.quantize or "none")
@@ -217,6 +210,8 @@ def run(args: argparse.Namespace) -> int:
             result = _evaluate_masked_model(args, evaluation)
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
+    if args.data is None:  # the held-out data of the run
+        result = result._replace(verdicts=[*result.verdicts, *judge_fine_tuning(Path(args.run))])
     _print_result(args, result, None if other is None else compare_models(args, evaluation, other))
     return 0
 

@@ -4,6 +4,7 @@ The scores of the best model are those of its validation. The baselines are comp
 the pretrained model is validated in the same way.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,21 @@ def judge_run(folder: Path) -> list[Verdict]:
     Args:
         folder: Run folder.
     """
+    return _judge(folder, _judge_baseline, _judge_pretrained)
+
+
+def judge_fine_tuning(folder: Path) -> list[Verdict]:
+    """Return the verdict on the best model of a fine-tuning, compared with the pretrained model.
+
+    Args:
+        folder: Run folder, or another folder, for which there is no verdict.
+    """
+    if not (folder / PRETRAINED_COPY / "config.json").exists():
+        return []
+    return _judge(folder, _judge_pretrained)
+
+
+def _judge(folder: Path, *judges: Callable[[Task, dict[str, float], Path], list[Verdict]]) -> list[Verdict]:
     metrics = read_card(folder).metrics
     if "val/loss" not in metrics:
         return []
@@ -55,15 +71,19 @@ def judge_run(folder: Path) -> list[Verdict]:
         copy = folder / PRETRAINED_COPY
         pretrained = load_model(copy) if (copy / "config.json").exists() else None
         task = task_of(recipe, pretrained=pretrained, progress=False)
-        verdicts = _judge_baseline(task, metrics)
-        if pretrained is None:
-            return verdicts
-        model = build(task.recipe.model, seed=recipe.training.seed)
-        if load_pretrained_weights(model, pretrained.model, str(copy)).new:  # it could not do the task before
-            return verdicts
-        loss = validation_loss(task, model.eval().to(accelerator(recipe.training)))
-        return [*verdicts, *judge_before(metrics["val/loss"], loss, unit=_unit(task))]
+        return [verdict for judge_task in judges for verdict in judge_task(task, metrics, copy)]
     return []
+
+
+def _judge_pretrained(task: Task, metrics: dict[str, float], copy: Path) -> list[Verdict]:
+    if not (copy / "config.json").exists():
+        return []
+    recipe = task.recipe
+    model = build(recipe.model, seed=recipe.training.seed)
+    if load_pretrained_weights(model, load_model(copy).model, str(copy)).new:  # it could not do the task before
+        return []
+    loss = validation_loss(task, model.eval().to(accelerator(recipe.training)))
+    return judge_before(metrics["val/loss"], loss, unit=_unit(task))
 
 
 def validation_loss(task: Task, model: AnyModel) -> float:
@@ -77,7 +97,7 @@ def validation_loss(task: Task, model: AnyModel) -> float:
     return total / max(1.0, count)
 
 
-def _judge_baseline(task: Any, metrics: dict[str, float]) -> list[Verdict]:
+def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdict]:
     match task.recipe.task.kind:
         case "masked" if "val/unigram_entropy" in metrics:
             baseline = metrics["val/unigram_entropy"]

@@ -59,7 +59,7 @@ test-versions: .venv-release/.stamp
 	mkdir -p build
 	sed 's/ *\\$$//; /^ *--hash/d' requirements-dev.lock > build/tests.txt
 	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --resolution $(RESOLUTION) \
-		-r pyproject.toml -r build/tests.txt
+		-r pyproject.toml --extra explore -r build/tests.txt
 	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --no-deps --editable .
 	$(VERSIONS)/bin/python -c 'from tercet.kernel import warm_up; warm_up()'
 	OMP_NUM_THREADS=1 $(VERSIONS)/bin/python -m pytest -n 2 -m "not slow"

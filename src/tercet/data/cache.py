@@ -120,9 +120,9 @@ def report_disk_errors() -> Generator[None]:
 
 def progress_bar(*, enabled: bool) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    return Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not (enabled and sys.stderr.isatty())
-    )
+    is_shown = enabled and sys.stderr.isatty()
+    console = Console(stderr=True, quiet=not is_shown)  # rich 14 ends disabled bars with an empty line, too
+    return Progress(*columns, console=console, transient=True, disable=not is_shown)
 
 
 def chunk_items(

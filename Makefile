@@ -57,7 +57,7 @@ VERSIONS := .venv-$(RESOLUTION)
 test-versions: .venv-release/.stamp
 	test -x $(VERSIONS)/bin/python || $(PYTHON) -m venv $(VERSIONS)
 	mkdir -p build
-	sed 's/ *\\$$//; /^ *--hash/d' requirements-dev.lock > build/tests.txt
+	cat requirements-dev.lock requirements-build.lock | sed 's/ *\\$$//; /^ *--hash/d' > build/tests.txt
 	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --resolution $(RESOLUTION) \
 		-r pyproject.toml --extra explore -r build/tests.txt
 	.venv-release/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --no-deps --editable .

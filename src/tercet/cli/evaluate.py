@@ -178,7 +178,6 @@ def run(args: argparse.Namespace) -> int:
         VectorsEvaluation,
         evaluation_of,
     )
-    from tercet.training.run.judge import judge_fine_tuning
 
     trained_model = load(args.run).trained_model
     place_model(trained_model.model, device, args.quantize or "none")
@@ -210,8 +209,7 @@ def run(args: argparse.Namespace) -> int:
             result = _evaluate_masked_model(args, evaluation)
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
-    if args.data is None:  # the held-out data of the run
-        result = result._replace(verdicts=[*result.verdicts, *judge_fine_tuning(Path(args.run))])
+    result = _judge_fine_tuning(args, result)
     _print_result(args, result, None if other is None else compare_models(args, evaluation, other))
     return 0
 
@@ -326,6 +324,13 @@ class _Result(NamedTuple):
     scores: dict[str, Any]
     view: "View"
     verdicts: "Sequence[Verdict]" = ()
+
+
+def _judge_fine_tuning(args: argparse.Namespace, result: _Result) -> _Result:
+    """Add the verdict on fine-tuning to a result on the held-out data of the run."""
+    from tercet.training.run.judge import judge_fine_tuning
+
+    return result if args.data else result._replace(verdicts=[*result.verdicts, *judge_fine_tuning(Path(args.run))])
 
 
 def _print_result(args: argparse.Namespace, result: _Result, differences: "dict[str, Difference] | None") -> None:

@@ -17,8 +17,8 @@ from tercet.checkpoint.verification import Verification
 from tercet.data.extraction.extract import ExtractionReport
 from tercet.data.summary.data_summary import DataSummary
 from tercet.data.summary.token_fit import TokenFit
-from tercet.diagnosis.custom_part import PartChecks
 from tercet.diagnosis.machine import Diagnosis
+from tercet.diagnosis.part_checks import PartChecks
 from tercet.diagnosis.ranks import RankReport
 from tercet.diagnosis.recipe_use import RecipeUse
 from tercet.evaluate.bootstrap import Difference
@@ -208,7 +208,7 @@ class WithPseudoPerplexity(WithVerdicts):
 class WithFiles(TypedDict):
     output: NotRequired[str]
     output_sha256: NotRequired[str]
-    compared: NotRequired[dict[str, float | None]]
+    compared: NotRequired[dict[str, float | Difference | None]]
 
 
 class ComparedVariants(TypedDict):

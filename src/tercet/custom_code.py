@@ -8,11 +8,13 @@ that the program has already imported needs no permission. Modules are found on 
 """
 
 import dataclasses
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tercet.messages import describe_error, show
@@ -91,6 +93,15 @@ def custom_parts(spec: Any) -> Iterator[Custom]:
 def code_versions(spec: Any) -> dict[str, str | None]:
     """Return the version of the package of each custom part in a spec, by import path; None if it has no version."""
     return {part.kind: _version(part.kind) for part in custom_parts(spec)}
+
+
+def source_hash(part: Custom) -> str:
+    """Return the SHA-256 of the source file that defines a part; empty if there is no such file."""
+    source = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+    try:
+        return "" if source is None else hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _version(path: str) -> str | None:

@@ -40,7 +40,7 @@ FLAGS = {
     "evaluate": [
         "--data", "--encoding", "--stride", "--json", "--device", "--source", "--target", "--part", "--beam",
         "--length-penalty", "--alpha", "--protocol", "--language", "--output", "--compare", "--batch-tokens",
-        "--mask-rate", "--mask-seed", "--pseudo-perplexity", "--within-word", "--per-line", "--quantize",
+        "--mask-rate", "--mask-seed", "--pseudo-perplexity", "--within-word", "--per-line", "--quantize", "--metric",
     ],
     "fill": ["--top", "--only", "--json", "--device"],
     "embed": [

@@ -21,7 +21,7 @@ from tercet.reading.files import check_regular_file, open_without_waiting
 Columns = dict[str, list[tuple[int, float]]]
 
 COLUMNS = (
-    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/bleu", "val/accuracy", "val/f1",
+    "step", "epoch", "train/loss", "train/nll", "val/loss", "val/objective", "val/bleu", "val/accuracy", "val/f1",
     "val/rmse", "val/pearson", "val/spearman", "val/recall_at_1", "val/recall_at_10", "val/mrr", "val/ndcg_at_10",
     "val/unigram_entropy", "lr", "grad_norm", "tokens", "tokens_per_second", "seconds",
 )  # fmt: skip

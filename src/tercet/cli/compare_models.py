@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.texts import READING_FLAGS
 
 if TYPE_CHECKING:
-    from tercet.evaluate import Difference, TranslationResult
+    from collections.abc import Sequence
+
+    from tercet.evaluate import CustomMetric, Difference, TranslationResult
 
 
 def is_result_file(path: str) -> bool:
@@ -30,8 +32,15 @@ def check_same_task(first: Any, second: Any) -> None:
         raise UserError(f"cannot compare {kinds}; compare models of the same task")
 
 
-def compare_models(args: argparse.Namespace, first: Any, second: Any) -> "dict[str, Difference]":
+def compare_models(
+    args: argparse.Namespace, first: Any, second: Any, metrics: "Sequence[CustomMetric]"
+) -> "dict[str, Difference]":
     """Return the differences of the scores of two models on the same data, from their evaluations.
+
+    Args:
+        args: Parsed command line.
+        first, second: Evaluations of the models.
+        metrics: Metrics of other packages, for classifiers and regressions.
 
     Raises:
         UserError: If the models cannot be scored on the same data.
@@ -46,7 +55,22 @@ def compare_models(args: argparse.Namespace, first: Any, second: Any) -> "dict[s
     elif isinstance(first, LabelsEvaluation):
         names.append("text_field")
     settings = {name: getattr(args, name) for name in names}
-    scores = [evaluation.weighted(evaluation.load(args.data, **settings)) for evaluation in evaluations]
+    options: dict[str, Any] = {"metrics": metrics} if metrics else {}
+    scores = [evaluation.weighted(evaluation.load(args.data, **settings), **options) for evaluation in evaluations]
+    return paired_differences(*scores)
+
+
+def compare_metrics(
+    metrics: "Sequence[CustomMetric]", first: "TranslationResult", second: "TranslationResult"
+) -> "dict[str, Difference]":
+    """Return the differences of metrics of other packages between two translators on the same pairs."""
+    from tercet.evaluate import paired_differences
+    from tercet.evaluate.custom_metrics import weigh_metrics
+
+    if not metrics:
+        return {}
+    references = [reference for _, reference in first.pairs]
+    scores = [weigh_metrics(metrics, result.translations, references) for result in (first, second)]
     return paired_differences(*scores)
 
 

@@ -32,7 +32,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "and why they were chosen, the cache, the precision that training.precision=auto selects, GPUs, compiler and "
         "network. With a recipe, also show the device, precision and memory that its training uses. If torchrun or "
         "srun starts several processes, they connect, and rank 0 reports round-trip times and the all-reduce speed. "
-        "With --verify, only check the files of a folder; with --check-part, only a part of a model of your own.",
+        "With --verify, only check the files of a folder; with --check-part, only a part of your own.",
         epilog="Examples: tercet doctor --json; tercet doctor demo; torchrun --nproc-per-node 2 -m tercet doctor; "
         "tercet doctor --verify runs/mine; "
         "tercet doctor --check-part my_package.fourier:Fourier --allow-code my_package",
@@ -60,8 +60,8 @@ def register(verbs: Verbs, summary: str) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--check-part", metavar="MODULE:CLASS",
-        help="check that a part of a model of your own package (position scheme, activation, norm, feed-forward "
-        "network or attention) satisfies the conditions of Tercet's; exit code 1 if not",
+        help="check that a part of your own package (position scheme, activation, norm, feed-forward network, "
+        "attention or objective) satisfies the conditions of Tercet's; exit code 1 if not",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -94,7 +94,9 @@ def _check_part(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
     else:
-        print(f"{result.part}: {counted(result.parameters, 'parameter', 'parameters')} in a small model")
+        size = f"{counted(result.parameters, 'parameter', 'parameters')} in a small model"
+        targets = f"targets of {', '.join(result.targets)}"
+        print(f"{result.part}: {targets if result.targets else size}")
         for check in result.checks:
             print(f"pass  {check.name}" if check.passed else f"FAIL  {check.name}: {check.problem}")
     return 0 if all(check.passed for check in result.checks) else 1

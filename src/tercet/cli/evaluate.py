@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tercet.cli.compare_models import (
     check_same_task,
+    compare_metrics,
     compare_models,
     compare_results,
     compare_translations,
     is_result_file,
     read_result,
 )
-from tercet.cli.decoding import Add, add_beam, parse_search
+from tercet.cli.decoding import parse_search
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
 from tercet.cli.lines import replace_line_ends
-from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
+from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.per_line import add_per_line, score_lines
 from tercet.cli.show import show
-from tercet.cli.texts import READING_FLAGS, add_batches, add_reading, report_truncated
+from tercet.cli.task_flags import add_masked, add_metric, add_pairs
+from tercet.cli.texts import READING_FLAGS, add_reading, report_truncated
 from tercet.messages import print_note
-from tercet.spec import Candidates, Context, Rows, Seed, ShareAboveZero
+from tercet.spec import Candidates, Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from tercet.evaluate import (
         ChatEvaluation,
+        CustomMetric,
         Difference,
         Evaluation,
         LabelsEvaluation,
@@ -54,11 +57,12 @@ FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to a
     "language": ("data", "stride", "text_field", "documents", "dtype"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output",
+        "metric",
     ),
     "masked": (
         "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
     ),
-    "labels": ("data", "text_field"),
+    "labels": ("data", "text_field", "metric"),
     "rerank": ("data", "candidates"),
     "chat": ("data",),
     "vectors": ("data",),
@@ -96,6 +100,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help="another run, which is scored on the same data: the difference of each score, with its 95 %% interval and "
         "p-value; for translators, an earlier result that was written with --json",
     )
+    add_metric(parser.add_argument)
     add_per_line(parser.add_argument)
     text = parser.add_argument_group("language models")
     text.add_argument(
@@ -111,45 +116,8 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(Candidates),
         help="first documents of BM25 to rerank, for each query (default: 100)",
     )
-    _add_masked(parser.add_argument_group("masked language models").add_argument)
-    _add_pairs(parser.add_argument_group("translators").add_argument)
-
-
-def _add_masked(add: Add) -> None:
-    add(
-        "--mask-rate", metavar="P", type=parse_number(ShareAboveZero), help="fraction of tokens to mask (default: 0.15)"
-    )
-    add("--mask-seed", metavar="N", type=parse_number(Seed), help="random seed of the masks (default: 0)")
-    add(
-        "--pseudo-perplexity",
-        metavar="N",
-        type=parse_number(Rows),
-        help="also compute the pseudo-perplexity of N texts, with one token masked at a time (slow)",
-    )
-    add(
-        "--within-word", action="store_true", default=None,
-        help="with --pseudo-perplexity or --per-line, also mask the later tokens of the same word",
-    )  # fmt: skip
-
-
-def _add_pairs(add: Add) -> None:
-    add("--source", metavar="FILE", help="source sentences; or a .tsv, .csv, .jsonl or named dataset of pairs")
-    add("--target", metavar="FILE", help="reference translations of --source, line by line")
-    add(
-        "--part",
-        choices=("validation", "test"),
-        help="part of the data to score (default: test for a named dataset, validation for other training data)",
-    )
-    add_beam(add)
-    add(
-        "--protocol",
-        choices=("detokenized", "lc-tok"),
-        help="preparation of the texts for BLEU and chrF: none (detokenized, the default), or lower case and tokens of "
-        "the Moses tokenizer (lc-tok)",
-    )
-    add("--language", metavar="CODE", help="target language, such as de, if the data does not specify it")
-    add("--output", metavar="FILE", type=out_path, help="file for the translations, line by line")
-    add_batches(add)
+    add_masked(parser.add_argument_group("masked language models").add_argument)
+    add_pairs(parser.add_argument_group("translators").add_argument)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         if flags := passed_flags(args, [flag for flag in all_flags if flag not in PER_LINE]):
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
-    _check_flags(args)
+    metrics = _check_flags(args)
     path = args.compare
     previous = read_result(Path(path)) if path is not None and is_result_file(path) else None
     device = select_device(args.device, models=[args.run])
@@ -193,12 +161,12 @@ def run(args: argparse.Namespace) -> int:
     other = None if path is None or previous is not None else _load_other(args, evaluation, device)
     match evaluation:
         case TranslationEvaluation() as evaluation:
-            _evaluate_translator(args, evaluation, previous, other)
+            _evaluate_translator(args, evaluation, previous, other, metrics)
             return 0
         case LanguageEvaluation() as evaluation:
             result = _evaluate_language_model(args, evaluation)
         case LabelsEvaluation() as evaluation:
-            result = _evaluate_classifier(args, evaluation)
+            result = _evaluate_classifier(args, evaluation, metrics)
         case ChatEvaluation() as evaluation:
             result = _evaluate_chat_model(args, evaluation)
         case VectorsEvaluation() as evaluation:
@@ -210,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
     result = _judge_fine_tuning(args, result)
-    _print_result(args, result, None if other is None else compare_models(args, evaluation, other))
+    _print_result(args, result, None if other is None else compare_models(args, evaluation, other, metrics))
     return 0
 
 
@@ -226,8 +194,8 @@ def _load_other(args: argparse.Namespace, evaluation: "Evaluation", device: "tor
     return other
 
 
-def _check_flags(args: argparse.Namespace) -> None:
-    """Reject invalid flags before anything is loaded."""
+def _check_flags(args: argparse.Namespace) -> "tuple[CustomMetric, ...]":
+    """Reject invalid flags before anything is loaded, and return the metrics of --metric."""
     from tercet.config import UserError
 
     if args.encoding is not None and args.data is None and args.source is None:
@@ -242,6 +210,12 @@ def _check_flags(args: argparse.Namespace) -> None:
     parse_search(args)
     if args.within_word and args.pseudo_perplexity is None:
         _check_other_task(args.run)
+    if not args.metric:
+        return ()
+
+    from tercet.evaluate.custom_metrics import read_metrics
+
+    return read_metrics(args.metric)
 
 
 def _check_other_task(path: str) -> None:
@@ -289,10 +263,13 @@ def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluati
     return _Result(scores.to_dict(pseudo), scores.view(pseudo), verdicts)
 
 
-def _evaluate_classifier(args: argparse.Namespace, evaluation: "LabelsEvaluation") -> "_Result":
+def _evaluate_classifier(
+    args: argparse.Namespace, evaluation: "LabelsEvaluation", metrics: "Sequence[CustomMetric]"
+) -> "_Result":
     from tercet.evaluate.verdicts import judge_labels
 
-    scores = evaluation.score(evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field))
+    labeled = evaluation.load(args.data, encoding=args.encoding, text_field=args.text_field)
+    scores = evaluation.score(labeled, metrics=metrics)
     report_truncated(scores.truncated, evaluation.trained_model.model.max_len)
     return _Result(scores.to_dict(), scores.view(), judge_labels(scores))
 
@@ -361,9 +338,12 @@ def _evaluate_translator(
     evaluation: "TranslationEvaluation",
     previous: dict[str, Any] | None,
     other: "Evaluation[Any] | None",
+    metrics: "Sequence[CustomMetric]",
 ) -> None:
-    from tercet.evaluate import TranslationEvaluation
+    from tercet.evaluate import Difference, TranslationEvaluation
+    from tercet.evaluate.bootstrap import difference_table
     from tercet.generation import Beam
+    from tercet.notebook import View
     from tercet.storage import write_atomically
 
     search = parse_search(args)
@@ -376,11 +356,12 @@ def _evaluate_translator(
             protocol=args.protocol or "detokenized",
             language=args.language,
             batch_tokens=args.batch_tokens,
+            metrics=metrics,
             progress=not args.json,
         )
 
     evaluated = score(evaluation)
-    result = evaluated.scores.to_dict()
+    result, differences = evaluated.scores.to_dict(), dict[str, Difference]()
     if args.output is not None:
         lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.translations).encode()
         write_atomically(args.output, lines)
@@ -388,7 +369,10 @@ def _evaluate_translator(
     for note in evaluated.scores.notes:
         print_note(f"tercet: {note}")
     if isinstance(other, TranslationEvaluation):
-        comparison = compare_translations(evaluated, score(other))
+        other_result = score(other)
+        comparison = compare_translations(evaluated, other_result)
+        differences = compare_metrics(metrics, evaluated, other_result)
+        comparison |= {name: row.to_dict() for name, row in differences.items()}
     else:
         comparison = None if previous is None else compare_results(result, previous, evaluated)
     if args.json:
@@ -398,3 +382,5 @@ def _evaluate_translator(
     if comparison is not None:
         chance = "" if comparison["p_value"] is None else f"; p = {comparison['p_value']:.3f} by paired bootstrap"
         print(f"\ncompared with {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
+    if differences:
+        show(View(("", difference_table(differences, other=args.compare))))

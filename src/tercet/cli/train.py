@@ -266,6 +266,7 @@ def summary(folder: Path, *, report: Path | None = None, verdicts: "Sequence[Ver
     metrics = card.metrics
     formats = {
         "val/loss": "validation loss {:.4f} " + _unit(card.recipe),
+        "val/objective": "objective {:.4g}",
         "val/unigram_entropy": "{:.4f} by counting tokens",
         "val/bleu": "BLEU {:.2f} (greedy, cased, detokenized)",
         "val/accuracy": "accuracy {:.1%}",

@@ -1,4 +1,4 @@
-"""Checks of a custom part of a model: the invariants that Tercet's own parts satisfy, on small models."""
+"""Checks of a custom part: for a part of a model, the invariants that Tercet's own parts satisfy, on small models."""
 
 import re
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from tercet.config import UserError, parse, to_plain
 from tercet.custom_code import load_class
+from tercet.diagnosis.custom_objective import check_objective_part
+from tercet.diagnosis.part_checks import PartCheck, PartChecks
 from tercet.messages import describe_error
 from tercet.models import DecoderOnly, DecoderOnlySpec, EncoderDecoder, EncoderDecoderSpec, StackSpec
 from tercet.models.building import build_meta
@@ -22,7 +24,7 @@ from tercet.nn.specs import (
     CustomPosition,
     Rotary,
 )
-from tercet.notebook import Summary
+from tercet.objectives import CustomObjective
 from tercet.spec import Custom
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -39,44 +41,14 @@ PARTS: dict[type[Custom], tuple[str, str]] = {  # setting of a stack and names o
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartCheck:
-    """Result of one check.
-
-    Attributes:
-        name: Condition that the part must satisfy.
-        passed: If True, it does.
-        problem: Remedy and error if the check failed, else empty.
-    """
-
-    name: str
-    passed: bool
-    problem: str
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PartChecks(Summary):
-    """Results of all checks of a custom part.
-
-    Attributes:
-        part: Import path of the part.
-        parameters: Number of its parameters in the small model.
-        checks: Results in order.
-    """
-
-    part: str
-    parameters: int
-    checks: tuple[PartCheck, ...]
-
-
 def check_part(path: str) -> PartChecks:
-    """Check a part of a model from another package, with its default settings.
+    """Check a part of a model, or an objective, from another package, with its default settings.
 
     Args:
         path: Import path of its spec, such as "my_package.fourier:Fourier".
 
     Raises:
-        UserError: If it cannot be imported, is not allowed, is not a part of a model, or cannot be built.
+        UserError: If it cannot be imported, is not allowed, cannot be checked, or cannot be built.
     """
     if ":" not in path:
         raise UserError(f"{path} is not an import path; use one such as my_package.fourier:Fourier")
@@ -84,11 +56,11 @@ def check_part(path: str) -> PartChecks:
         part = load_class(path, Custom)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if issubclass(part, CustomObjective):
+        return check_objective_part(part)
     found = next((PARTS[base] for base in PARTS if issubclass(part, base)), None)
     if found is None:
-        raise UserError(
-            f"{path} is not a part of a model; {', '.join(name for name, _ in PARTS.values())} can be checked"
-        )
+        raise UserError(f"{path} cannot be checked, only {', '.join(name for name, _ in PARTS.values())} and objective")
     setting, names = found
     stack = parse(StackSpec, {**STACK, "dropout": DROPOUT, setting: path})
     try:

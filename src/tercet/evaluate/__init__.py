@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.comparison import paired_bootstrap as paired_bootstrap
     from tercet.evaluate.conversations import AnswerScores as AnswerScores
     from tercet.evaluate.conversations import score_conversations as score_conversations
+    from tercet.evaluate.custom_metrics import CustomMetric as CustomMetric
     from tercet.evaluate.errors.find_errors import ErrorOptions as ErrorOptions
     from tercet.evaluate.errors.find_errors import ModelErrors as ModelErrors
     from tercet.evaluate.errors.find_errors import find_errors as find_errors
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.retrieval import RetrievalScores as RetrievalScores
     from tercet.evaluate.retrieval import score_reranking as score_reranking
     from tercet.evaluate.retrieval import score_retrieval as score_retrieval
+    from tercet.evaluate.score_summary import MetricScore as MetricScore
     from tercet.evaluate.scores import LanguageScores as LanguageScores
     from tercet.evaluate.tasks import evaluation_of as evaluation_of
     from tercet.evaluate.tasks.chat import ChatEvaluation as ChatEvaluation

@@ -67,6 +67,18 @@ class WeightedScores:
         return intervals
 
 
+def join_scores(first: WeightedScores, second: WeightedScores) -> WeightedScores:
+    """Return the scores of both over the same documents, with the digest of the first."""
+    return WeightedScores(
+        names=(*first.names, *second.names),
+        documents=first.documents,
+        measure=lambda weights: np.concatenate([first.measure(weights), second.measure(weights)]),
+        digest=first.digest,
+        size=first.size + second.size,
+        biased=first.biased | second.biased,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Difference of a score between two models on the same documents.

@@ -25,7 +25,7 @@ from tercet.evaluate.digest import digest
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.evaluate.ranked_labels import RankedLabels, mean_defined
-from tercet.evaluate.score_summary import ScoreSummary
+from tercet.evaluate.score_summary import PredictionScores
 from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import Table, View
@@ -37,7 +37,7 @@ COUNTED, RANKED = ("accuracy", "f1", "mcc"), ("auroc", "average_precision", "ece
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LabelScores(ScoreSummary):
+class LabelScores(PredictionScores):
     """Scores of a classifier.
 
     Attributes:
@@ -89,7 +89,8 @@ class LabelScores(ScoreSummary):
         worst = sorted(mistakes, key=lambda mistake: (-mistake[0], mistake[1]))[:MAX_MISTAKES]
         listing = "; ".join(f"{name} {count:,}" for count, name in worst)
         mistake_lines = [f"most frequent mistakes (true for predicted): {listing}"] if listing else []
-        return View((per_label_table(self.per_label), "", self._table(), "", "; ".join(facts), *mistake_lines))
+        tables = (per_label_table(self.per_label), "", self._table(), *self.metrics_table())
+        return View((*tables, "", "; ".join(facts), *mistake_lines))
 
     def _table(self) -> Table:
         numbers = (
@@ -158,7 +159,7 @@ class LabelPredictions:
         self.predicted, self.targets, self.labels = predicted, targets, tuple(labels)
         self.probabilities, self.truncated = probabilities, truncated
         # Texts without a label are not resampled.
-        self._documents = None if documents is None else np.unique(documents, return_inverse=True)[1]
+        self.documents = None if documents is None else np.unique(documents, return_inverse=True)[1]
 
     @cached_property
     def weighted(self) -> WeightedScores:
@@ -167,7 +168,7 @@ class LabelPredictions:
         names = COUNTED if self.probabilities is None else COUNTED + RANKED
         return WeightedScores(
             names=names,
-            documents=len(self.targets) if self._documents is None else int(self._documents.max()) + 1,
+            documents=len(self.targets) if self.documents is None else int(self.documents.max()) + 1,
             measure=self._measure,
             digest=digest(*(self.labels[target] for target in self.targets.tolist())),
             size=len(self.targets) * (n_labels if self.probabilities is not None else 1),
@@ -220,7 +221,7 @@ class LabelPredictions:
         return Calibration(confidence, self.predicted == self.targets)
 
     def _measure(self, document_weights: Float[np.ndarray, " D"]) -> list[float]:
-        weights = document_weights if self._documents is None else document_weights[self._documents]
+        weights = document_weights if self.documents is None else document_weights[self.documents]
         n_labels, total = len(self.labels), weights.sum()
         support, n_predicted = (np.bincount(part, weights, n_labels) for part in (self.targets, self.predicted))
         correct = np.bincount(self.targets, weights * (self.predicted == self.targets), n_labels)

@@ -23,7 +23,7 @@ from tercet.evaluate.digest import digest
 from tercet.evaluate.label_logits import check_head, find_places, read_logits
 from tercet.evaluate.per_label import per_label_scores, per_label_table
 from tercet.evaluate.ranked_labels import RankedLabels, mean_defined
-from tercet.evaluate.score_summary import ScoreSummary
+from tercet.evaluate.score_summary import PredictionScores
 from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import Table, View
@@ -34,7 +34,7 @@ COUNTED, RANKED = ("f1", "micro_f1", "exact_match"), ("auroc", "average_precisio
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MultiLabelScores(ScoreSummary):
+class MultiLabelScores(PredictionScores):
     """Scores of a classifier with several labels per text.
 
     Attributes:
@@ -90,7 +90,7 @@ class MultiLabelScores(ScoreSummary):
         ]
         table = Table(header=("", "model", "95 % interval", "constant prediction"), rows=rows)
         facts = [counted(self.count, "text", "texts"), *([f"{self.truncated:,} cut"] if self.truncated else [])]
-        return View((per_label_table(self.per_label), "", table, "", "; ".join(facts)))
+        return View((per_label_table(self.per_label), "", table, *self.metrics_table(), "", "; ".join(facts)))
 
 
 class _Counts:

@@ -22,7 +22,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.bootstrap import RESAMPLES, Interval, WeightedScores, format_interval
 from tercet.evaluate.digest import digest
 from tercet.evaluate.label_logits import check_head, read_logits
-from tercet.evaluate.score_summary import ScoreSummary
+from tercet.evaluate.score_summary import PredictionScores
 from tercet.messages import counted
 from tercet.models import EncoderOnly
 from tercet.notebook import Table, View
@@ -32,7 +32,7 @@ WEIGHTED = ("rmse", "mae", "r2", "pearson", "spearman")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RegressionScores(ScoreSummary):
+class RegressionScores(PredictionScores):
     """Scores of a regression.
 
     Attributes:
@@ -74,7 +74,8 @@ class RegressionScores(ScoreSummary):
             counted(self.count, "number", "numbers"),
             *([f"{counted(self.truncated, 'text', 'texts')} cut"] if self.truncated else []),
         ]
-        return View((Table(header=("", "model", "95 % interval", "the mean"), rows=rows), "", "; ".join(facts)))
+        table = Table(header=("", "model", "95 % interval", "the mean"), rows=rows)
+        return View((table, *self.metrics_table(), "", "; ".join(facts)))
 
 
 class NumberPredictions:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.config import UserError
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, looks_tokenized, prepare_texts, signature_suffix
-from tercet.evaluate.score_summary import ScoreSummary
+from tercet.evaluate.score_summary import PredictionScores
 from tercet.notebook import Table, View
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LengthBucket:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TranslationScores(ScoreSummary):
+class TranslationScores(PredictionScores):
     """Scores of translations.
 
     Attributes:
@@ -102,7 +102,7 @@ class TranslationScores(ScoreSummary):
         signatures = f"BLEU|{self.signature}\nchrF|{self.chrf_signature}"
         scores = Table(header=("", "score", "95 % interval"), rows=rows)
         lengths = [self._length_table(), ""] if len(self.by_length) > 1 else []
-        return View((scores, "", *lengths, "; ".join(facts), signatures))
+        return View((scores, *self.metrics_table(), "", *lengths, "; ".join(facts), signatures))
 
     def _length_table(self) -> Table:
         rows = [

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tercet.objectives.seq2seq import collate_pairs as collate_pairs
     from tercet.objectives.seq2seq import seq2seq_logprobs as seq2seq_logprobs
     from tercet.objectives.seq2seq import seq2seq_loss as seq2seq_loss
+    from tercet.objectives.specs import CustomObjective as CustomObjective
     from tercet.objectives.specs import Masking as Masking
 else:
     export_lazily(__name__)

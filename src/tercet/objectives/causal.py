@@ -12,9 +12,10 @@ from torch import Tensor
 from tercet.data import TokenRows
 from tercet.models import DecoderOnly
 from tercet.objectives.batch import move_batch
-from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.custom import likelihood_or_objective
 from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORE_INDEX, Loss
+from tercet.objectives.specs import CustomObjective
 
 
 class CausalBatch(NamedTuple):
@@ -61,15 +62,20 @@ def collate_windows(rows: TokenRows) -> CausalBatch:
     return CausalBatch(tokens[:, :-1], targets, None, documents)
 
 
-def causal_loss(model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+def causal_loss(
+    model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0, objective: CustomObjective | None = None
+) -> Loss:
     """Return the loss of a batch.
 
     Args:
         model: Language model.
         batch: Batch on the model's device.
         smoothing: Share of each target that is spread over the whole vocabulary.
+        objective: Objective that replaces -ln p, without smoothing.
     """
-    return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+    return likelihood_or_objective(
+        _hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing, objective=objective
+    )
 
 
 def causal_logprobs(model: DecoderOnly, batch: CausalBatch) -> Float[Tensor, " N"]:

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from tercet.data import LabelRows
 from tercet.models import Classifier, EncoderOnly
+from tercet.objectives.custom import sum_losses
 from tercet.objectives.loss import IGNORE_INDEX, Loss, count_targets
+from tercet.objectives.specs import CustomObjective
 
 THRESHOLD = 0.5  # probability above which a label is assigned in multi-label classification
 
@@ -63,7 +65,12 @@ def label_logits(model: EncoderOnly, batch: LabeledBatch) -> Float[Tensor, "N L"
 
 
 def classify_loss(
-    model: EncoderOnly, batch: LabeledBatch, *, smoothing: float = 0.0, logits: Float[Tensor, "N L"] | None = None
+    model: EncoderOnly,
+    batch: LabeledBatch,
+    *,
+    smoothing: float = 0.0,
+    objective: CustomObjective | None = None,
+    logits: Float[Tensor, "N L"] | None = None,
 ) -> Loss:
     """Return the loss of a batch.
 
@@ -72,6 +79,7 @@ def classify_loss(
         batch: Batch on the model's device.
         smoothing: Label smoothing as in PyTorch: share of each target that is spread over all labels. Must be 0 for
             several labels and for numbers.
+        objective: Objective that replaces the loss of the labels or numbers, without smoothing.
         logits: Result of `label_logits`, if it was computed before.
 
     Raises:
@@ -81,17 +89,18 @@ def classify_loss(
     if batch.targets.is_floating_point():
         if smoothing:
             raise ValueError(f"label smoothing requires one label per target: smoothing={smoothing}; set it to 0")
-        total = (
-            _regression_loss(logits[:, 0], batch.targets)
-            if batch.targets.ndim == 1
-            else _multi_label_loss(logits, batch.targets)
-        )
-        return Loss(total, total.detach(), count_targets(batch.targets))
-    targets = batch.targets.flatten()  # (N,)
-    plain = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
-    total = plain
-    if smoothing:
-        total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
+        is_number = batch.targets.ndim == 1
+        scores, targets = logits[:, 0] if is_number else logits, batch.targets
+        total = plain = _regression_loss(scores, targets) if is_number else _multi_label_loss(scores, targets)
+    else:
+        scores, targets = logits, batch.targets.flatten()  # (N,)
+        total = plain = F.cross_entropy(scores, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+        if smoothing:
+            total = F.cross_entropy(
+                scores, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
+            )
+    if objective is not None:
+        total = sum_losses(objective, scores, targets)
     return Loss(total, plain.detach(), count_targets(targets))
 
 

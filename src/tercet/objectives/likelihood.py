@@ -142,7 +142,7 @@ def _chunked(
     )
 
 
-def _rows_per_chunk(width: int, dtype: torch.dtype, device: str) -> int:
+def rows_per_chunk(width: int, dtype: torch.dtype, device: str) -> int:
     """Return the number of rows whose scores are computed together."""
     if device == "cuda" and torch.compiler.is_compiling():  # fused operations make no copies of larger chunks
         return max(1, MAX_WHOLE_BYTES // (width * dtype.itemsize))
@@ -165,7 +165,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
-        n_rows = _rows_per_chunk(len(weight), dtype, hidden.device.type)
+        n_rows = rows_per_chunk(len(weight), dtype, hidden.device.type)
         is_small = bias is None and len(hidden) <= n_rows and len(hidden) * weight.numel() <= SMALL_MATMUL
         use_kernel = (is_small or is_thread_independent()) and supports_training_linear(hidden, weight, padded=True)
         hidden = hidden.to(dtype).contiguous()

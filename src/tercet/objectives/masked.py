@@ -14,10 +14,10 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.data import TokenRows
 from tercet.models import EncoderOnly
-from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.custom import likelihood_or_objective
 from tercet.objectives.loss import IGNORE_INDEX, Loss
 from tercet.objectives.masking import mask_rows
-from tercet.objectives.specs import Masking
+from tercet.objectives.specs import CustomObjective, Masking
 from tercet.tokens import Tokenizer
 
 
@@ -113,7 +113,12 @@ def masked_states(model: EncoderOnly, batch: MaskedBatch) -> Float[Tensor, "N D"
 
 
 def masked_loss(
-    model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0, states: Float[Tensor, "N D"] | None = None
+    model: EncoderOnly,
+    batch: MaskedBatch,
+    *,
+    smoothing: float = 0.0,
+    objective: CustomObjective | None = None,
+    states: Float[Tensor, "N D"] | None = None,
 ) -> Loss:
     """Return the loss of a batch.
 
@@ -121,10 +126,13 @@ def masked_loss(
         model: Model with a head for masked language modeling.
         batch: Batch on the model's device.
         smoothing: Share of each target that is spread over the whole vocabulary.
+        objective: Objective that replaces -ln p, without smoothing.
         states: Result of `masked_states`, if it was computed before.
     """
     states = masked_states(model, batch) if states is None else states
-    return negative_log_likelihood(model.mlm_transform(states), model.unembedding, batch.targets, smoothing=smoothing)
+    return likelihood_or_objective(
+        model.mlm_transform(states), model.unembedding, batch.targets, smoothing=smoothing, objective=objective
+    )
 
 
 def _required_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:

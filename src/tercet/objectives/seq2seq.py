@@ -12,9 +12,10 @@ from torch import Tensor
 from tercet.data import PairRows
 from tercet.models import EncoderDecoder
 from tercet.objectives.batch import move_batch
-from tercet.objectives.likelihood import negative_log_likelihood
+from tercet.objectives.custom import likelihood_or_objective
 from tercet.objectives.logprobs import target_logprobs
 from tercet.objectives.loss import IGNORE_INDEX, Loss
+from tercet.objectives.specs import CustomObjective
 
 
 class PairBatch(NamedTuple):
@@ -41,15 +42,20 @@ def collate_pairs(rows: PairRows) -> PairBatch:
     return PairBatch(torch.from_numpy(rows.source), token_mask, target[:, :-1], targets)
 
 
-def seq2seq_loss(model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
+def seq2seq_loss(
+    model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0, objective: CustomObjective | None = None
+) -> Loss:
     """Return the loss of a batch.
 
     Args:
         model: Translation model.
         batch: Batch on the model's device.
         smoothing: Share of each target that is spread over the whole vocabulary.
+        objective: Objective that replaces -ln p, without smoothing.
     """
-    return negative_log_likelihood(_hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing)
+    return likelihood_or_objective(
+        _hidden_states(model, batch), model.unembedding, batch.targets, smoothing=smoothing, objective=objective
+    )
 
 
 def seq2seq_logprobs(model: EncoderDecoder, batch: PairBatch) -> Float[Tensor, " N"]:

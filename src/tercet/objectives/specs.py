@@ -1,9 +1,12 @@
-"""Settings of masked language modeling."""
+"""Settings of masked language modeling, and the base class of objectives in other packages."""
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tercet.spec import Interval, Share, spec
+from tercet.spec import Custom, Interval, Share, spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @spec
@@ -36,3 +39,21 @@ class Masking:
     def max_predictions(self, length: int) -> int:
         """Return the maximum number of predictions in a row of `length` tokens, its static share of N."""
         return min(length, math.ceil(self.rate * length - 1e-9))  # 0.1 · 30 is slightly more than 3 in floating point
+
+
+class CustomObjective(Custom):
+    """Base class of the specs of training objectives in other packages."""
+
+    def loss(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
+        """Return the loss of each target, (N,), from the logits of its row only.
+
+        The sum over all targets is minimized. The method is called several times per step, each time with a part of the
+        rows. The logits must not be changed in place.
+
+        Args:
+            logits: (N, V) Logits in float32, of all tokens or all labels. For numbers: (N,) predictions.
+            targets: (N,) Index of the correct token or label. For several labels per text: (N, V) float32, 1 for each
+                label of the text. For numbers: (N,). Predictions and numbers are in standard deviations from the mean.
+                IGNORE_INDEX does not occur: such a target is replaced by 0, and its loss is not counted.
+        """
+        raise NotImplementedError(f"{self.kind} has no method loss")

@@ -18,6 +18,7 @@ class ValidationMeasure(NamedTuple):
 
 
 MEASURES = {  # by the column of metrics.csv
+    "val/objective": ValidationMeasure("Objective", "{:.4g}", False),
     "val/bleu": ValidationMeasure("BLEU, greedy", "{:.2f}"),
     "val/accuracy": ValidationMeasure("Accuracy", "{:.1%}"),
     "val/f1": ValidationMeasure("F1", "{:.1%}"),

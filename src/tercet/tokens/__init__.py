@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tercet.tokens.specs import BPE as BPE
     from tercet.tokens.specs import GPT2 as GPT2
     from tercet.tokens.specs import Characters as Characters
+    from tercet.tokens.specs import CustomTokenizer as CustomTokenizer
     from tercet.tokens.specs import Fields as Fields
     from tercet.tokens.specs import KMers as KMers
     from tercet.tokens.specs import PlainIds as PlainIds

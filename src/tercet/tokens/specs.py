@@ -1,8 +1,13 @@
 """Settings of the tokenizers, by kind."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tercet.spec import Index, Interval, Name, VocabularySize, spec
+from tercet.spec import Custom, Index, Interval, Name, VocabularySize, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tokenizers import Tokenizer
 
 
 @spec
@@ -266,5 +271,19 @@ class TokenizerFile:
     path: Name
 
 
+class CustomTokenizer(Custom):
+    """Base class of the specs of tokenizers in other packages."""
+
+    def train(self, texts: "Iterable[str]") -> "Tokenizer":
+        """Return a tokenizer of the `tokenizers` library that is trained on `texts`, which can be read once.
+
+        It is saved as `tokenizer.json`, with which models open without the package. Its parts must therefore be those
+        of the library. Special tokens have the usual names, such as "<eos>", "<pad>", "<bos>" and "<mask>".
+        """
+        raise NotImplementedError(f"{self.kind} has no method train")
+
+
 TrainableTokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers  # trained on texts
-TokenizerSpec = Characters | Words | BPE | Unigram | WordPiece | Fields | KMers | PlainIds | GPT2 | TokenizerFile
+TokenizerSpec = (
+    Characters | Words | BPE | Unigram | WordPiece | Fields | KMers | PlainIds | GPT2 | TokenizerFile | CustomTokenizer
+)

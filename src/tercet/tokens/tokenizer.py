@@ -31,29 +31,16 @@ from tercet.tokens.decoding import (
     has_prefix_space,
     piece_tables,
 )
-from tercet.tokens.gpt2 import load_gpt2
 from tercet.tokens.kinds import recognize_kind
 from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, remove_prefix, unicode_error
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.role_names import ENDS, MASKS, PADS, STARTS, UNKNOWNS, first_id
 from tercet.tokens.sentencepiece import HIDDEN_PREFIX
-from tercet.tokens.sequences import count_plain_ids, make_plain_ids, parse_ids, train_fields, train_kmers
-from tercet.tokens.specs import (
-    BPE,
-    GPT2,
-    Characters,
-    Fields,
-    KMers,
-    PlainIds,
-    TokenizerFile,
-    TokenizerSpec,
-    Unigram,
-    WordPiece,
-    Words,
-)
+from tercet.tokens.sequences import count_plain_ids, parse_ids
+from tercet.tokens.specs import TokenizerFile, TokenizerSpec
 from tercet.tokens.structure import check_structure, library_errors
+from tercet.tokens.train_library import train_library
 from tercet.tokens.word_starts import find_word_starts, split_before_mask
-from tercet.tokens.wordpiece import train_wordpiece
 
 SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # kinds whose words include the space before them
 
@@ -126,30 +113,11 @@ class Tokenizer:
         """Train a tokenizer of the kind of `spec` on `texts`, which are read once.
 
         Raises:
-            UserError: If a required file or package is missing, a text is invalid, or `vocab_size` is too small.
+            UserError: If a required file or package is missing, a text is invalid, `vocab_size` is too small, or a
+                tokenizer of another package cannot be trained.
         """
         try:
-            match spec:
-                case Characters():
-                    return cls(trainers.train_characters(spec, texts))
-                case Words():
-                    return cls(trainers.train_words(spec, texts))
-                case BPE():
-                    return cls(trainers.train_bpe(spec, texts))
-                case Unigram():
-                    return cls(trainers.train_unigram(spec, texts))
-                case WordPiece():
-                    return cls(train_wordpiece(spec, texts))
-                case Fields():
-                    return cls(train_fields(spec, texts))
-                case KMers():
-                    return cls(train_kmers(spec, texts))
-                case PlainIds():
-                    return cls(make_plain_ids(spec, texts))
-                case GPT2():
-                    return cls(load_gpt2())
-                case TokenizerFile():
-                    return cls.load(spec.path)
+            return cls.load(spec.path) if isinstance(spec, TokenizerFile) else cls(train_library(spec, texts))
         except UnicodeEncodeError as error:
             raise unicode_error(error) from None
 

@@ -26,6 +26,7 @@ const AXIS_NAMES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
 /** @type {Group[]} */
 const GROUPS = [
   { key: "loss", title: "Loss", metrics: ["train/nll", "train/loss", "val/loss", "val/unigram_entropy"], log: true, wide: true },
+  { key: "objective", title: "Objective", metrics: ["val/objective"], log: true },
   { key: "bleu", title: "BLEU", metrics: ["val/bleu"], log: false },
   { key: "shares", title: "Accuracy and F1", metrics: ["val/accuracy", "val/f1"], log: false },
   { key: "rmse", title: "RMSE", metrics: ["val/rmse"], log: true },

@@ -13,6 +13,7 @@ const NAMES = {
   "train/loss": "training",
   "train/nll": "training",
   "val/loss": "validation",
+  "val/objective": "objective",
   "val/unigram_entropy": "unigram entropy",
   "val/bleu": "BLEU",
   "val/accuracy": "accuracy",

@@ -24,7 +24,7 @@ from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
 from tercet.data.specs import SIDES, RandomSplit, Side
 from tercet.data.text_hashes import count_near_duplicates, draw_validation, hash_near_duplicate, hash_text
-from tercet.tokens import GPT2, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
+from tercet.tokens import GPT2, CustomTokenizer, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 Part = TypeVar("Part")
 
@@ -159,8 +159,8 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         Args:
             spec: Settings of the tokenizer.
             texts: Function that returns the texts of an example to learn from.
-            roles: Special tokens to add, such as "pad". The kinds gpt2, file and wordpiece, which have fixed ones, are
-                not changed.
+            roles: Special tokens to add, such as "pad". The kinds gpt2, file and wordpiece and the tokenizers of other
+                packages, which have fixed ones, are not changed.
             key: Values that the result of `texts` depends on, in addition to the examples.
         """
 
@@ -168,7 +168,7 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             self._read_through()
             return chain.from_iterable(texts(example) for example in self.examples("train"))
 
-        if not isinstance(spec, GPT2 | TokenizerFile | WordPiece):
+        if not isinstance(spec, GPT2 | TokenizerFile | WordPiece | CustomTokenizer):
             spec = replace(spec, **dict.fromkeys(roles, True))
         content = digest(self.training_hash, *key) if key else self.training_hash
         return learn_tokenizer(spec, training_texts, content, self.snapshots[:1])

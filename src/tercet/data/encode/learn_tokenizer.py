@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tercet.cache_dir import cache_dir
 from tercet.config import to_plain
+from tercet.custom_code import source_hash
 from tercet.data.cache import FORMAT, Snapshot, create_atomically, digest, is_complete
-from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec, Words
+from tercet.tokens import Characters, CustomTokenizer, PlainIds, Tokenizer, TokenizerSpec, Words
 from tercet.tokens.trainers import WORD
 
 TRAINING_BYTES = 256 << 20  # maximum bytes of text for a vocabulary; the kinds characters and ids read all text
@@ -29,8 +30,8 @@ def learn_tokenizer(
     """
     if spec.kind in ("gpt2", "file"):
         return Tokenizer.train(spec, ())
-    pattern = [WORD] if isinstance(spec, Words) else []
-    folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *pattern)[:32]
+    code = [WORD] if isinstance(spec, Words) else [source_hash(spec)] if isinstance(spec, CustomTokenizer) else []
+    folder = cache_dir() / "tokenizers" / digest(FORMAT, content, to_plain(spec), *code)[:32]
     if not is_complete(folder):
         max_bytes = None if isinstance(spec, Characters | PlainIds) else TRAINING_BYTES
         with create_atomically(folder, snapshots) as new:

@@ -22,6 +22,7 @@ from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.evaluate.bootstrap import WeightedScores
 from tercet.evaluate.conversations import AnswerScores
+from tercet.evaluate.custom_metrics import Metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
@@ -92,6 +93,7 @@ class EvaluationOptions(TypedDict, total=False):
     search: Beam | None
     protocol: Protocol
     language: str | None
+    metrics: Metrics  # translation models and classifiers: metrics of other packages, or their import paths
 
 
 class Evaluation(ABC, Generic[Data]):

@@ -1,14 +1,17 @@
 """Evaluation of a classifier or regression on the validation part of its labeled examples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
-from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
+from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores, join_scores
+from tercet.evaluate.custom_metrics import Metrics, measure_metrics, read_metrics, weigh_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.labels import LabelPredictions, LabelScores, predict_labels
 from tercet.evaluate.multi_label import MultiLabelPredictions, MultiLabelScores, predict_multi_label
@@ -58,12 +61,34 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
     def load_held_out(self) -> LabeledExamples:
         return self.load()
 
-    def score(self, labeled: LabeledExamples, **settings: Any) -> AnyLabelScores:
-        """Return the scores for the examples' kind of labels; settings as in `score_labels`."""
-        return score_classifier(self.trained_model.model, self.trained_model.tokenizer, labeled, **settings)
+    def score(
+        self, labeled: LabeledExamples, *, metrics: Metrics = (), resamples: int = RESAMPLES, **settings: Any
+    ) -> AnyLabelScores:
+        """Return the scores for the examples' kind of labels.
 
-    def weighted(self, data: LabeledExamples) -> WeightedScores:
-        return predict(self.trained_model.model, self.trained_model.tokenizer, data).weighted
+        Args:
+            labeled: Labeled examples.
+            metrics: Metrics of other packages, or their import paths.
+            resamples: Number of resamples of the intervals; 0 for no intervals.
+            settings: Other arguments of `score_labels`.
+
+        Raises:
+            UserError: If a metric cannot be imported or fails, or as in `score_labels`.
+        """
+        own_metrics = read_metrics(metrics)
+        predictions = predict(self.trained_model.model, self.trained_model.tokenizer, labeled, **settings)
+        scores = predictions.scores(resamples=resamples)
+        if not own_metrics:
+            return scores
+        outputs = name_outputs(predictions, over=labeled.over)
+        return replace(scores, metrics=measure_metrics(own_metrics, *outputs, resamples=resamples))
+
+    def weighted(self, data: LabeledExamples, *, metrics: Metrics = ()) -> WeightedScores:
+        own_metrics = read_metrics(metrics)
+        predictions = predict(self.trained_model.model, self.trained_model.tokenizer, data)
+        if not own_metrics:
+            return predictions.weighted
+        return join_scores(predictions.weighted, weigh_metrics(own_metrics, *name_outputs(predictions, over=data.over)))
 
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
         scores, card = self.score(data), self.trained_model.card
@@ -91,6 +116,28 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
 
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnyLabelScores:
         return self.score(self.load(data), **settings)
+
+
+def name_outputs(predictions: Predictions, *, over: Literal["texts", "tokens"]) -> tuple[list[Any], list[Any]]:
+    """Return the prediction and the reference of each text, as in `CustomMetric.score`.
+
+    Args:
+        predictions: Predictions for the labels of texts or words.
+        over: Labeled unit.
+    """
+    match predictions:
+        case LabelPredictions():
+            names = np.array(predictions.labels, dtype=object)
+            predicted, references = names[predictions.predicted], names[predictions.targets]
+            if over == "texts" or predictions.documents is None:
+                return predicted.tolist(), references.tolist()
+            ends = np.flatnonzero(np.diff(predictions.documents)) + 1  # words are in the order of their texts
+            return tuple([part.tolist() for part in np.split(side, ends)] for side in (predicted, references))
+        case MultiLabelPredictions():
+            names = np.array(predictions.labels, dtype=object)
+            return tuple([names[row].tolist() for row in side] for side in (predictions.predicted, predictions.targets))
+        case NumberPredictions():
+            return predictions.predicted.tolist(), predictions.targets.tolist()
 
 
 def score_classifier(

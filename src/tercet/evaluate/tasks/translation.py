@@ -14,6 +14,7 @@ from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
 from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.custom_metrics import Metrics, check_metrics, measure_metrics, read_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
@@ -112,6 +113,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         protocol: Protocol = "detokenized",
         language: str | None = None,
         batch_tokens: int = 4096,
+        metrics: Metrics = (),
         progress: bool = False,
     ) -> TranslationResult:
         """Translate the sources and return the scores.
@@ -122,11 +124,14 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
             protocol: Preparation of the texts; see `score_translations`.
             language: Target language; by default that of the data.
             batch_tokens: Maximum number of tokens per batch, as in `translate`.
+            metrics: Metrics of other packages, or their import paths.
             progress: If True and stderr is a terminal, show a progress bar.
 
         Raises:
-            UserError: If the protocol requires a language or a package that is missing, or a text cannot be encoded.
+            UserError: If the protocol requires a language or a package that is missing, a text cannot be encoded, or a
+                metric cannot be imported or fails.
         """
+        own_metrics = read_metrics(metrics)
         model, tokenizer, source_tokenizer = (
             self.trained_model.model,
             self.trained_model.tokenizer,
@@ -137,6 +142,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         references = [reference for _, reference in data.pairs]
         bleu_tokenizer(protocol, language, references)  # report a missing package before the search
         prepare_texts(references[:1], protocol, language)
+        check_metrics(own_metrics, references)
         sources = [source for source, _ in data.pairs]
         answers = translate_stream(
             model, tokenizer, sources, search, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens
@@ -158,6 +164,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 perplexity=perplexity(nats),
                 tokens=tokens,
                 search=search.name,
+                metrics=measure_metrics(own_metrics, translations, references),
                 notes=(*scores.notes, *((note,) if cut else ())),
             ),
             pairs=data.pairs,

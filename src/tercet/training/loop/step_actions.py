@@ -17,6 +17,7 @@ from torch import Tensor
 from tercet.checkpoint import Card
 from tercet.storage import report_write_errors, write_atomically
 from tercet.training.loop.module import TrainingModule
+from tercet.training.recipe.recipe import objective_of
 from tercet.training.tasks.plan import Plan
 from tercet.training.tasks.task import Task
 
@@ -134,7 +135,8 @@ class Validation(StatefulAction):
     def _validate(self, trainer: pl.Trainer, module: TrainingModule) -> dict[str, float]:
         """Return the validation loss and the other metrics of `validate_batch`, averaged over targets.
 
-        The loss is without label smoothing, so that its exponential is the perplexity.
+        The loss is -ln p without label smoothing, so that its exponential is the perplexity. The mean of an objective
+        of another package is a separate metric.
         """
         module.eval()
         rank, world = module.spec.data_parallel_rank(trainer.global_rank), module.spec.data_parallel_size
@@ -148,6 +150,8 @@ class Validation(StatefulAction):
                 batch = self.task.validation_batch(groups[min(first + rank, len(groups) - 1)])
                 on_device = module.transfer_batch_to_device(batch, module.device, 0)
                 loss, extra = self.task.validate_batch(module.eval_model, on_device)
+                if objective_of(self.task.recipe) is not None:
+                    extra = {"objective": loss.total, **extra}
                 for name, value in {"count": loss.count, "loss": loss.plain, **extra}.items():
                     parts.setdefault(name, []).append(value)
         module.train()
@@ -213,7 +217,7 @@ class MetricsAction:
             metrics["train/loss"] = float(module.last_loss.mean)
             metrics["lr"] = trainer.optimizers[0].param_groups[0]["lr"]
             metrics["tokens"] = module.tokens_seen
-            if module.spec.label_smoothing:
+            if module.spec.label_smoothing or objective_of(module.task.recipe) is not None:
                 metrics["train/nll"] = float(module.last_loss.plain_mean)
             if module.last_norm is not None:
                 metrics["grad_norm"] = float(module.last_norm)

@@ -75,13 +75,13 @@ def fake_loss(recipe: Recipe, model: Any, batch: Any) -> Tensor:
     smoothing = recipe.training.label_smoothing
     match recipe:
         case LanguageRecipe() | ChatRecipe():
-            return causal_loss(model, batch, smoothing=smoothing).total
+            return causal_loss(model, batch, smoothing=smoothing, objective=recipe.task.objective).total
         case MaskedRecipe():
-            return masked_loss(model, batch, smoothing=smoothing).total
+            return masked_loss(model, batch, smoothing=smoothing, objective=recipe.task.objective).total
         case TranslationRecipe():
-            return seq2seq_loss(model, batch, smoothing=smoothing).total
+            return seq2seq_loss(model, batch, smoothing=smoothing, objective=recipe.task.objective).total
         case LabelsRecipe():
-            return classify_loss(model, batch, smoothing=smoothing).total
+            return classify_loss(model, batch, smoothing=smoothing, objective=recipe.task.objective).total
         case VectorsRecipe():
             spec = recipe.task
             return contrastive_loss(

@@ -30,7 +30,7 @@ from tercet.training.planning.run_plan import RunPlan, RunTime
 from tercet.training.planning.step_memory import Device, StepMemory, measure_step
 from tercet.training.planning.this_machine import device_memory, usable_memory
 from tercet.training.planning.throughput import Throughput, assume, measure_run, measure_this_machine
-from tercet.training.recipe.recipe import Recipe
+from tercet.training.recipe.recipe import Recipe, objective_of
 from tercet.training.tasks.model_sizes import SizedRecipe, read_task, size_recipe
 from tercet.training.tasks.plan import Plan
 
@@ -77,6 +77,7 @@ def plan_run(
         strategy=strategy_of(recipe),
         precision=precision,
         optimizer=recipe.training.optimizer.kind,
+        objective=None if (objective := objective_of(recipe)) is None else objective.kind,
         parameters=step.parameters,
         trainable=step.trainable,
         vocabulary_at_most=sized_recipe.vocabulary_limits,

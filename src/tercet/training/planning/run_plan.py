@@ -45,6 +45,7 @@ class RunPlan(Summary):
         strategy: single, ddp, fsdp or tp.
         precision: fp32, bf16 or fp16.
         optimizer: Kind of the optimizer.
+        objective: Import path of the objective of another package; None for the default.
         parameters, trainable: Numbers of all and of trainable parameters; tied ones count once.
         vocabulary_at_most: Assumed sizes of vocabularies that are not yet trained, by `vocab_size` and
             `source_vocab_size`; None if all sizes are known.
@@ -72,6 +73,7 @@ class RunPlan(Summary):
     strategy: Strategy
     precision: str
     optimizer: str
+    objective: str | None
     parameters: int
     trainable: int
     vocabulary_at_most: dict[str, int] | None
@@ -114,6 +116,8 @@ def _facts(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "on", f"{devices if plan.cluster is None else plan.cluster.describe()}; {plan.precision}{strategy}"
     learn = "all trainable" if plan.trainable == plan.parameters else f"{plan.trainable:,} trainable"
     yield "parameters", f"{plan.parameters:,}, {learn}"
+    if plan.objective is not None:
+        yield "objective", plan.objective
     if (problems := describe_export_problems(plan.export_problems)) is not None:
         yield "model", problems
     if plan.vocabulary_at_most:

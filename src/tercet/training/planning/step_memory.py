@@ -24,7 +24,7 @@ from tercet.training.optim.trainable import set_trainable, trainable_parameters
 from tercet.training.planning.fake_batch import fake_batch, fake_loss
 from tercet.training.planning.fused_operations import Device, use_fused_operations
 from tercet.training.planning.live_bytes import LiveBytes
-from tercet.training.recipe.recipe import Recipe
+from tercet.training.recipe.recipe import Recipe, objective_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -96,7 +96,8 @@ def measure_step(
             live.ignore([*model.parameters(), *model.buffers(), *(p.grad for p in trainable if p.grad is not None)])
             activations, workspace = _run_step(live, recipe, model, optimizer, batch, dtype)
         if is_one_graph(replace(recipe.training, activation_checkpointing=checkpointing), device):
-            workspace = max(workspace, _scores_of_graph(model, batch, dtype or torch.float32))
+            scored = torch.float32 if objective_of(recipe) is not None else dtype or torch.float32
+            workspace = max(workspace, _scores_of_graph(model, batch, scored))
         blocks = [_bytes_of(list(block.parameters())) for block in blocks_of(model)]
         tensors = [*model.parameters(), *model.buffers()]
         weights = _bytes_of(tensors)

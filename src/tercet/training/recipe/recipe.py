@@ -19,6 +19,7 @@ from tercet.models import (
     stack_specs,
 )
 from tercet.nn.specs import LoRA
+from tercet.objectives import CustomObjective
 from tercet.spec import Custom, Name, ProblemType, check_range, spec
 from tercet.training.recipe.files import read_settings
 from tercet.training.recipe.other_data import REQUIRED
@@ -31,6 +32,7 @@ from tercet.training.recipe.task_specs import (
     LabelsTaskSpec,
     LanguageTaskSpec,
     MaskedTaskSpec,
+    ObjectiveSpec,
     TaskSpec,
     TranslationTaskSpec,
     VectorsTaskSpec,
@@ -85,6 +87,8 @@ class Recipe:
         self.task.check_batches(training.data_parallel_size, ramp=training.batch_ramp is not None)
         if training.exact:
             self.task.check_exact(training.data_parallel_size)
+        if training.label_smoothing and (objective := objective_of(self)) is not None:
+            raise ValueError(f"training.label_smoothing does not apply to task.objective={objective.kind}; set it to 0")
         if training.shares_model and self.task.best_by not in ("loss", "accuracy"):
             raise ValueError(
                 f"task.best_by={self.task.best_by} requires the whole model on one device, but "
@@ -208,6 +212,11 @@ class VectorsRecipe(Recipe):
     def with_heads(self) -> Self:
         model = replace(self.model, masked_head=None, pooler=False, next_sentence=False, classifier=None)
         return replace(self, model=model)
+
+
+def objective_of(recipe: Recipe) -> CustomObjective | None:
+    """Return the objective of another package with which a recipe trains; None for the default."""
+    return recipe.task.objective if isinstance(recipe.task, ObjectiveSpec) else None
 
 
 # Metrics by which the best model can be chosen, for each kind of label.

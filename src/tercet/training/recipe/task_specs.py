@@ -7,10 +7,22 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from tercet.nn.specs import Pooling
-from tercet.objectives import Masking
+from tercet.objectives import CustomObjective, Masking
 from tercet.spec import Interval, Rows, Samples, Tokens, Width, spec
 
 Auto = Literal["auto"]
+
+
+@spec
+class ObjectiveSpec:
+    """The loss that is minimized.
+
+    Args:
+        objective: Import path of your own objective, or its `kind` with settings; null for the negative log-likelihood,
+            and for regression the squared error. Validation always reports the latter as `val/loss`.
+    """
+
+    objective: CustomObjective | None = None
 
 
 @spec
@@ -69,7 +81,7 @@ class RowBatchSpec:
 
 
 @spec
-class TextBatchSpec(RowBatchSpec):
+class TextBatchSpec(ObjectiveSpec, RowBatchSpec):
     """Batches of rows of running text.
 
     Args:
@@ -115,7 +127,7 @@ class MaskedTaskSpec(TextBatchSpec):
 
 
 @spec
-class ChatTaskSpec(RowBatchSpec):
+class ChatTaskSpec(ObjectiveSpec, RowBatchSpec):
     """Predict the tokens of the answers in a conversation, with a decoder-only model.
 
     Each token is predicted from all preceding tokens.
@@ -136,7 +148,7 @@ class ChatTaskSpec(RowBatchSpec):
 
 
 @spec
-class LabelsTaskSpec(RowBatchSpec):
+class LabelsTaskSpec(ObjectiveSpec, RowBatchSpec):
     """Predict labels of texts or words, or a number for each text, with an encoder and a classifier.
 
     Args:
@@ -196,7 +208,7 @@ class VectorsTaskSpec(RowBatchSpec):
 
 
 @spec
-class TranslationTaskSpec:
+class TranslationTaskSpec(ObjectiveSpec):
     """Predict the tokens of a translation, with an encoder-decoder model.
 
     Each token is predicted from the source sentence and the preceding tokens.

@@ -11,6 +11,7 @@ from tercet.settings_yaml import write_yaml
 from tercet.storage import write_atomically
 from tercet.training.optim.trainable import trainable_parameters
 from tercet.training.recipe.pretrained import save_copy
+from tercet.training.recipe.recipe import objective_of
 from tercet.training.run.reports import log
 from tercet.training.run.states import BuiltModel, OpenedRun
 
@@ -86,7 +87,9 @@ def _choose_compile(built_model: BuiltModel, precision: str, matmul: Matmul, qui
     )
     trainable_note = "" if trainable == parameters else f" ({trainable:,} trainable)"
     arithmetic = f"{precision} by oneDNN" if (precision, matmul) == ("fp32", "medium") else precision
-    log(f"{parameters:,} parameters{trainable_note}, {task.describe()}, {task.plan.steps:,} steps; {arithmetic}, "
+    objective = objective_of(task.recipe)
+    facts = task.describe() if objective is None else f"{task.describe()}, objective {objective.kind}"
+    log(f"{parameters:,} parameters{trainable_note}, {facts}, {task.plan.steps:,} steps; {arithmetic}, "
         f"{'not compiled' if compile_mode == 'never' else 'compiled'} ({why})", quiet)  # fmt: skip
     if any(stack.placement == "post" for stack in stack_specs(task.recipe.model)) and not spec.warmup_steps:
         log("post-norm without warm-up seldom learns (Xiong et al. 2020); set training.warmup_steps, such as 400, "

@@ -7,6 +7,7 @@ from tercet.config import UserError
 from tercet.storage import lock_folder
 from tercet.training.optim.trainable import set_trainable
 from tercet.training.recipe.pretrained import load_pretrained_weights, pretrained_folder
+from tercet.training.recipe.recipe import LabelsRecipe, Recipe, objective_of
 from tercet.training.run.reports import describe_sizes, log
 from tercet.training.run.settle import read_or_create_record
 from tercet.training.run.states import BuiltModel, LockedRun, StartedRun
@@ -55,6 +56,7 @@ def _build(locked_run: LockedRun) -> BuiltModel:
     recipe, out, quiet = locked_run.opened_run.recipe, locked_run.opened_run.folder, locked_run.opened_run.quiet
     pretrained = None if recipe.pretrained is None else load_model(pretrained_folder(recipe.pretrained, out))
     task = task_of(recipe, pretrained=pretrained, progress=not quiet)
+    _check_objective(task.recipe)
     try:
         model = build(task.recipe.model, seed=recipe.training.seed)
     except ValueError as error:
@@ -72,6 +74,24 @@ def _build(locked_run: LockedRun) -> BuiltModel:
     warm_up()  # before anything is timed, and after all errors were reported
     check_exact(recipe.training)
     return BuiltModel(task, model, pretrained)
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Try an objective of another package on a few logits, so that its errors are reported before a folder is made.
+
+    Raises:
+        UserError: If it does not return a finite loss with a gradient for each target.
+    """
+    from tercet.objectives.custom import check_objective
+
+    objective = objective_of(recipe)
+    if objective is None:
+        return
+    if isinstance(recipe, LabelsRecipe):
+        head = recipe.classifier
+        check_objective(objective, n_classes=max(1, len(head.labels)), problem_type=head.problem_type)
+    else:
+        check_objective(objective, n_classes=recipe.model.vocab_size)
 
 
 def _make_folder(locked_run: LockedRun) -> StartPoint:

@@ -93,7 +93,7 @@ class ChatTask:
         return self._batch(self.corpus.validation, group)
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
-        return causal_loss(model, batch, smoothing=smoothing)
+        return causal_loss(model, batch, smoothing=smoothing, objective=self.recipe.task.objective)
 
     def validate_batch(self, model: DecoderOnly, batch: CausalBatch) -> tuple[Loss, dict[str, Tensor]]:
         return self.loss(model, batch), {}

@@ -97,11 +97,11 @@ class LabelsTask:
         return self._batch(self.corpus.validation, group)
 
     def loss(self, model: EncoderOnly, batch: LabeledBatch, *, smoothing: float = 0.0) -> Loss:
-        return classify_loss(model, batch, smoothing=smoothing)
+        return classify_loss(model, batch, smoothing=smoothing, objective=self.recipe.task.objective)
 
     def validate_batch(self, model: EncoderOnly, batch: LabeledBatch) -> tuple[Loss, dict[str, Tensor]]:
         logits = label_logits(model, batch)  # (N, L)
-        loss = classify_loss(model, batch, logits=logits)
+        loss = classify_loss(model, batch, logits=logits, objective=self.recipe.task.objective)
         match self.head.problem_type:
             case "single_label_classification":
                 return loss, {"accuracy": (self._predict(logits) == batch.targets.flatten()).sum()}

@@ -74,7 +74,7 @@ class LanguageTask:
         return collate_windows(self.windows.batch(group))
 
     def loss(self, model: DecoderOnly, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
-        return causal_loss(model, batch, smoothing=smoothing)
+        return causal_loss(model, batch, smoothing=smoothing, objective=self.recipe.task.objective)
 
     def validate_batch(self, model: DecoderOnly, batch: CausalBatch) -> tuple[Loss, dict[str, Tensor]]:
         return self.loss(model, batch), {}

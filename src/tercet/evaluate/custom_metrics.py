@@ -157,8 +157,7 @@ def _weigh(
         scores = list[float]()
         for name, result in results.items():
             if isinstance(result, float):
-                value = drawn.get(name, np.nan)
-                scores.append(value if isinstance(value, float) else float(value.mean()))
+                scores.append(float(np.mean(drawn.get(name, np.nan))))
             else:
                 scores.append(float(weights @ result / weights.sum()))
         return np.array(scores)

@@ -120,6 +120,7 @@ class NumberPredictions:
             constant_mae=float(np.abs(distances).mean()),
             count=len(self.targets),
             truncated=self.truncated,
+            metrics={},
         )
 
     def _measure(self, weights: Float[np.ndarray, " N"]) -> list[float]:

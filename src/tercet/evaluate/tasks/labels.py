@@ -132,10 +132,12 @@ def name_outputs(predictions: Predictions, *, over: Literal["texts", "tokens"]) 
             if over == "texts" or predictions.documents is None:
                 return predicted.tolist(), references.tolist()
             ends = np.flatnonzero(np.diff(predictions.documents)) + 1  # words are in the order of their texts
-            return tuple([part.tolist() for part in np.split(side, ends)] for side in (predicted, references))
+            texts, true_texts = np.split(predicted, ends), np.split(references, ends)
+            return [part.tolist() for part in texts], [part.tolist() for part in true_texts]
         case MultiLabelPredictions():
             names = np.array(predictions.labels, dtype=object)
-            return tuple([names[row].tolist() for row in side] for side in (predictions.predicted, predictions.targets))
+            predicted, references = predictions.predicted, predictions.targets
+            return [names[row].tolist() for row in predicted], [names[row].tolist() for row in references]
         case NumberPredictions():
             return predictions.predicted.tolist(), predictions.targets.tolist()
 

@@ -1,6 +1,7 @@
 """Evaluation of a translation model: BLEU, chrF and likelihood of the references."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import pair_files, target_language
 from tercet.evaluate.bootstrap import WeightedScores
-from tercet.evaluate.custom_metrics import Metrics, check_metrics, measure_metrics, read_metrics
+from tercet.evaluate.custom_metrics import CustomMetric, Metrics, check_metrics, measure_metrics, read_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.pairs import score_pairs
 from tercet.evaluate.protocols import Protocol, bleu_tokenizer, prepare_texts
@@ -132,17 +133,12 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 metric cannot be imported or fails.
         """
         own_metrics = read_metrics(metrics)
-        model, tokenizer, source_tokenizer = (
-            self.trained_model.model,
-            self.trained_model.tokenizer,
-            self.trained_model.source_tokenizer,
-        )
+        model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
+        source_tokenizer = self.trained_model.source_tokenizer
         search = Beam() if search is None else search
         language = language or data.language
         references = [reference for _, reference in data.pairs]
-        bleu_tokenizer(protocol, language, references)  # report a missing package before the search
-        prepare_texts(references[:1], protocol, language)
-        check_metrics(own_metrics, references)
+        _check_scoring(own_metrics, references, protocol, language)
         sources = [source for source, _ in data.pairs]
         answers = translate_stream(
             model, tokenizer, sources, search, source_tokenizer=source_tokenizer, batch_tokens=batch_tokens
@@ -154,9 +150,6 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         tokens = sum(pair.tokens for pair in pair_scores)
         nats = -sum(pair.logprob for pair in pair_scores) / tokens
         scores = score_translations(translations, references, sources=sources, protocol=protocol, language=language)
-        cut = sum(pair.truncated for pair in pair_scores)
-        exceed = counted(cut, "pair exceeds", "pairs exceed")
-        note = f"{exceed} the maximum length of the model; cut to {model.max_len} tokens"
         return TranslationResult(
             scores=replace(
                 scores,
@@ -165,7 +158,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 tokens=tokens,
                 search=search.name,
                 metrics=measure_metrics(own_metrics, translations, references),
-                notes=(*scores.notes, *((note,) if cut else ())),
+                notes=(*scores.notes, *_note_cut(sum(pair.truncated for pair in pair_scores), model.max_len)),
             ),
             pairs=data.pairs,
             translations=translations,
@@ -214,3 +207,18 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         if data is not None:
             raise UserError("translation models are scored on sentence pairs; pass source=... and target=..., not data")
         return self.score(self.load(source, target, part=part, encoding=encoding), **settings).scores
+
+
+def _check_scoring(
+    metrics: Sequence[CustomMetric], references: list[str], protocol: Protocol, language: str | None
+) -> None:
+    """Report a missing package or a metric that fails before the search."""
+    bleu_tokenizer(protocol, language, references)
+    prepare_texts(references[:1], protocol, language)
+    check_metrics(metrics, references)
+
+
+def _note_cut(count: int, max_len: int) -> tuple[str, ...]:
+    """Return a remark on the number of pairs that were cut; empty if there are none."""
+    exceed = counted(count, "pair exceeds", "pairs exceed")
+    return (f"{exceed} the maximum length of the model; cut to {max_len} tokens",) if count else ()

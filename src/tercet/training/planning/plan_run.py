@@ -39,16 +39,9 @@ if TYPE_CHECKING:
 
 
 def plan_run(
-    name: str,
-    recipe: Recipe,
-    *,
-    cluster: Cluster | None = None,
-    mfu: float | None = None,
-    measured: Path | None = None,
-    here: bool = False,
-    price: float | None = None,
-    progress: bool = False,
-) -> RunPlan:
+    name: str, recipe: Recipe, *, cluster: Cluster | None = None, mfu: float | None = None,
+    measured: Path | None = None, here: bool = False, price: float | None = None, progress: bool = False,
+) -> RunPlan:  # fmt: skip
     """Return memory and steps of a run, and time and cost if `mfu`, `measured` or `here` gives a speed.
 
     Args:
@@ -77,7 +70,7 @@ def plan_run(
         strategy=strategy_of(recipe),
         precision=precision,
         optimizer=recipe.training.optimizer.kind,
-        objective=None if (objective := objective_of(recipe)) is None else objective.kind,
+        objective=getattr(objective_of(recipe), "kind", None),
         parameters=step.parameters,
         trainable=step.trainable,
         vocabulary_at_most=sized_recipe.vocabulary_limits,

@@ -104,6 +104,7 @@ class ClassifiedText(TypedDict):
     probability: float
     scores: NotRequired[dict[str, float]]
     truncated: bool
+    chunks: NotRequired[int]
 
 
 class LabeledText(TypedDict):
@@ -114,6 +115,7 @@ class LabeledText(TypedDict):
     labels: dict[str, float]
     scores: NotRequired[dict[str, float]]
     truncated: bool
+    chunks: NotRequired[int]
 
 
 class RegressedText(TypedDict):
@@ -123,6 +125,7 @@ class RegressedText(TypedDict):
     pair: NotRequired[str]
     value: float
     truncated: bool
+    chunks: NotRequired[int]
 
 
 class TaggedWord(TypedDict):
@@ -147,12 +150,18 @@ class WrittenVectors(TypedDict):
     vectors: int
     width: int
     truncated: int
+    texts: int
+    chunks: int
 
 
 class Neighbor(TypedDict):
+    """A text, or a chunk of a long text with the places of its characters."""
+
     index: int
     score: float
     id: NotRequired[Any]
+    start: NotRequired[int]
+    end: NotRequired[int]
     text: NotRequired[str | None]
 
 
@@ -187,6 +196,7 @@ class ScoredLine(TypedDict):
     tokens: int
     nats_per_token: float | None
     truncated: bool
+    windows: NotRequired[int]
 
 
 class WithVerdicts(TypedDict):

@@ -2,33 +2,22 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
-import numpy as np
 import torch
 
-from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.run_evaluation import RunEvaluation
 from tercet.generation import Beam, Completion, Draft, Lookup, Sampling, Translation, translate_lines
 from tercet.generation.specs import BeamOptions, SamplingOptions, TranslationOptions
 from tercet.models import Edit
 from tercet.nn.linear import WeightDtype, quantize
-from tercet.nn.specs import Pooling
 from tercet.plots.run_view import RunView
+from tercet.run_encoding import RunEncoding
 from tercet.serve.serve_options import ServeOptions
 
 if TYPE_CHECKING:
-    from tercet.encoding import (
-        Classification,
-        MaskPredictions,
-        MultiLabelClassification,
-        Neighbors,
-        RankedDocument,
-        Regression,
-        Tagging,
-    )
     from tercet.generation import ChatModel
     from tercet.inspect import Recording
 
@@ -44,7 +33,7 @@ class CompletionOptions(SamplingOptions, total=False):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run(RunView, RunEvaluation):
+class Run(RunView, RunEvaluation, RunEncoding):
     """A trained model with its tokenizer and folder; methods that it does not support raise UserError."""
 
     def to(self, device: str | torch.device) -> "Run":
@@ -185,140 +174,6 @@ class Run(RunView, RunEvaluation):
             Beam(**beam) if search is None else search, source_tokenizer=self.trained_model.source_tokenizer,
             prefixes=prefixes, batch_tokens=batch_tokens,
         )  # fmt: skip
-
-    @overload
-    def fill(self, texts: str, top: int | None = None, only: Sequence[str] | None = None) -> "MaskPredictions": ...
-
-    @overload
-    def fill(
-        self, texts: list[str], top: int | None = None, only: Sequence[str] | None = None
-    ) -> "list[MaskPredictions]": ...
-
-    def fill(
-        self, texts: str | list[str], top: int | None = None, only: Sequence[str] | None = None
-    ) -> "MaskPredictions | list[MaskPredictions]":
-        """Return the most likely tokens for each [MASK] of a text, or of each text in a list.
-
-        Args:
-            texts: A text with masks, or a list of such texts.
-            top: Maximum number of candidates per mask (default: 5, or all words of `only`).
-            only: Words to choose from instead of the whole vocabulary.
-
-        Raises:
-            UserError: If a text has no mask, a mask is beyond the context, or a word of `only` is unknown.
-            ValueError: If `top` is below 1, or `only` is empty.
-        """
-        from tercet.encoding import fill
-
-        all_texts = [texts] if isinstance(texts, str) else texts
-        results = fill(self.trained_model.require("fill").model, self.tokenizer, all_texts, top=top, only=only)
-        return results[0] if isinstance(texts, str) else results
-
-    def embed(
-        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalize: bool = True,
-        size: int | None = None, batch_tokens: int = BATCH_TOKENS,
-    ) -> np.ndarray:  # fmt: skip
-        """Return the embedding of a text (D,), or of each text in a list (N, D), in float32.
-
-        Args:
-            texts: A text, or several. Texts that exceed the context are truncated.
-            pooling: "mean", "first" or "max" of the token vectors (default: as the folder defines, or "mean").
-            normalize, size: If True, scale vectors to length 1, after cutting them to `size` elements (`task.sizes`).
-            batch_tokens: Maximum tokens per batch, including padding.
-        """
-        from tercet.encoding.embed import check_size, embed, vector_width
-
-        encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
-        check_size(size, encoder.sentence.sizes, vector_width(encoder.model, encoder.projection))
-        vectors = embed(
-            encoder.model, self.tokenizer, all_texts, pooling=pooling or encoder.sentence.pooling, normalize=normalize,
-            projection=encoder.projection, size=size, max_len=encoder.text_len, batch_tokens=batch_tokens,
-        ).vectors  # fmt: skip
-        return vectors[0] if isinstance(texts, str) else vectors
-
-    def search(
-        self, queries: str | Sequence[str], texts: Sequence[str] | np.ndarray, *, top: int = 5,
-        pooling: Pooling | None = None, batch_tokens: int = BATCH_TOKENS,
-    ) -> "Neighbors":  # fmt: skip
-        """Return the texts most similar to a query, by cosine similarity.
-
-        Args:
-            queries: A query, or several.
-            texts: Texts to search, or their embeddings (N, D) from `embed`, also of a smaller size.
-            top: Maximum number of results per query.
-            pooling, batch_tokens: As in `embed`. If `texts` are embeddings, pass the pooling that they were made with.
-
-        Returns:
-            Numbers of the texts, from 0, and their cosines, most similar first: (K,), or (Q, K) for a list of queries.
-
-        Raises:
-            UserError: If the embeddings do not have the width of this model, or a text cannot be encoded.
-        """
-        from tercet.encoding import Neighbors, nearest
-
-        embed = partial(self.embed, pooling=pooling, batch_tokens=batch_tokens)
-        vectors = texts if isinstance(texts, np.ndarray) else embed(texts)
-        size = next((n for n in self.trained_model.require("embed").sentence.sizes if n == vectors.shape[-1]), None)
-        result = nearest(vectors, embed([queries] if isinstance(queries, str) else queries, size=size), top=top)
-        is_single = isinstance(queries, str)
-        return Neighbors(numbers=result.numbers[0], scores=result.scores[0]) if is_single else result
-
-    @overload
-    def classify(self, texts: str) -> "Classification": ...
-
-    @overload
-    def classify(self, texts: list[str]) -> "list[Classification]": ...
-
-    def classify(self, texts: str | list[str]) -> "Classification | list[Classification]":
-        """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label` and `regress`."""
-        from tercet.encoding import classify
-
-        all_texts = [texts] if isinstance(texts, str) else texts
-        results = classify(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, all_texts)
-        return results[0] if isinstance(texts, str) else results
-
-    @overload
-    def classify_multi_label(self, texts: str, *, threshold: float = 0.5) -> "MultiLabelClassification": ...
-
-    @overload
-    def classify_multi_label(self, texts: list[str], *, threshold: float = 0.5) -> "list[MultiLabelClassification]": ...
-
-    def classify_multi_label(
-        self, texts: str | list[str], *, threshold: float = 0.5
-    ) -> "MultiLabelClassification | list[MultiLabelClassification]":
-        """Return the labels of a text, or of each text in a list, whose probability is above `threshold`."""
-        from tercet.encoding import classify_multi_label
-
-        all_texts = [texts] if isinstance(texts, str) else texts
-        model = self.trained_model.require("classify").require_labels("texts")
-        results = classify_multi_label(model, self.tokenizer, all_texts, threshold=threshold)
-        return results[0] if isinstance(texts, str) else results
-
-    @overload
-    def regress(self, texts: str) -> "Regression": ...
-
-    @overload
-    def regress(self, texts: list[str]) -> "list[Regression]": ...
-
-    def regress(self, texts: str | list[str]) -> "Regression | list[Regression]":
-        """Return the predicted number of a text, or of each text in a list, in the unit of the training labels."""
-        from tercet.encoding import regress
-
-        all_texts = [texts] if isinstance(texts, str) else texts
-        results = regress(self.trained_model.require("classify").require_labels("texts"), self.tokenizer, all_texts)
-        return results[0] if isinstance(texts, str) else results
-
-    def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
-        """Return the label of each word and its probability, for sentences that are lists of words."""
-        from tercet.encoding import tag
-
-        return tag(self.trained_model.require("classify").require_labels("tokens"), self.tokenizer, sentences)
-
-    def rerank(self, query: str, documents: Sequence[str]) -> "list[RankedDocument]":
-        """Return the documents with their relevance to the query, the most relevant first."""
-        from tercet.encoding import rerank
-
-        return rerank(self.trained_model.require("classify").model, self.tokenizer, query, documents)
 
     def read(
         self, text: str = "", *, target: str | None = None, ids: Sequence[int] | None = None,

@@ -41,6 +41,7 @@ Layers = Annotated[int, Interval(ge=1, le=4096)]  # also numbers of heads
 Index = Annotated[int, Interval(ge=0, lt=1 << 24)]  # number of a layer or position, or a token id
 Width = Annotated[int, Interval(ge=1, le=1 << 20)]
 Context = Annotated[int, Interval(ge=1, le=1 << 24)]  # length of a context or a stride, in tokens
+Overlap = Annotated[int, Interval(ge=0, le=1 << 24)]  # tokens that two chunks of a text share
 VocabularySize = Annotated[int, Interval(ge=0, le=1 << 24)]
 Rows = Annotated[int, Interval(ge=1, le=1 << 24)]  # rows of a batch
 Tokens = Annotated[int, Interval(ge=1, le=1 << 40)]

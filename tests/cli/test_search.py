@@ -159,19 +159,23 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_truncated_texts_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = run_command(["embed", "bert", "--input", "-", *query_flags("cat " * 50)], capsys, "dog " * 50 + "\na\n")
+    arguments = ["embed", "bert", "--input", "-", *query_flags("cat " * 50)]
+    _, err = run_command([*arguments, "--truncate"], capsys, "dog " * 50 + "\na\n")
     assert f"1 query text is longer than the context, and was cut to {MAX_LEN} tokens" in err
     assert f"1 text is longer than the context, and was cut to {MAX_LEN} tokens" in err
 
 
-def test_truncated_texts_are_reported_with_the_length_of_the_folder(
+def test_long_texts_are_reported_with_the_length_of_the_folder(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of sentence-transformers may cut texts to fewer tokens than the model's context."""
     trained_model = replace(checkpoint.load_model("bert"), sentence=SentenceSettings(max_len=6))
     monkeypatch.setattr(checkpoint, "load_model", lambda path: trained_model)
-    _, err = run_command(["embed", "bert", "--input", "-", *query_flags("cat")], capsys, "dog " * 12 + "\na\n")
+    arguments, texts = ["embed", "bert", "--input", "-", *query_flags("cat")], "dog " * 12 + "\na\n"
+    _, err = run_command([*arguments, "--truncate"], capsys, texts)
     assert err == "tercet: 1 text is longer than the context, and was cut to 6 tokens\n"
+    _, err = run_command([*arguments, "--overlap", "0"], capsys, texts)
+    assert err == "tercet: 1 text is longer than 6 tokens, and was read in 3 chunks\n"
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,22 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tercet.cli.chunks import SplitTexts, add_chunks, select_chunking
 from tercet.cli.device import add_device, select_device
+from tercet.cli.documents import add_documents
 from tercet.cli.lines import replace_line_ends, take_pool
-from tercet.cli.parser import Verbs, parse_number
+from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.rerank import add_query, rerank_texts
 from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
 from tercet.spec import Share
 
 if TYPE_CHECKING:
     from tercet.checkpoint import Encoder
-    from tercet.encoding import Classification, MultiLabelClassification, Regression, Tagging
+    from tercet.encoding import Chunking, Classification, MultiLabelClassification, Regression, Tagging
+
+    Result = Classification | MultiLabelClassification | Regression | Tagging
 
 NO_LABEL = "-"  # printed for a word beyond the context, and for a text without a label above the threshold
 
@@ -30,13 +34,15 @@ def register(verbs: Verbs, summary: str) -> None:
         "model that labels words, print one label per word, separated by spaces. For a model with several labels per "
         "text, print all labels above the threshold with their probabilities, or - if there is none. For a regression "
         "model, print the predicted number. With --query, print the texts, the most relevant first: probability that "
-        "the text is relevant, id (or the number of the text, from 0) and text, separated by tabs.",
+        "the text is relevant, id (or the number of the text, from 0) and text, separated by tabs. The probabilities "
+        "of a text that is longer than the context are the mean over its overlapping chunks, weighted by their tokens.",
         epilog="Examples: tercet classify runs/mine < texts.txt > labels.txt; "
         'tercet classify runs/reranker --query "how do I undo a commit?" --input results.txt --top 5',
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model, or hf://user/name")
     add_text(parser.add_argument)
-    add_input(parser.add_argument)
+    add_input(parser.add_argument, folders=True)
+    add_documents(parser.add_argument)
     parser.add_argument(
         "--pair-field",
         metavar="NAME",
@@ -58,6 +64,7 @@ def register(verbs: Verbs, summary: str) -> None:
         action="store_true",
         help="print one JSON object per text: text, label, probability, ...; or one per query: query, documents",
     )
+    add_chunks(parser.add_argument_group("long texts").add_argument)
     add_query(parser.add_argument_group("reranking").add_argument)
     add_batches(parser.add_argument)
     add_device(parser)
@@ -75,18 +82,22 @@ def run(args: argparse.Namespace) -> int:
         device = select_device(args.device, models=[args.run])
 
         from tercet.checkpoint import load_model
+        from tercet.encoding import Tagging
 
         trained_model = load_model(args.run).require("classify")
         _check_flags(args, trained_model)
+        chunking = select_chunking(args, trained_model.model.max_len)
         trained_model.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
-        cut = 0
+        cut, split = 0, SplitTexts()
         while batch := take_pool(texts, pool, lambda text: text.text):
-            for line, truncated in _answers(args, trained_model, batch):
-                cut += truncated
+            for line, result in _answers(args, trained_model, batch, chunking):
+                cut += result.truncated
+                split.add(1 if isinstance(result, Tagging) else result.chunks)
                 print(line)
             sys.stdout.flush()
     report_truncated(cut, trained_model.model.max_len)
+    split.report(trained_model.model.max_len if chunking is None else chunking.size)
     return 0
 
 
@@ -107,10 +118,17 @@ def _check_flags(args: argparse.Namespace, trained_model: "Encoder") -> None:
         raise UserError(f"--threshold requires a model with several labels per text, but {args.run} predicts {gives}")
     if args.scores and problem_type == "regression":
         raise UserError(f"--scores prints probabilities of labels, but {args.run} predicts a number; leave it out")
+    if flags := passed_flags(args, ("chunk", "overlap")):
+        if head.over == "tokens":
+            raise UserError(f"{flags[0]} requires labels of texts, but {args.run} labels words; leave it out")
+        if args.pair_field is not None:
+            raise UserError(f"{flags[0]} applies to single texts, and pairs are cut to the context; leave it out")
 
 
-def _answers(args: argparse.Namespace, trained_model: "Encoder", lines: list[Text]) -> Iterator[tuple[str, bool]]:
-    """Yield the output line of each text or pair, and True if it was truncated."""
+def _answers(
+    args: argparse.Namespace, trained_model: "Encoder", lines: list[Text], chunking: "Chunking | None"
+) -> "Iterator[tuple[str, Result]]":
+    """Yield the output line and the result of each text or pair."""
     from tercet.encoding import classify, classify_multi_label, regress, tag
     from tercet.objectives import THRESHOLD
 
@@ -119,31 +137,33 @@ def _answers(args: argparse.Namespace, trained_model: "Encoder", lines: list[Tex
     if head.over == "tokens":
         sentences = [line.text.split() for line in lines]
         for line, tagging in zip(lines, tag(model, tokenizer, sentences, batch_tokens=batch_tokens), strict=True):
-            yield _tag_line(args, line.text, tagging), tagging.truncated
+            yield _tag_line(args, line.text, tagging), tagging
         return
     texts = [line.text for line in lines]
     if args.pair_field is not None:
         texts = [(line.text, line.pair or "") for line in lines]
+    options: dict[str, Any] = {"chunking": chunking, "batch_tokens": batch_tokens}
     match head.problem_type:
         case "single_label_classification":
-            for line, classification in zip(
-                lines, classify(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
-            ):
-                yield _label_line(args, line, classification), classification.truncated
+            for line, classification in zip(lines, classify(model, tokenizer, texts, **options), strict=True):
+                yield _label_line(args, line, classification), classification
         case "multi_label_classification":
             threshold = THRESHOLD if args.threshold is None else args.threshold
-            results = classify_multi_label(model, tokenizer, texts, threshold=threshold, batch_tokens=batch_tokens)
+            results = classify_multi_label(model, tokenizer, texts, threshold=threshold, **options)
             for line, labels in zip(lines, results, strict=True):
-                yield _labels_line(args, line, labels), labels.truncated
+                yield _labels_line(args, line, labels), labels
         case "regression":
-            for line, regression in zip(
-                lines, regress(model, tokenizer, texts, batch_tokens=batch_tokens), strict=True
-            ):
-                yield _number_line(args, line, regression), regression.truncated
+            for line, regression in zip(lines, regress(model, tokenizer, texts, **options), strict=True):
+                yield _number_line(args, line, regression), regression
 
 
 def _text_fields(line: Text) -> dict[str, str]:
     return {"text": line.text} if line.pair is None else {"text": line.text, "pair": line.pair}
+
+
+def _reading_fields(result: "Classification | MultiLabelClassification | Regression") -> dict[str, int]:
+    """Return the fields that describe how a text was read; `chunks` only if it was split."""
+    return {"truncated": result.truncated, **({"chunks": result.chunks} if result.chunks > 1 else {})}
 
 
 def _label_line(args: argparse.Namespace, line: Text, classification: "Classification") -> str:
@@ -152,7 +172,7 @@ def _label_line(args: argparse.Namespace, line: Text, classification: "Classific
             **_text_fields(line), "label": classification.label, "probability": classification.probability,
         }  # fmt: skip
         scores = {"scores": classification.scores} if args.scores else {}
-        return json.dumps({**fields, **scores, "truncated": classification.truncated}, ensure_ascii=False)
+        return json.dumps({**fields, **scores, **_reading_fields(classification)}, ensure_ascii=False)
     return _format_columns(classification.scores if args.scores else {classification.label: classification.probability})
 
 
@@ -161,14 +181,14 @@ def _labels_line(args: argparse.Namespace, line: Text, labels: "MultiLabelClassi
     if args.json:
         scores = {"scores": labels.scores} if args.scores else {}
         return json.dumps(
-            {**_text_fields(line), "labels": selected, **scores, "truncated": labels.truncated}, ensure_ascii=False
+            {**_text_fields(line), "labels": selected, **scores, **_reading_fields(labels)}, ensure_ascii=False
         )
     return _format_columns(labels.scores if args.scores else selected) or NO_LABEL
 
 
 def _number_line(args: argparse.Namespace, line: Text, regression: "Regression") -> str:
     if args.json:
-        fields = {**_text_fields(line), "value": regression.value, "truncated": regression.truncated}
+        fields = {**_text_fields(line), "value": regression.value, **_reading_fields(regression)}
         return json.dumps(fields, ensure_ascii=False)
     return f"{regression.value:.6g}"
 

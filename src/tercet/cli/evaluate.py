@@ -67,7 +67,7 @@ FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to a
     "chat": ("data",),
     "vectors": ("data",),
 }  # fmt: skip
-PER_LINE = ("data", "text_field", "within_word", "source", "target")  # those of FLAGS that apply to --per-line
+PER_LINE = ("data", "text_field", "documents", "within_word", "stride", "source", "target")  # those of FLAGS that apply to --per-line
 PLATEAU = (
     "the loss is on the unigram plateau: the model has learned token frequencies, but does not use the context; "
     "train longer, use a longer warm-up, or look for repeated lines in the data"
@@ -108,7 +108,7 @@ def register(verbs: Verbs, summary: str) -> None:
         metavar="N",
         type=parse_number(Context),
         help="stride between windows, in tokens; a smaller one is slower, but gives each token more context (default: "
-        "the context of the model)",
+        "the context of the model; of masked language models with --per-line, 7/8 of it)",
     )
     parser.add_argument_group("rerankers").add_argument(
         "--candidates",

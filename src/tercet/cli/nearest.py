@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import select_device
+from tercet.cli.embedder import TextEmbedder
 from tercet.cli.lines import read_lines, replace_line_ends, take_pool
-from tercet.cli.parser import parse_number
-from tercet.cli.texts import POOL, Text, read_texts, report_truncated
+from tercet.cli.parser import parse_number, passed_flags
+from tercet.cli.texts import POOL, Text, read_texts
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:
     import torch
 
-    from tercet.encoding import Embeddings, NearestNeighbors, VectorFile
+    from tercet.encoding import NearestNeighbors, VectorFile
 
 TOP = 5
-Row = dict[str, Any]  # a result: its index, score and text, and its id if it has one
+Row = dict[str, Any]  # a result: its index, score and text, its id if it has one, and start and end of a chunk
 
 
 def add_query(add: Callable[..., Any]) -> None:
@@ -55,6 +56,8 @@ def search(args: argparse.Namespace) -> int:
         raise UserError("--text-field applies to --input, and --vectors contains its texts; leave --text-field out")
     if args.vectors is not None and args.size is not None:
         raise UserError("--size applies to --input, and --vectors has vectors of one size; leave --size out")
+    if args.vectors is not None and (flags := passed_flags(args, ("chunk", "overlap", "documents", "encoding"))):
+        raise UserError(f"{flags[0]} applies to --input, and --vectors has vectors already; leave {flags[0]} out")
     if args.input == "-" and "-" in args.query:
         raise UserError("stdin contains the texts (--input -); pass each query as --query TEXT")
     with ExitStack() as files:
@@ -87,7 +90,7 @@ def _search(
 ) -> int:
     from tercet.checkpoint import load_model
     from tercet.config import UserError
-    from tercet.encoding import NearestNeighbors, embed
+    from tercet.encoding import NearestNeighbors
     from tercet.encoding.embed import check_size, vector_width
 
     trained_model = load_model(args.run).require("embed")
@@ -95,26 +98,18 @@ def _search(
     check_size(args.size, sizes, width)
     stored = None if vectors is None else vectors.vectors.shape[1]
     size = stored if stored in sizes else args.size
-    model = trained_model.model.to(device)
-
-    def embed_texts(texts: list[str]) -> "Embeddings":
-        return embed(
-            model, trained_model.tokenizer, texts, pooling=args.pooling or trained_model.sentence.pooling,
-            projection=trained_model.projection, size=size, max_len=trained_model.text_len,
-            batch_tokens=args.batch_tokens,
-        )  # fmt: skip
-
-    queried = embed_texts(queries)
-    report_truncated(queried.truncated, trained_model.text_len, noun="query text")
-    search = NearestNeighbors(queried.vectors, top=args.top or TOP)
+    embedder = TextEmbedder.create(args, trained_model, device, size=size)
+    search = NearestNeighbors(embedder.embed_texts(queries), top=args.top or TOP)
+    embedder.report(noun="query text")
     if vectors is not None:
-        vectors.check_model(embed_texts([""]).vectors[0])
+        vectors.check_model(embedder.probe())
         search.push(vectors.vectors)
         rows = {number: vectors.row(number) for number in _numbers(search)}
     else:
         assert texts is not None
-        rows, cut = _push_texts(search, texts, embed_texts)
-        report_truncated(cut, trained_model.text_len)
+        embedder = TextEmbedder.create(args, trained_model, device, size=size)
+        rows = _push_texts(search, texts, embedder)
+        embedder.report()
     result = search.result()
     if not result.numbers.shape[1]:
         raise UserError(f"{args.input if vectors is None else args.vectors} has no text to search; choose another file")
@@ -129,23 +124,24 @@ def _search(
     return 0
 
 
-def _push_texts(
-    search: "NearestNeighbors", texts: Iterator[Text], embed_texts: "Callable[[list[str]], Embeddings]"
-) -> tuple[dict[int, Row], int]:
-    """Embed all texts and add their vectors to the search.
+def _push_texts(search: "NearestNeighbors", texts: Iterator[Text], embedder: TextEmbedder) -> dict[int, Row]:
+    """Embed the chunks of all texts and add their vectors to the search.
 
     Returns:
-        The rows of the texts that are results of a query, by number, and the number of truncated texts.
+        The rows of the chunks that are results of a query, by the number of the chunk.
     """
-    rows, count, cut = dict[int, Row](), 0, 0
+    rows, count = dict[int, Row](), 0
     while batch := take_pool(texts, POOL, lambda text: text.text):
-        result = embed_texts([text.text for text in batch])
-        search.push(result.vectors)
-        for number, text in enumerate(batch, count):
-            rows[number] = {**({} if text.id is None else {"id": text.id}), "text": text.text}
+        vectors, passages = embedder.embed_passages(batch)
+        search.push(vectors)
+        for number, passage in enumerate(passages, count):
+            text = passage.text
+            place = {"start": passage.start, "end": passage.end} if passage.is_part else {}
+            id_field = {} if text.id is None else {"id": text.id}
+            rows[number] = {"index": passage.document, **id_field, **place, "text": text.text}
         rows = {number: rows[number] for number in _numbers(search)}
-        count, cut = count + len(batch), cut + result.truncated
-    return rows, cut
+        count += len(passages)
+    return rows
 
 
 def _numbers(search: "NearestNeighbors") -> set[int]:
@@ -153,6 +149,10 @@ def _numbers(search: "NearestNeighbors") -> set[int]:
 
 
 def result_line(row: Row) -> str:
-    """Return the output line of a result: score, id or index, and text, separated by tabs."""
+    """Return the output line of a result: score, id or index, and text, separated by tabs.
+
+    The id of a chunk is followed by a colon and the places of its first character and its end in the text.
+    """
     text = replace_line_ends(str(row.get("text", "")))
-    return f"{row['score']:.4f}\t{row.get('id', row['index'])}\t{text}"
+    place = f":{row['start']}-{row['end']}" if "start" in row else ""
+    return f"{row['score']:.4f}\t{row.get('id', row['index'])}{place}\t{text}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.chunks import SplitTexts
 from tercet.cli.device import place_model, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import passed_flags
@@ -26,7 +27,7 @@ def add_per_line(add: Callable[..., Any]) -> None:
         "--per-line", action="store_true",
         help="score each pair of --source and --target (translators: log-probability of the target, given the source), "
         "or each text of --data or stdin (masked language models: pseudo-log-probability, with each token masked in "
-        "turn); print one line per score: log-probability in nats, tokens and nats per token, separated by tabs",
+        "turn, in overlapping windows if a text is longer than the context); print one line per score: log-probability in nats, tokens and nats per token, separated by tabs",
     )  # fmt: skip
 
 
@@ -39,12 +40,10 @@ def score_lines(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     if args.source is None and args.target is None:
-        if args.encoding is not None:
-            raise UserError("--encoding applies only to --source and --target, and texts must be UTF-8; leave it out")
         return _texts(args)
     if args.source is None:
         raise UserError(f"--target {args.target} requires --source; add it")
-    if flags := passed_flags(args, ("data", "text_field", "within_word")):
+    if flags := passed_flags(args, ("data", "text_field", "within_word", "stride", "documents")):
         raise UserError(
             f"--source applies to translators, and {flags[0]} to masked language models; leave one of them out"
         )
@@ -106,11 +105,12 @@ def _texts(args: argparse.Namespace) -> int:
         from tercet.checkpoint import load_model
         from tercet.config import UserError
         from tercet.encoding import pseudo_scores
+        from tercet.encoding.pseudo import default_stride
 
         trained_model = load_model(args.run)
         if "translate" in trained_model.verbs:
             raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs; pass --source FILE --target FILE")
-        model, cut = trained_model.require("fill").model, 0
+        model, split = trained_model.require("fill").model, SplitTexts()
         place_model(model, device, args.quantize or "none")
         pool = 1 if args.data is None and sys.stdin.isatty() else POOL
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:
@@ -119,19 +119,24 @@ def _texts(args: argparse.Namespace) -> int:
                 trained_model.tokenizer,
                 batch,
                 within_word=bool(args.within_word),
+                stride=args.stride or default_stride(model.max_len),
                 batch_tokens=args.batch_tokens,
             )
             for text, score in zip(batch, scores, strict=True):
-                cut += score.truncated
-                print(_line(score, {"text": text}, as_json=args.json))
+                split.add(score.windows)
+                print(_line(score, {"text": text}, as_json=args.json, windows=score.windows))
             sys.stdout.flush()
-    report_truncated(cut, model.max_len)
+    split.report(model.max_len, part="window")
     return 0
 
 
-def _line(score: "PairScore | PseudoScore", texts: dict[str, str], *, as_json: bool) -> str:
-    """Return the output line of a score: as JSON, with the `texts` that were scored, or separated by tabs."""
+def _line(score: "PairScore | PseudoScore", texts: dict[str, str], *, as_json: bool, windows: int = 1) -> str:
+    """Return the output line of a score: as JSON, with the `texts` that were scored, or separated by tabs.
+
+    The JSON of a text that was read in several windows has their number.
+    """
     if not as_json:
         return f"{score.logprob:.6f}\t{score.tokens}\t{score.nats_per_token:.6f}"
     numbers = {"logprob": score.logprob, "tokens": score.tokens, "nats_per_token": score.nats_per_token}
-    return json.dumps({**texts, **numbers, "truncated": score.truncated}, ensure_ascii=False)
+    reading = {"truncated": score.truncated, **({"windows": windows} if windows > 1 else {})}
+    return json.dumps({**texts, **numbers, **reading}, ensure_ascii=False)

@@ -36,7 +36,7 @@ def rerank_texts(args: argparse.Namespace) -> int:
 
     if args.text is not None:
         raise UserError(f"--query sorts the texts of --input or stdin; leave {show(args.text)} out")
-    if flags := passed_flags(args, ("scores", "threshold", "pair_field")):
+    if flags := passed_flags(args, ("scores", "threshold", "pair_field", "chunk", "overlap")):
         raise UserError(f"{flags[0]} does not apply to --query; leave one of them out")
     if "-" in args.query and args.input in (None, "-"):
         raise UserError("stdin cannot contain both queries and texts; pass the texts as --input FILE")

@@ -1,6 +1,7 @@
 """Texts from the command line, files or stdin, read one by one; and flags that several verbs share.
 
-A text is a line of a file, a value in a JSON object or a table row, or a sequence of a FASTA or FASTQ file.
+A text is a line of a file, a value in a JSON object or a table row, a sequence of a FASTA or FASTQ file, or for some
+verbs a document.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tercet.cli.documents import read_document_texts, reads_documents
 from tercet.cli.lines import open_lines, read_lines
 from tercet.cli.parser import parse_number
 from tercet.messages import counted, print_note
@@ -44,7 +46,8 @@ class Text(NamedTuple):
 
     Attributes:
         text: The text.
-        id: Value of the key or column `id` next to the text, or the name of a sequence; None if there is none.
+        id: Value of the key or column `id` next to the text, the name of a sequence, or the path of a document; None if
+            there is none.
         pair: Second text of a pair; None for a single text.
     """
 
@@ -70,9 +73,20 @@ def add_text(add: Callable[..., Any]) -> None:
     add("text", metavar="TEXT", nargs="?", help="text, or - for stdin, one text per line (default: -)")
 
 
-def add_input(add: Callable[..., Any], does: str = "file to read instead of stdin") -> None:
-    """Add the flags for a file of texts, --input and --text-field; `does` is the beginning of the help of --input."""
-    add("--input", metavar="FILE", help=f"{does}: one text per line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)")
+def add_input(
+    add: Callable[..., Any], does: str = "file to read instead of stdin", *, folders: bool = False
+) -> None:
+    """Add the flags for a file of texts, --input and --text-field.
+
+    Args:
+        add: Function that adds a flag.
+        does: Beginning of the help of --input.
+        folders: If True, the help also names the folders and documents that `add_documents` allows.
+    """
+    formats = "one text per line, .jsonl, .csv, .tsv, or sequences (.fa, .fastq)"
+    if folders:
+        formats += "; or a document (.pdf, .html, .docx, ...) or folder of documents, each read as one text"
+    add("--input", metavar="FILE", help=f"{does}: {formats}")
     add(
         "--text-field",
         metavar="NAME",
@@ -134,6 +148,8 @@ def read_texts(args: argparse.Namespace, files: ExitStack, *, flag: str = "input
 
             raise UserError("TEXT cannot be combined with --input, --text-field or --pair-field; pass one of them")
         return iter([Text(text)])
+    if reads_documents(args, path) and path is not None:
+        return (Text(*document) for document in read_document_texts(args, path, args.text_field or FIELD))
     name = path if path not in (None, "-") else "stdin"
     field = args.text_field if pair is None else args.text_field or FIELD
     if name == "stdin":

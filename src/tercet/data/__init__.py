@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tercet.data.examples.queries import QueryFile as QueryFile
     from tercet.data.examples.queries import QueryPair as QueryPair
     from tercet.data.examples.queries import QueryTexts as QueryTexts
+    from tercet.data.extraction.read_documents import DocumentText as DocumentText
+    from tercet.data.extraction.read_documents import read_documents as read_documents
     from tercet.data.rows.buckets import Buckets as Buckets
     from tercet.data.rows.buckets import PairRows as PairRows
     from tercet.data.rows.buckets import gather as gather

@@ -10,6 +10,9 @@ from tercet.lazy_exports import export_lazily
 if TYPE_CHECKING:
     from tercet.encoding.batches import EncodedTexts as EncodedTexts
     from tercet.encoding.batches import encode_texts as encode_texts
+    from tercet.encoding.chunks import Chunk as Chunk
+    from tercet.encoding.chunks import Chunking as Chunking
+    from tercet.encoding.chunks import chunk_texts as chunk_texts
     from tercet.encoding.classify import Classification as Classification
     from tercet.encoding.classify import MultiLabelClassification as MultiLabelClassification
     from tercet.encoding.classify import Regression as Regression
@@ -18,8 +21,12 @@ if TYPE_CHECKING:
     from tercet.encoding.classify import classify_multi_label as classify_multi_label
     from tercet.encoding.classify import regress as regress
     from tercet.encoding.classify import tag as tag
+    from tercet.encoding.embed import ChunkEmbeddings as ChunkEmbeddings
+    from tercet.encoding.embed import DocumentEmbeddings as DocumentEmbeddings
     from tercet.encoding.embed import Embeddings as Embeddings
     from tercet.encoding.embed import embed as embed
+    from tercet.encoding.embed import embed_chunks as embed_chunks
+    from tercet.encoding.embed import embed_documents as embed_documents
     from tercet.encoding.fill import Candidate as Candidate
     from tercet.encoding.fill import MaskPredictions as MaskPredictions
     from tercet.encoding.fill import fill as fill

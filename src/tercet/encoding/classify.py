@@ -1,17 +1,21 @@
 """Classification with an encoder: labels of texts or words with their probabilities, or numbers for texts.
 
-A text may also be a pair of texts, if the model was trained on pairs.
+A text may also be a pair of texts, if the model was trained on pairs. With `chunking`, a text that is longer than the
+context is split, and its result is the mean of those of its chunks, weighted by their tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+import torch
 from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data import encode_words
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, frame_rows, map_hidden, pick_places
+from tercet.encoding.chunks import Chunking, chunk_texts, mean_of_chunks
 from tercet.messages import shorten
 from tercet.models import Classifier, EncoderOnly
 from tercet.notebook import MAX_REPR, Summary, Table, View, probability_table
@@ -33,15 +37,18 @@ class Classification(Summary):
         probability: Probability of this label.
         scores: Probability of every label, most likely first; they sum to 1.
         truncated: True if the text exceeds the model's context and was cut.
+        chunks: Number of chunks over which the result is averaged; 1 for a text that was not split.
     """
 
     label: str
     probability: float
     scores: dict[str, float]
     truncated: bool
+    chunks: int = 1
 
     def view(self) -> View:
-        return View((probability_table(self.scores, of="label"), TRUNCATION_NOTE * self.truncated))
+        notes = TRUNCATION_NOTE * self.truncated, _chunks_note(self.chunks)
+        return View((probability_table(self.scores, of="label"), *notes))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -52,19 +59,20 @@ class MultiLabelClassification(Summary):
         labels: Labels with a probability above the threshold, most likely first.
         scores: Independent probability of every label, most likely first; they need not sum to 1.
         truncated: True if the text exceeds the model's context and was cut.
+        chunks: Number of chunks over which the result is averaged; 1 for a text that was not split.
     """
 
     labels: tuple[str, ...]
     scores: dict[str, float]
     truncated: bool
+    chunks: int = 1
 
     def view(self) -> View:
         selected_scores = {label: p for label, p in self.scores.items() if label in self.labels}
         rest = {label: p for label, p in self.scores.items() if label not in self.labels}
         below_threshold = ["below the threshold", probability_table(rest, of="label")] if rest else []
-        return View(
-            (probability_table(selected_scores, of="label"), *below_threshold, TRUNCATION_NOTE * self.truncated)
-        )
+        notes = TRUNCATION_NOTE * self.truncated, _chunks_note(self.chunks)
+        return View((probability_table(selected_scores, of="label"), *below_threshold, *notes))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,10 +82,12 @@ class Regression(Summary):
     Attributes:
         value: The number, in the unit of the training labels.
         truncated: True if the text exceeds the model's context and was cut.
+        chunks: Number of chunks over which the result is averaged; 1 for a text that was not split.
     """
 
     value: float
     truncated: bool
+    chunks: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -110,7 +120,12 @@ class Tagging(Summary):
 
 
 def classify(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Texts, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Texts,
+    *,
+    chunking: Chunking | None = None,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> list[Classification]:
     """Return the most likely label of each text, in the order of the texts.
 
@@ -118,6 +133,7 @@ def classify(
         model: Model with a classifier that assigns one label to each text.
         tokenizer: Tokenizer of the model.
         texts: Texts, or pairs of texts, to classify.
+        chunking: Lengths of the chunks of long texts; None to truncate them. Pairs are always truncated.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
@@ -125,8 +141,8 @@ def classify(
             encoded.
     """
     labels = _head(model, "texts", "single_label_classification").labels
-    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
-    return [_make_classification(labels, row.softmax(-1).tolist(), cut) for row, cut in zip(logits, cuts, strict=True)]
+    predictions = _predict(model, tokenizer, texts, lambda row: row.softmax(-1), chunking, batch_tokens)
+    return [_make_classification(labels, row.tolist(), cut, chunks) for row, cut, chunks in predictions]
 
 
 def classify_multi_label(
@@ -135,6 +151,7 @@ def classify_multi_label(
     texts: Texts,
     *,
     threshold: float = THRESHOLD,
+    chunking: Chunking | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[MultiLabelClassification]:
     """Return the labels with a probability above `threshold` for each text, in the order of the texts.
@@ -144,6 +161,7 @@ def classify_multi_label(
         tokenizer: Tokenizer of the model.
         texts: Texts, or pairs of texts, to classify.
         threshold: Probability above which a label is assigned.
+        chunking: Lengths of the chunks of long texts; None to truncate them. Pairs are always truncated.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
@@ -151,17 +169,21 @@ def classify_multi_label(
             encoded.
     """
     labels = _head(model, "texts", "multi_label_classification").labels
-    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
     results = list[MultiLabelClassification]()
-    for row, cut in zip(logits, cuts, strict=True):
-        scores = _rank(labels, row.sigmoid().tolist())
+    for row, cut, chunks in _predict(model, tokenizer, texts, torch.sigmoid, chunking, batch_tokens):
+        scores = _rank(labels, row.tolist())
         selected = tuple(label for label, probability in scores.items() if probability > threshold)
-        results.append(MultiLabelClassification(labels=selected, scores=scores, truncated=cut))
+        results.append(MultiLabelClassification(labels=selected, scores=scores, truncated=cut, chunks=chunks))
     return results
 
 
 def regress(
-    model: EncoderOnly, tokenizer: Tokenizer, texts: Texts, *, batch_tokens: int = BATCH_TOKENS
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Texts,
+    *,
+    chunking: Chunking | None = None,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> list[Regression]:
     """Return the number that the model predicts for each text, in the order of the texts.
 
@@ -169,16 +191,17 @@ def regress(
         model: Model with a regression head.
         tokenizer: Tokenizer of the model.
         texts: Texts, or pairs of texts, to score.
+        chunking: Lengths of the chunks of long texts; None to truncate them. Pairs are always truncated.
         batch_tokens: Maximum number of tokens per batch, including padding.
 
     Raises:
         UserError: If the model does not predict numbers, the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     head = _head(model, "texts", "regression")
-    logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
+    predictions = _predict(model, tokenizer, texts, lambda row: row, chunking, batch_tokens)
     return [
-        Regression(value=head.target_mean + head.target_std * row.item(), truncated=cut)
-        for row, cut in zip(logits, cuts, strict=True)
+        Regression(value=head.target_mean + head.target_std * row.item(), truncated=cut, chunks=chunks)
+        for row, cut, chunks in predictions
     ]
 
 
@@ -240,15 +263,53 @@ def text_logits(
 ) -> tuple[list[Tensor], list[bool]]:
     """Return the logits (L,) of each text, on the CPU, and whether each text was truncated."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
+    logits = _row_logits(model, tokenizer, encoded_texts.rows, batch_tokens, encoded_texts.second_starts)
+    return logits, encoded_texts.cut
 
+
+def _row_logits(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    rows: Sequence[list[int]],
+    batch_tokens: int,
+    second_starts: Sequence[int] | None = None,
+) -> list[Tensor]:
     def logits(batch: HiddenBatch) -> list[Tensor]:
         return [*to_host(model.classify(batch.hidden, batch.token_mask))]  # (B, L)
 
-    rows = map_hidden(
-        model, [len(row) for row in encoded_texts.rows], encoded_texts.rows.__getitem__, logits,
-        pad=tokenizer.pad_id, batch_tokens=batch_tokens, second_starts=encoded_texts.second_starts,
+    return map_hidden(
+        model, [len(row) for row in rows], rows.__getitem__, logits, pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+        second_starts=second_starts,
     )  # fmt: skip
-    return rows, encoded_texts.cut
+
+
+def _predict(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Texts,
+    activation: Callable[[Tensor], Tensor],
+    chunking: Chunking | None,
+    batch_tokens: int,
+) -> list[tuple[Tensor, bool, int]]:
+    """Return for each text the activation (L,) of its logits, whether it was truncated, and its number of chunks."""
+    if chunking is None or (texts and isinstance(texts[0], tuple)):
+        logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
+        return [(activation(row), cut, 1) for row, cut in zip(logits, cuts, strict=True)]
+    chunked = chunk_texts(tokenizer, cast("Sequence[str]", texts), chunking)
+    outputs = [activation(row) for row in _row_logits(model, tokenizer, chunked.rows, batch_tokens)]
+    predictions, first = list[tuple[Tensor, bool, int]](), 0
+    for count in chunked.counts:
+        output = outputs[first]
+        if count > 1:
+            values = torch.stack(outputs[first : first + count]).numpy()  # (C, L)
+            output = torch.from_numpy(mean_of_chunks(values, chunked.chunks[first : first + count]))
+        predictions.append((output, False, count))
+        first += count
+    return predictions
+
+
+def _chunks_note(chunks: int) -> str:
+    return f"averaged over {chunks} chunks of the text" if chunks > 1 else ""
 
 
 FUNCTIONS: dict[ProblemType, tuple[str, str]] = {  # the predictions for texts, and the function that returns them
@@ -269,10 +330,12 @@ def _head(model: EncoderOnly, over: str, problem_type: ProblemType) -> Classifie
     return head
 
 
-def _make_classification(labels: Sequence[str], probabilities: Sequence[float], cut: bool) -> Classification:
+def _make_classification(
+    labels: Sequence[str], probabilities: Sequence[float], cut: bool, chunks: int = 1
+) -> Classification:
     scores = _rank(labels, probabilities)
     label, probability = next(iter(scores.items()))
-    return Classification(label=label, probability=probability, scores=scores, truncated=cut)
+    return Classification(label=label, probability=probability, scores=scores, truncated=cut, chunks=chunks)
 
 
 def _rank(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from torch import nn
 from tercet.config import UserError
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.encoding.batches import HiddenBatch, encode_texts, map_hidden
+from tercet.encoding.chunks import Chunk, Chunking, chunk_texts, mean_of_chunks
 from tercet.models import EncoderOnly
 from tercet.nn.pooling import pool
 from tercet.nn.specs import Pooling
@@ -35,6 +36,32 @@ class Embeddings:
 
     vectors: np.ndarray
     truncated: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentEmbeddings:
+    """Embeddings of texts of any length.
+
+    Attributes:
+        vectors: (N, D) float32, one vector per text, in their order.
+        counts: Number of chunks of each text; 1 if it fits into the context.
+    """
+
+    vectors: np.ndarray
+    counts: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkEmbeddings:
+    """Embeddings of the chunks of texts.
+
+    Attributes:
+        vectors: (C, D) float32, one vector per chunk, in the order of the texts.
+        chunks: Place of each chunk in its text.
+    """
+
+    vectors: np.ndarray
+    chunks: list[Chunk]
 
 
 def embed(
@@ -74,9 +101,83 @@ def embed(
         size=size, batch_tokens=batch_tokens,
     )  # fmt: skip
     width = size or vector_width(model, projection)
-    return Embeddings(
-        vectors=np.stack(vectors) if vectors else np.zeros((0, width), np.float32), truncated=encoded_texts.truncated
+    return Embeddings(vectors=_stack(vectors, width), truncated=encoded_texts.truncated)
+
+
+def embed_chunks(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    chunking: Chunking,
+    pooling: Pooling = "mean",
+    projection: nn.Sequential | None = None,
+    normalize: bool = True,
+    size: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+) -> ChunkEmbeddings:
+    """Return the vectors of the chunks of texts. The vector of a text that fits into the context is that of `embed`.
+
+    Args:
+        chunking: Lengths of the chunks; the other arguments and the errors are those of `embed`.
+    """
+    chunked = chunk_texts(tokenizer, texts, chunking)
+    vectors = embed_rows(
+        model, chunked.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
+        size=size, batch_tokens=batch_tokens,
+    )  # fmt: skip
+    return ChunkEmbeddings(vectors=_stack(vectors, size or vector_width(model, projection)), chunks=chunked.chunks)
+
+
+def embed_documents(
+    model: EncoderOnly,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    chunking: Chunking,
+    pooling: Pooling = "mean",
+    projection: nn.Sequential | None = None,
+    normalize: bool = True,
+    size: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+) -> DocumentEmbeddings:
+    """Return one vector per text, also for texts that are longer than the context.
+
+    The vector of a long text is the mean of the vectors of its chunks, weighted by their tokens, before it is
+    normalized. The vector of a text that fits into the context is that of `embed`.
+
+    Args:
+        chunking: Lengths of the chunks; the other arguments and the errors are those of `embed`.
+    """
+    chunked = chunk_texts(tokenizer, texts, chunking)
+    is_part = [chunked.counts[chunk.document] > 1 for chunk in chunked.chunks]
+
+    def embed_selected(*, parts: bool) -> list[np.ndarray]:
+        rows = [row for row, part in zip(chunked.rows, is_part, strict=True) if part == parts]
+        return embed_rows(
+            model, rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection,
+            normalize=normalize and not parts, size=size, batch_tokens=batch_tokens,
+        )  # fmt: skip
+
+    whole, parts, first = iter(embed_selected(parts=False)), iter(embed_selected(parts=True)), 0
+    vectors = list[np.ndarray]()
+    for count in chunked.counts:
+        if count == 1:
+            vectors.append(next(whole))
+        else:
+            mean = mean_of_chunks(
+                np.stack([next(parts) for _ in range(count)]), chunked.chunks[first : first + count]
+            )  # (D,)
+            length = np.linalg.norm(mean)
+            vectors.append((mean / length if normalize and length else mean).astype(np.float32))
+        first += count
+    return DocumentEmbeddings(
+        vectors=_stack(vectors, size or vector_width(model, projection)), counts=chunked.counts
     )
+
+
+def _stack(vectors: Sequence[np.ndarray], width: int) -> np.ndarray:
+    return np.stack(vectors) if len(vectors) else np.zeros((0, width), np.float32)
 
 
 def vector_width(model: EncoderOnly, projection: nn.Sequential | None = None) -> int:

@@ -27,23 +27,29 @@ class Neighbors(Summary):
     Attributes:
         numbers: (Q, K) int64 row numbers. K is `top`, or the number of rows if that is smaller.
         scores: (Q, K) float64 cosines.
+        starts, ends: (Q, K) indices of the characters of the nearest chunks in the texts `numbers`; None if the rows are
+            not chunks of texts.
     """
 
     numbers: np.ndarray
     scores: np.ndarray
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.numbers.shape))
         return f"Neighbors({shape} rows, the nearest at {format_value(float(self.scores.max(initial=-1)))})"
 
     def view(self) -> View:
-        queries = zip(np.atleast_2d(self.numbers), np.atleast_2d(self.scores), strict=True)
+        columns = [self.numbers, *(() if self.starts is None or self.ends is None else (self.starts, self.ends))]
+        header = ("query", "row", *(("start", "end") if len(columns) > 1 else ()), "cosine")
+        queries = zip(*map(np.atleast_2d, (*columns, self.scores)), strict=True)
         rows = [
-            (f"{query}", f"{number}", f"{score:.4f}")
-            for query, pairs in enumerate(queries)
-            for number, score in zip(*pairs, strict=True)
+            (f"{query}", *map(str, numbers), f"{score:.4f}")
+            for query, results in enumerate(queries)
+            for *numbers, score in zip(*results, strict=True)
         ]
-        return View((Table(header=("query", "row", "cosine"), rows=rows, left=()),))
+        return View((Table(header=header, rows=rows, left=()),))
 
 
 class NearestNeighbors:

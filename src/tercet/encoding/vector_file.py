@@ -5,6 +5,11 @@ texts    (N,) the texts, unless the array would be too large: each element takes
 ids      (N,) ids, if all texts have one: integers if all ids are integers that fit into 64 bits, else text
 probe    (D,) float32, the vector of the empty text, which identifies the model and the pooling
 
+If the vectors are those of chunks, the file also contains the place of each chunk, and `texts` are those of the chunks:
+
+documents     (N,) number of the text that contains the chunk
+starts, ends  (N,) indices of the characters of the chunk in its text
+
 If neither the texts nor their ids are stored, the ids are 0, 1 and so on. Arrays in the file are not compressed, so
 that they can be memory-mapped instead of loaded.
 """
@@ -25,7 +30,8 @@ from tercet.reading.npy import read_array_header
 from tercet.reading.text_files import open_regular_file
 
 MAX_TEXT_BYTES = 1 << 28  # maximum bytes of the array of texts
-KINDS = {"vectors": "f", "probe": "f", "texts": "U", "ids": "iuU"}
+PLACES = ("documents", "starts", "ends")
+KINDS = {"vectors": "f", "probe": "f", "texts": "U", "ids": "iuU", **dict.fromkeys(PLACES, "i")}
 MIN_PROBE_COSINE = 0.9999  # minimum cosine of a model's vectors of the same text on different hardware
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # member of a zip file: signature, bytes of its name, bytes of extra fields
 
@@ -39,6 +45,7 @@ class VectorFile:
         vectors: (N, D), memory-mapped.
         texts, ids: (N,), or None if the file does not contain them.
         probe: (D,) vector of the empty text, or None if the file does not contain it.
+        documents, starts, ends: (N,) place of each chunk, or None if the vectors are not those of chunks.
     """
 
     path: Path
@@ -46,14 +53,21 @@ class VectorFile:
     texts: np.ndarray | None = None
     ids: np.ndarray | None = None
     probe: np.ndarray | None = None
+    documents: np.ndarray | None = None
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
 
     def row(self, number: int) -> dict[str, str | int]:
-        """Return the `id` and the `text` of a vector, if the file contains them.
+        """Return the `id`, `start`, `end` and `text` of a vector, and as `index` the number of its text.
+
+        Those that the file does not contain are left out.
 
         Raises:
             UserError: If the id or the text is not valid Unicode.
         """
-        stored = {"id": self.ids, "text": self.texts}
+        stored = {
+            "index": self.documents, "id": self.ids, "start": self.starts, "end": self.ends, "text": self.texts,
+        }  # fmt: skip
         try:
             return {name: _item(array, number) for name, array in stored.items() if array is not None}
         except ValueError:
@@ -87,6 +101,7 @@ def write_vectors(
     texts: Sequence[str],
     ids: Sequence[str | int | None],
     probe: np.ndarray,
+    places: Sequence[tuple[int, int, int]] | None = None,
 ) -> None:
     """Write a vector file.
 
@@ -96,6 +111,7 @@ def write_vectors(
         texts: N texts that `check_storable` accepts.
         ids: N ids that `check_storable` accepts. None means that a text has no id.
         probe: (D,) vector of the empty text.
+        places: For vectors of chunks, the number of the text of each, and the indices of its characters in the text.
     """
     arrays: dict[str, np.ndarray] = {"vectors": vectors, "probe": probe}
     if fits_array(texts):
@@ -105,6 +121,9 @@ def write_vectors(
         arrays["ids"] = _ids_array(stored)
     elif "texts" not in arrays:
         arrays["ids"] = np.arange(len(texts))
+    if places is not None:
+        columns = np.array(places, np.int64).reshape(-1, len(PLACES)).T
+        arrays |= dict(zip(PLACES, columns, strict=True))
     with zipfile.ZipFile(file, "w") as archive:  # np.savez cannot forbid pickles in every NumPy 2
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -190,7 +209,7 @@ def _map(file: IO[bytes], archive: zipfile.ZipFile, name: str) -> np.ndarray:
     if dtype.kind not in KINDS[name] or len(shape) != 1 + (name == "vectors"):
         raise ValueError(
             f"{name} is {dtype} of shape {shape}; expected vectors: floats (N, D), probe: floats (D,), "
-            "texts: strings (N,), ids: strings or integers (N,)"
+            "texts: strings (N,), ids: strings or integers (N,), documents, starts and ends: integers (N,)"
         )
     if offset + size != start + member.file_size or offset + size > file.seek(0, os.SEEK_END):
         raise ValueError(f"{name} is truncated")

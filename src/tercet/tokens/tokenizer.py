@@ -33,6 +33,7 @@ from tercet.tokens.decoding import (
 )
 from tercet.tokens.kinds import recognize_kind
 from tercet.tokens.library import Ids, check_unicode, decode_ids, encode_texts, remove_prefix, unicode_error
+from tercet.tokens.offsets import TokenOffsets
 from tercet.tokens.opening import read_opening, replace_opening
 from tercet.tokens.role_names import ENDS, MASKS, PADS, STARTS, UNKNOWNS, first_id
 from tercet.tokens.sentencepiece import HIDDEN_PREFIX
@@ -45,7 +46,7 @@ from tercet.tokens.word_starts import find_word_starts, split_before_mask
 SPACE_PREFIXED_KINDS = ("words", "bpe", "unigram", "gpt2")  # kinds whose words include the space before them
 
 
-class Tokenizer:
+class Tokenizer(TokenOffsets):
     """Convert text to ids and back.
 
     Attributes:

@@ -1,0 +1,140 @@
+"""Overlapping chunks of texts that are longer than the context of a model.
+
+    chunk 1 |bos ........... eos|
+    chunk 2              |bos ........... eos|          the overlap is read twice, so no word lacks its neighbors
+
+A chunk ends before a word if one begins in its last eighth, and starts at a word if one begins in the first half of the
+overlap. All characters of a text are in a chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tercet.config import UserError
+from tercet.encoding.batches import encode_texts, frame_rows
+from tercet.tokens import Tokenizer
+
+OVERLAP_SHARE = 8  # the default overlap is the tokens of a chunk divided by this number
+SPECIAL = 2  # bos and eos
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Part of a text, or a whole text that fits into the context.
+
+    Attributes:
+        document: Number of the text, from 0.
+        start, end: Indices of its characters: the chunk is `text[start:end]`.
+        tokens: Number of its tokens, without bos and eos.
+    """
+
+    document: int
+    start: int
+    end: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunking:
+    """Lengths of chunks.
+
+    Attributes:
+        size: Maximum number of tokens of a chunk, including bos and eos. Longer texts are split.
+        overlap: Maximum number of tokens that a chunk shares with the one before it.
+    """
+
+    size: int
+    overlap: int
+
+    @classmethod
+    def create(cls, max_len: int, size: int | None = None, overlap: int | None = None) -> "Chunking":
+        """Return lengths that suit a model.
+
+        Args:
+            max_len: Context of the model.
+            size: Maximum number of tokens of a chunk (default: the context).
+            overlap: Maximum number of shared tokens (default: an eighth of the tokens of a chunk).
+
+        Raises:
+            UserError: If the chunks exceed the context or are too short for a token, or the overlap is longer than the
+                chunks.
+        """
+        size = max_len if size is None else size
+        if not SPECIAL < size <= max_len:
+            raise UserError(f"chunks of {size:,} tokens: a chunk has 3 to {max_len:,} tokens, the context of the model")
+        room = size - SPECIAL
+        overlap = room // OVERLAP_SHARE if overlap is None else overlap
+        if not 0 <= overlap < room:
+            raise UserError(
+                f"an overlap of {overlap:,} tokens: chunks of {size:,} tokens can share 0 to {room - 1:,}, because two "
+                "are bos and eos"
+            )
+        return cls(size=size, overlap=overlap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedTexts:
+    """Texts as chunks.
+
+    Attributes:
+        rows: Ids of each chunk, from bos to eos.
+        chunks: Place of each chunk, in the order of the texts.
+        counts: Number of chunks of each text.
+    """
+
+    rows: list[list[int]]
+    chunks: list[Chunk]
+    counts: list[int]
+
+
+def chunk_texts(tokenizer: Tokenizer, texts: Sequence[str], chunking: Chunking) -> ChunkedTexts:
+    """Encode texts, and split those of more than `chunking.size` tokens. An empty text is one chunk without tokens.
+
+    Raises:
+        UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
+    """
+    whole = encode_texts(tokenizer, texts, max_len=chunking.size)
+    rows, chunks, counts = list[list[int]](), list[Chunk](), list[int]()
+    for number, (text, row, is_long) in enumerate(zip(texts, whole.rows, whole.cut, strict=True)):
+        if not is_long:
+            rows.append(row)
+            chunks.append(Chunk(document=number, start=0, end=len(text), tokens=len(row) - SPECIAL))
+            counts.append(1)
+            continue
+        ids = tokenizer.encode(text)
+        spans = chunk_spans(tokenizer.word_starts(np.array(ids)), chunking)
+        places = [*tokenizer.token_starts(text).tolist(), len(text)]
+        rows += frame_rows(tokenizer, [ids[start:end] for start, end in spans], max_len=chunking.size).rows
+        chunks += [
+            Chunk(document=number, start=places[start], end=places[end], tokens=end - start) for start, end in spans
+        ]
+        counts.append(len(spans))
+    return ChunkedTexts(rows=rows, chunks=chunks, counts=counts)
+
+
+def chunk_spans(word_starts: np.ndarray, chunking: Chunking) -> list[tuple[int, int]]:
+    """Return the first token and the end of each chunk of a text.
+
+    Args:
+        word_starts: (N,) True at tokens that begin a word.
+        chunking: Lengths of the chunks.
+    """
+    words, room, overlap = np.flatnonzero(word_starts), chunking.size - SPECIAL, chunking.overlap
+    spans, start = list[tuple[int, int]](), 0
+    while start + room < len(word_starts):
+        earliest = start + max(overlap + 1, room - room // OVERLAP_SHARE)  # later chunks must start later
+        last = int(np.searchsorted(words, start + room, side="right")) - 1
+        end = int(words[last]) if last >= 0 and words[last] >= earliest else start + room
+        spans.append((start, end))
+        start = end - overlap
+        first = int(np.searchsorted(words, start))
+        if first < len(words) and words[first] <= start + overlap // 2:
+            start = int(words[first])
+    return [*spans, (start, len(word_starts))]
+
+
+def mean_of_chunks(values: np.ndarray, chunks: Sequence[Chunk]) -> np.ndarray:
+    """Return the mean (L,) of the values (C, L) of the chunks of one text, weighted by their tokens."""
+    return np.average(values.astype(np.float64), axis=0, weights=[chunk.tokens for chunk in chunks])

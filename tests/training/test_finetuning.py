@@ -1,5 +1,6 @@
 """The packaged fine-tuning recipes: from a run of each family, from third-party models, and despite given sizes."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,14 +106,66 @@ def test_dropout_and_the_length_of_rows_are_the_recipes(finished_run: FinishedRu
     recipe = resolve(
         RunRequest(recipe=str(tmp_path / "own.yaml"), out=tmp_path / "run", pretrained=str(finished_run("text")))
     ).recipe
-    assert recipe.model.max_len == 5
-    assert recipe.model.stack.position == Learned(size=8)  # the table keeps its length
+    assert recipe.model.max_len == old.max_len == 8
+    assert recipe.row_len == recipe.task.max_len == 5
+    assert recipe.model.stack.position == Learned()
     assert recipe.model.stack.dropout.residual == 0.4
     assert recipe.model.stack.d_model == old.stack.d_model == 16
 
 
 @pytest.mark.slow
-def test_shorter_rows_keep_the_table_of_positions(finished_run: FinishedRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", FAMILY)
+def test_shorter_rows_keep_the_context(finished_run: FinishedRun, tmp_path: Path, kind: str) -> None:
+    old = load_model(finished_run(FAMILY[kind])).model.spec
+    rows = {"task": {**TASKS.get(kind, ROWS), "max_len": old.max_len - 2}}
+    out = finetune(kind, finished_run(FAMILY[kind]), tmp_path / "run", rows)
+    tuned = load_model(out)
+    assert tuned.model.spec.max_len == old.max_len
+    assert tuned.card.recipe["task"]["max_len"] == old.max_len - 2
+    assert load_model(convert(out, tmp_path / "hf", "hf")).model.spec.max_len == old.max_len
+    finetune(kind, finished_run(FAMILY[kind]), out, rows)  # the same command again: the run is finished
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize(
+    ("changes", "context", "row"),
+    [
+        ({}, 0, 0),  # relative to the context of the pretrained model
+        ({"task": {"max_len": 3}}, 0, 3),
+        ({"model": {"max_len": 5}}, 5, 5),
+        ({"model": {"max_len": 5}, "task": {"max_len": 4}}, 5, 4),
+        ({"task": {"max_len": None}}, 0, 0),
+    ],
+)
+def test_context_changes_only_on_request(
+    finished_run: FinishedRun, tmp_path: Path, kind: str, changes: dict[str, Any], context: int, row: int
+) -> None:
+    old = load_model(finished_run(FAMILY[kind])).model.spec.max_len
+    request = RunRequest(
+        recipe=f"finetune-{kind}", changes=merge({"data": {"source": "x.txt"}}, changes), out=tmp_path / "run",
+        pretrained=str(finished_run(FAMILY[kind])),
+    )  # fmt: skip
+    recipe = resolve(request).recipe
+    assert (recipe.model.max_len, recipe.row_len) == (context or old, row or old)
+
+
+def test_command_of_an_earlier_run_keeps_its_context(finished_run: FinishedRun, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "task: language\ndata: {source: text.txt}\ntraining: {max_steps: 1}\nmodel: {max_len: 5}\n"
+    )
+    out = tmp_path / "run"
+    request = RunRequest(recipe=str(tmp_path / "own.yaml"), out=out, pretrained=str(finished_run("text")))
+    out.mkdir()
+    settings = to_plain(resolve(request).recipe)
+    del settings["task"]["max_len"]
+    (out / "recipe.yaml").write_text(json.dumps(settings))
+    earlier = resolve(request).recipe
+    assert (earlier.model.max_len, earlier.task.max_len) == (5, None)
+    assert earlier.model.stack.position == Learned(size=8)  # the table keeps its length
+
+
+@pytest.mark.slow
+def test_shorter_context_keeps_the_table_of_positions(finished_run: FinishedRun, tmp_path: Path) -> None:
     out = finetune("lm", finished_run("text"), tmp_path / "run", {"model": {"max_len": 6}})
     tuned = load_model(out)
     assert tuned.model.spec.max_len == 6

@@ -193,7 +193,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         raise UserError(
             f"the recipe {name} reads queries and documents, which data look does not; pass another --recipe"
         )
-    return _apply_reading(recipe.data, args), args.max_len or recipe.model.max_len
+    return _apply_reading(recipe.data, args), args.max_len or recipe.row_len
 
 
 def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":

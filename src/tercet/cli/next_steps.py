@@ -96,10 +96,10 @@ def _train_flags(folder: Path, recipe: str, tokenizer: str | None) -> list[str]:
     if resolved.task.kind == "masked" and tokenizer_of_tokens.mask_id is None:
         raise UserError("the tokenizer has no mask token")
     sizes = max((part.tokens for part in tokens.contents.shards), default=0), tokens.contents.validation.tokens
-    if (context := min(sizes) - 1) < resolved.model.max_len:
+    if (context := min(sizes) - 1) < resolved.row_len:
         if context < MIN_CONTEXT:
             raise UserError("there are too few tokens")
-        flags += ["--set", f"model.max_len={context}"]
+        flags += ["--set", f"{'model' if pretrained is None else 'task'}.max_len={context}"]
     return [*flags, "--out", str(out)]
 
 

@@ -194,7 +194,7 @@ def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Pa
     Raises:
         UserError: If the changes select a tokenizer, although the pretrained model has its own.
     """
-    from tercet.training.recipe.pretrained import compatible_model_keys
+    from tercet.training.recipe.pretrained import compatible_model_keys, has_row_len, keep_row_len, limit_context
     from tercet.training.recipe.recipe import use_pretrained_copy
 
     settings = change_settings(base, changes)
@@ -210,8 +210,12 @@ def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Pa
             {} if (part := settings_part.get("model")) is None else part for settings_part in (base, changes)
         )
         if isinstance(base_model, Mapping) and isinstance(changed_model, Mapping):  # otherwise parsing rejects it
-            settings["model"] = merge(compatible_model_keys(Path(pretrained), base_model), changed_model)
-    return settings
+            keys = compatible_model_keys(
+                Path(pretrained), base_model, requires=base.get("pretrained") == REQUIRED
+            )
+            settings["model"] = merge(keys, changed_model)
+    settings = keep_row_len(settings, base, changes)
+    return settings if has_row_len(folder) else limit_context(settings, Path(pretrained))
 
 
 def _find_tokenizer_key(changes: Plain) -> str | None:

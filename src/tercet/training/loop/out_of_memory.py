@@ -76,4 +76,4 @@ def remedies(recipe: Recipe) -> str:
     ]
     resume_hint = f"set {' or '.join(settings)} and resume the run; or " if settings else ""
     batch = "task.micro_batch_size, " if isinstance(recipe, VectorsRecipe) else ""
-    return f"{resume_hint}start again with a smaller {batch}model or model.max_len"
+    return f"{resume_hint}start again with a smaller {batch}model or task.max_len"

@@ -42,7 +42,7 @@ def fake_batch(recipe: Recipe, micro: int) -> Any:
         recipe: Recipe with its vocabulary sizes.
         micro: Rows, or tokens per side for translation, padding included.
     """
-    length = recipe.model.max_len
+    length = recipe.row_len
     match recipe:
         case LanguageRecipe():
             return CausalBatch(_ids(micro, length), _ids(micro, length), *_masks(recipe.data, micro, length))

@@ -53,7 +53,7 @@ def training_flops(recipe: Recipe, memory: StepMemory | None = None) -> Training
         UserError: If the model's sizes do not fit together.
     """
     try:
-        table = model_table(recipe.model)
+        table = model_table(recipe.model, length=recipe.row_len)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     if memory is None and (recipe.freeze or recipe.adapter is not None):
@@ -71,7 +71,7 @@ def _unscored_flops(recipe: Recipe, table: ModelTable) -> int:
     """
     if not isinstance(recipe, MaskedRecipe):
         return 0
-    length = recipe.model.max_len
+    length = recipe.row_len
     scored_share = recipe.task.masking.max_predictions(length) / length
     head = sum(row.flops for row in table.rows if row.name.partition(".")[0] in HEAD)
     return round(3 * (1 - scored_share) * head)

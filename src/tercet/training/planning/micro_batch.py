@@ -98,7 +98,7 @@ def smallest_micro_batch(recipe: Recipe) -> int:
     """
     if isinstance(recipe, VectorsRecipe):
         return recipe.task.micro_batch(recipe.training.data_parallel_size)
-    return min(recipe.model.max_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
+    return min(recipe.row_len, device_share(recipe)) if isinstance(recipe, TranslationRecipe) else 1
 
 
 def tokens_of_row(recipe: Recipe) -> int:
@@ -106,8 +106,8 @@ def tokens_of_row(recipe: Recipe) -> int:
     if isinstance(recipe, TranslationRecipe):
         return recipe.task.bucket_tokens(recipe.training.data_parallel_size)
     if isinstance(recipe, VectorsRecipe):
-        return recipe.model.max_len * (2 if recipe.data.negative_field is None else 3)
-    return recipe.model.max_len
+        return recipe.row_len * (2 if recipe.data.negative_field is None else 3)
+    return recipe.row_len
 
 
 def plan_without_data(recipe: Recipe) -> Plan:

@@ -74,7 +74,7 @@ def plan_run(
         parameters=step.parameters,
         trainable=step.trainable,
         vocabulary_at_most=sized_recipe.vocabulary_limits,
-        length=recipe.model.max_len,
+        length=recipe.row_len,
         rows=unit_of(recipe),
         unit=flops.unit,
         batch=device_share(recipe) * recipe.training.data_parallel_size,

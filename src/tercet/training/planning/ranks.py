@@ -155,7 +155,7 @@ def _summed_up(recipe: Recipe, share: int) -> int:
     inputs. Cross-attention has two inputs, since it also reads the encoder's output.
     """
     model, recomputes = recipe.model, recipe.training.activation_checkpointing
-    tokens = share * (1 if isinstance(recipe, TranslationRecipe) else model.max_len)
+    tokens = share * (1 if isinstance(recipe, TranslationRecipe) else recipe.row_len)
     forward = 2 if recomputes else 1
 
     def stack_sums(stack: StackSpec, *, cross: bool = False) -> int:

@@ -50,7 +50,7 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
     **dict.fromkeys(("task.kind", "task.masking", "task.pooling", "task.temperature", "task.sizes"), "the objective"),
     "task.best_by": "the metric of the best model",
     **dict.fromkeys(
-        ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens"),
+        ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens", "task.max_len"),
         "rows or tokens per step",
     ),
     **dict.fromkeys(

@@ -14,6 +14,7 @@ from tercet.config import Plain, UserError, merge, parse, to_plain
 from tercet.messages import show
 from tercet.models import SPECS, AnySpec, Classifier, EncoderOnlySpec
 from tercet.nn.specs import Learned
+from tercet.settings_yaml import read_yaml
 
 if TYPE_CHECKING:
     from tercet.checkpoint import TrainedModel
@@ -23,11 +24,17 @@ STACKS = ("stack", "encoder", "decoder")
 HEADS = ("transform.", "unembedding.", "pooler.", "next_sentence.", "classifier.")
 
 
-def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
+def compatible_model_keys(folder: Path, model: Mapping[str, Any], *, requires: bool) -> Plain:
     """Return the keys of a recipe's `model` section that also apply to the pretrained model in `folder`.
 
-    These are `max_len`, limited to the context of that model, `classifier` with the pooler that it may read, and the
-    dropout of each stack. The other keys describe the model that the recipe would build from scratch.
+    These are `classifier` with the pooler that it may read, and the dropout of each stack. The other keys describe the
+    model that the recipe would build from scratch; its `max_len` limits only the training rows (see `keep_row_len`).
+    In a recipe that requires a pretrained model, `max_len` is the context, but at most that of the model in `folder`.
+
+    Args:
+        folder: Folder of the model, or a GGUF file.
+        model: The `model` section.
+        requires: If True, the recipe requires a pretrained model.
 
     Raises:
         UserError: If `folder` contains no model.
@@ -36,8 +43,8 @@ def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
 
     from tercet.checkpoint import read_spec
 
-    keys = {key: model[key] for key in ("max_len", "classifier", "pooler") if key in model}
-    if isinstance(max_len := keys.get("max_len"), int):
+    keys = {key: model[key] for key in ("classifier", "pooler") if key in model}
+    if requires and isinstance(max_len := model.get("max_len"), int):
         keys["max_len"] = min(max_len, read_spec(folder).max_len)
     dropout = {
         name: {"dropout": stack["dropout"]}
@@ -45,6 +52,60 @@ def compatible_model_keys(folder: Path, model: Mapping[str, Any]) -> Plain:
         if isinstance(stack := model.get(name), Mapping) and "dropout" in stack
     }
     return keys | dropout
+
+
+def keep_row_len(settings: Plain, base: Mapping[str, Any], changes: Mapping[str, Any]) -> Plain:
+    """Return the settings of a recipe for a pretrained model with `task.max_len`, the length of training rows.
+
+    The model keeps its own context, so the `model.max_len` of a recipe without a pretrained model becomes the length of
+    the rows. If the caller changes `model.max_len`, this is the context, and the length of the rows too unless the
+    caller also changes `task.max_len`.
+
+    Args:
+        settings: Settings of the recipe with the changes.
+        base: Settings of the recipe without changes.
+        changes: Changed settings.
+    """
+    base_task, is_changed = _section(base, "task"), "max_len" in _section(changes, "model")
+    if "max_len" in _section(changes, "task") or ("max_len" in base_task and not is_changed):
+        return settings
+    row_len = None
+    if base.get("pretrained") is None and not is_changed:
+        row_len = _section(base, "model").get("max_len")
+    if row_len is None and "max_len" not in base_task:
+        return settings
+    return merge(settings, {"task": {"max_len": row_len}})
+
+
+def has_row_len(run: Path) -> bool:
+    """Return False if `run` is the folder of a run of an earlier version, whose context is the length of its rows."""
+    try:
+        return "max_len" in _section(read_yaml(run / RECIPE), "task")
+    except UserError:  # there is no run, or its recipe is damaged, which is reported when it is opened
+        return True
+
+
+def limit_context(settings: Plain, folder: Path) -> Plain:
+    """Return settings whose model has the context of the rows, as in earlier versions, to repeat the command of a run.
+
+    Args:
+        settings: Settings of a recipe, with the length of the rows.
+        folder: Folder of the pretrained model.
+    """
+    from tercet.checkpoint import read_spec
+
+    task = _section(settings, "task")
+    if task.get("max_len") is None:
+        return settings
+    max_len = min(task["max_len"], read_spec(folder).max_len)
+    model = {"max_len": max_len, **_section(settings, "model")}
+    return {**settings, "task": {**task, "max_len": None}, "model": model}
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a recipe; empty if it has none, or a value that parsing rejects or completes."""
+    section = settings.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def pretrained_spec(folder: Path, changes: Mapping[str, Any], *, name: str) -> AnySpec:

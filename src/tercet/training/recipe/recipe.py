@@ -49,9 +49,9 @@ class Recipe:
         pretrained: Pretrained model to start from: the folder of a run, of a Tercet model or of a model of the
             transformers library, or a GGUF file. `???` in a packaged recipe means that the caller must set it. The run
             uses the sizes, tokenizer and weights of the pretrained model, except for heads that the task does not
-            train. If the caller passes a pretrained model to a recipe without one, only `max_len` (at most that of the
-            pretrained model), dropout and `classifier` of the recipe's `model` section apply. Other model keys, of the
-            caller or of a recipe with a pretrained model, replace those of the pretrained model, and are rejected if
+            train. If the caller passes a pretrained model to a recipe without one, only dropout and `classifier` of the
+            recipe's `model` section apply, and its `max_len` becomes that of the task: the model keeps its context, but
+            rows are not longer than in the recipe. Other model keys, of the caller or of a recipe with a pretrained model, replace those of the pretrained model, and are rejected if
             its weights do not fit. The run copies the model to `pretrained/` in its folder and then no longer needs the
             original.
         adapter: Adapter that is trained instead of the pretrained weights, which are then frozen; null trains the
@@ -100,6 +100,11 @@ class Recipe:
             )
         if training.tensor_parallel_size > 1:
             _check_tensor_parallel(self.model, training.tensor_parallel_size)
+
+    @property
+    def row_len(self) -> int:
+        """The maximum tokens of a training row: `task.max_len`, but at most the context of the model."""
+        return min(self.task.max_len or self.model.max_len, self.model.max_len)
 
     def with_heads(self) -> Self:
         """Return the recipe whose model has the heads that the task trains, and no others."""

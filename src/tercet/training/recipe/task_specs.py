@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tercet.nn.specs import Pooling
 from tercet.objectives import CustomObjective, Masking
-from tercet.spec import Interval, Rows, Samples, Tokens, Width, spec
+from tercet.spec import Context, Interval, Rows, Samples, Tokens, Width, spec
 
 Auto = Literal["auto"]
 
@@ -30,6 +30,8 @@ class RowBatchSpec:
     """Batches of a fixed number of rows.
 
     Args:
+        max_len: Maximum tokens of a row, at most the context of the model; null for the context. Shorter rows are
+            faster, and the trained model keeps its context.
         batch_size: Rows per optimizer step over all devices, independent of the number of devices.
         micro_batch_size: Rows per forward pass on one device; null for the device's whole share of the batch. When the
             run starts, `auto` splits this share into as few equal parts as are estimated to fit into the device's free
@@ -37,6 +39,7 @@ class RowBatchSpec:
     """
 
     kind: str = ""
+    max_len: Context | None = None
     batch_size: Rows = 32
     micro_batch_size: Rows | Auto | None = None
 
@@ -214,6 +217,8 @@ class TranslationTaskSpec(ObjectiveSpec):
     Each token is predicted from the source sentence and the preceding tokens.
 
     Args:
+        max_len: Maximum tokens of a source or target, at most the context of the model; null for the context. Longer
+            pairs are left out, and the trained model keeps its context.
         batch_tokens: Maximum tokens per side and optimizer step over all devices: sentence pairs times the longest
             source or target, padding included. Sentence pairs are grouped into buckets of similar length.
         micro_batch_tokens: Maximum tokens per side of a bucket, which is one forward pass, and a divisor of
@@ -225,6 +230,7 @@ class TranslationTaskSpec(ObjectiveSpec):
     """
 
     kind: Literal["translation"] = "translation"
+    max_len: Context | None = None
     batch_tokens: Tokens = 4096
     micro_batch_tokens: Tokens | Auto | None = None
     validation_sentences: Samples | None = None

@@ -91,18 +91,20 @@ def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], 
             "bit for bit (--exact rejects this)", quiet=False)  # fmt: skip
 
 
-def describe_sizes(spec: AnySpec, pretrained: AnySpec) -> str:
-    """Describe layers, width and context of a model that starts from a pretrained one.
+def describe_sizes(spec: AnySpec, pretrained: AnySpec, row_len: int) -> str:
+    """Describe layers, width and context of a model that starts from a pretrained one, and the rows if they are shorter.
 
     The context of the pretrained model is added if it differs.
 
     Args:
         spec: Model that is trained.
         pretrained: Pretrained model that it starts from.
+        row_len: Maximum tokens of a training row.
     """
     sizes = " and ".join(f"{stack.n_layers} layers of {stack.d_model}" for stack in stack_specs(spec))
     shorter = "" if spec.max_len == pretrained.max_len else f" (of {pretrained.max_len:,})"
-    return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}"
+    rows = "" if row_len == spec.max_len else f", rows of at most {row_len:,}"
+    return f"{sizes}, a context of {spec.max_len:,} tokens{shorter}{rows}"
 
 
 def log(text: str, quiet: bool) -> None:

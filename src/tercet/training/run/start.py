@@ -69,7 +69,8 @@ def _build(locked_run: LockedRun) -> BuiltModel:
         new_names = loaded.new
         if not (out / RECORD).exists():
             name = str(recipe.pretrained)
-            log(f"{loaded.describe(name)}; {describe_sizes(task.recipe.model, pretrained.model.spec)}", quiet)
+            sizes = describe_sizes(task.recipe.model, pretrained.model.spec, task.recipe.row_len)
+            log(f"{loaded.describe(name)}; {sizes}", quiet)
     set_trainable(model, new_names, freeze=recipe.freeze, adapter=recipe.adapter, seed=recipe.training.seed)
     warm_up()  # before anything is timed, and after all errors were reported
     check_exact(recipe.training)

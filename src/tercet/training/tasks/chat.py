@@ -31,7 +31,7 @@ class ChatTask:
     static = False
 
     def __init__(self, recipe: ChatRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
-        spec, data, self.length = recipe.task, recipe.data, recipe.model.max_len
+        spec, data, self.length = recipe.task, recipe.data, recipe.row_len
         corpus = self.corpus = prepare_conversations(
             data,
             tokenizer=pretrained and pretrained.tokenizer,
@@ -45,8 +45,8 @@ class ChatTask:
         for part, rows in (("training", self.rows), ("validation", self.held_out)):
             if not len(rows):
                 raise UserError(
-                    f"{corpus.name}: no {part} conversation has an answer within model.max_len={self.length}; "
-                    "provide more or shorter conversations, or increase model.max_len"
+                    f"{corpus.name}: no {part} conversation has an answer within {self.length} tokens; "
+                    "provide more or shorter conversations, or increase task.max_len or model.max_len"
                 )
         self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         self.plan = plan_of(recipe.training, len(self.rows), batch=spec.batch_size, micro=self.micro)

@@ -25,7 +25,7 @@ class LanguageTask:
     def __init__(
         self, recipe: LanguageRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False
     ) -> None:
-        spec, self.length = recipe.task, recipe.model.max_len
+        spec, self.length = recipe.task, recipe.row_len
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.chat_template = pretrained and pretrained.chat_template
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)

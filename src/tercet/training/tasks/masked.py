@@ -43,10 +43,10 @@ class MaskedTask:
     static = True
 
     def __init__(self, recipe: MaskedRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
-        spec, self.length = recipe.task, recipe.model.max_len
+        spec, self.length = recipe.task, recipe.row_len
         if self.length < 3:
             raise UserError(
-                f"model.max_len={self.length} is too small for a token between two special tokens; increase it"
+                f"rows of max_len={self.length} are too short for a token between two special tokens; increase it"
             )
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)

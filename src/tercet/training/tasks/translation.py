@@ -52,7 +52,7 @@ class TranslationTask:
         self.recipe = recipe.with_vocabulary(
             corpus.tokenizer.vocab_size, source_size=None if joint else corpus.source_tokenizer.vocab_size
         )
-        max_len = recipe.model.max_len
+        max_len = recipe.row_len
         self.bucket_tokens = self.micro = recipe.task.bucket_tokens(world)
         seed = recipe.training.seed
         self.buckets = Buckets(corpus.train, tokens=self.bucket_tokens, max_len=max_len, seed=seed)

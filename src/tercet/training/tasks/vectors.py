@@ -34,10 +34,10 @@ class VectorsTask:
     def __init__(
         self, recipe: VectorsRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False
     ) -> None:
-        self.length = recipe.model.max_len
+        self.length = recipe.row_len
         if self.length < 3:
             raise UserError(
-                f"model.max_len={self.length} is too small for a token between two special tokens; increase it"
+                f"rows of max_len={self.length} are too short for a token between two special tokens; increase it"
             )
         if pretrained is not None and pretrained.projection is not None:
             raise UserError(

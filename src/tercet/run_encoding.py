@@ -79,7 +79,9 @@ class RunEncoding:
         from tercet.encoding import fill
 
         all_texts = [texts] if isinstance(texts, str) else texts
-        results = fill(self.trained_model.require("fill").model, self.trained_model.tokenizer, all_texts, top=top, only=only)
+        results = fill(
+            self.trained_model.require("fill").model, self.trained_model.tokenizer, all_texts, top=top, only=only
+        )
         return results[0] if isinstance(texts, str) else results
 
     def embed(
@@ -106,10 +108,14 @@ class RunEncoding:
         settings = self._vector_settings(pooling, normalize, size, batch_tokens)
         if long.get("truncate"):
             _check_truncate(long)
-            vectors = embed(encoder.model, self.trained_model.tokenizer, all_texts, max_len=encoder.text_len, **settings).vectors
+            vectors = embed(
+                encoder.model, self.trained_model.tokenizer, all_texts, max_len=encoder.text_len, **settings
+            ).vectors
         else:
             chunking = _chunking(long, encoder.text_len)
-            vectors = embed_documents(encoder.model, self.trained_model.tokenizer, all_texts, chunking=chunking, **settings).vectors
+            vectors = embed_documents(
+                encoder.model, self.trained_model.tokenizer, all_texts, chunking=chunking, **settings
+            ).vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
     def embed_chunks(
@@ -200,9 +206,7 @@ class RunEncoding:
     @overload
     def classify(self, texts: list[str], **long: Unpack[LongTexts]) -> "list[Classification]": ...
 
-    def classify(
-        self, texts: str | list[str], **long: Unpack[LongTexts]
-    ) -> "Classification | list[Classification]":
+    def classify(self, texts: str | list[str], **long: Unpack[LongTexts]) -> "Classification | list[Classification]":
         """Return the label of a text, or of each in a list; see also `tag`, `classify_multi_label` and `regress`.
 
         The probabilities of a text that exceeds the context are the mean over its chunks, weighted by their tokens.
@@ -236,7 +240,9 @@ class RunEncoding:
 
         all_texts = [texts] if isinstance(texts, str) else texts
         model, chunking = self._text_classifier(long)
-        results = classify_multi_label(model, self.trained_model.tokenizer, all_texts, threshold=threshold, chunking=chunking)
+        results = classify_multi_label(
+            model, self.trained_model.tokenizer, all_texts, threshold=threshold, chunking=chunking
+        )
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -268,7 +274,9 @@ class RunEncoding:
         """Return the label of each word and its probability, for sentences that are lists of words."""
         from tercet.encoding import tag
 
-        return tag(self.trained_model.require("classify").require_labels("tokens"), self.trained_model.tokenizer, sentences)
+        return tag(
+            self.trained_model.require("classify").require_labels("tokens"), self.trained_model.tokenizer, sentences
+        )
 
     def rerank(self, query: str, documents: Sequence[str]) -> "list[RankedDocument]":
         """Return the documents with their relevance to the query, the most relevant first."""

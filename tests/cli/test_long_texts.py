@@ -136,7 +136,12 @@ def test_search_shows_the_places_of_chunks(capsys: pytest.CaptureFixture[str]) -
             elif flags[0] == "--input":
                 assert "start" not in row, "a text that was not split"
     lines, _ = run_command([*query[:-1], "--input", "-"], capsys, STDIN)
-    assert any(line.split("\t")[1] == f"2:{row['start']}-{row['end']}" for line in lines for row in neighbors if row["index"] == 2)
+    assert any(
+        line.split("\t")[1] == f"2:{row['start']}-{row['end']}"
+        for line in lines
+        for row in neighbors
+        if row["index"] == 2
+    )
 
 
 def test_folder_is_read_as_documents(capsys: pytest.CaptureFixture[str]) -> None:

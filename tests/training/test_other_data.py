@@ -142,3 +142,20 @@ def test_run_reports_it_on_start_and_not_on_resume(capsys: pytest.CaptureFixture
     Path("facts.txt").unlink()
     assert main([*words, "--restart"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_validation_on_the_end_of_a_folder_is_reported_for_new_runs() -> None:
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text(FACTS)
+    changes: dict[str, Any] = {"data": {"validation": {"kind": "documents"}}}
+    request = RunRequest(recipe="nanogpt-cpu", data="texts", out=Path("run"))
+    words = "the validation part is the end of the folder texts, sorted by path; to draw it over documents, pass --set "
+    assert [note for note in resolve(request).notes if note.startswith(words)]
+    for other in (
+        RunRequest(recipe="nanogpt-cpu", data="texts", out=Path("run"), changes=changes),
+        RunRequest(recipe="nanogpt-cpu", data="facts.txt", out=Path("run")),
+    ):
+        assert not [note for note in resolve(other).notes if "validation part" in note]
+    Path("run").mkdir()
+    Path("run/recipe.yaml").write_text(write_yaml(resolve(request).recipe))
+    assert not [note for note in resolve(request).notes if "validation part" in note]

@@ -12,8 +12,8 @@ def add_documents(add: Callable[..., Any]) -> None:
     """Add the flags --documents and --encoding."""
     add(
         "--documents", choices=("file", "line", "blank_line"),
-        help="extent of a text in a text file: the file, a line, or a block between empty lines (default: line, or file "
-        "in a folder)",
+        help="extent of a text in a text file: the file, a line, or a block between empty lines (default: line, or "
+        "file in a folder)",
     )  # fmt: skip
     add("--encoding", metavar="NAME", help="encoding of text files in a folder, or with --documents (default: utf-8)")
 

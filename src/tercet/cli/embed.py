@@ -31,8 +31,8 @@ def register(verbs: Verbs, summary: str) -> None:
         "embed",
         words_among_flags=True,
         help=summary,
-        description="Write an embedding vector for each text to a file, in the order of the input. The vector of a text "
-        "that is longer than the context is the mean of the vectors of its overlapping chunks, weighted by their "
+        description="Write an embedding vector for each text to a file, in the order of the input. The vector of a "
+        "text that is longer than the context is the mean of the vectors of its overlapping chunks, weighted by their "
         "tokens. With --query, print the texts, or chunks of long texts, that are most similar to the query, most "
         "similar first: cosine similarity, id (or the number of the text, from 0) and text, separated by tabs. The id "
         "of a chunk is followed by a colon and the places of its first character and its end in the text.",
@@ -168,7 +168,7 @@ def _write_jsonl(file: BinaryIO, pools: Iterator[_Pool]) -> None:
 
 
 def _write_parquet(file: BinaryIO, pools: Iterator[_Pool], width: int) -> None:
-    """Write the columns text and vector; also id, as text, if a text of the first pool has one, and places of chunks."""
+    """Write the columns text and vector, and id, as text, if a text of the first pool has one, and places of chunks."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -27,7 +27,8 @@ def add_per_line(add: Callable[..., Any]) -> None:
         "--per-line", action="store_true",
         help="score each pair of --source and --target (translators: log-probability of the target, given the source), "
         "or each text of --data or stdin (masked language models: pseudo-log-probability, with each token masked in "
-        "turn, in overlapping windows if a text is longer than the context); print one line per score: log-probability in nats, tokens and nats per token, separated by tabs",
+        "turn, in overlapping windows if a text is longer than the context); print one line per score: log-probability "
+        "in nats, tokens and nats per token, separated by tabs",
     )  # fmt: skip
 
 

@@ -73,9 +73,7 @@ def add_text(add: Callable[..., Any]) -> None:
     add("text", metavar="TEXT", nargs="?", help="text, or - for stdin, one text per line (default: -)")
 
 
-def add_input(
-    add: Callable[..., Any], does: str = "file to read instead of stdin", *, folders: bool = False
-) -> None:
+def add_input(add: Callable[..., Any], does: str = "file to read instead of stdin", *, folders: bool = False) -> None:
     """Add the flags for a file of texts, --input and --text-field.
 
     Args:

@@ -171,9 +171,7 @@ def embed_documents(
             length = np.linalg.norm(mean)
             vectors.append((mean / length if normalize and length else mean).astype(np.float32))
         first += count
-    return DocumentEmbeddings(
-        vectors=_stack(vectors, size or vector_width(model, projection)), counts=chunked.counts
-    )
+    return DocumentEmbeddings(vectors=_stack(vectors, size or vector_width(model, projection)), counts=chunked.counts)
 
 
 def _stack(vectors: Sequence[np.ndarray], width: int) -> np.ndarray:

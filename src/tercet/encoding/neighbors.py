@@ -27,8 +27,8 @@ class Neighbors(Summary):
     Attributes:
         numbers: (Q, K) int64 row numbers. K is `top`, or the number of rows if that is smaller.
         scores: (Q, K) float64 cosines.
-        starts, ends: (Q, K) indices of the characters of the nearest chunks in the texts `numbers`; None if the rows are
-            not chunks of texts.
+        starts, ends: (Q, K) indices of the characters of the nearest chunks in the texts `numbers`; None if the rows
+            are not chunks of texts.
     """
 
     numbers: np.ndarray

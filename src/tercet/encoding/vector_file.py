@@ -120,7 +120,7 @@ def write_vectors(
     if texts and len(stored) == len(texts):
         arrays["ids"] = _ids_array(stored)
     elif "texts" not in arrays:
-        arrays["ids"] = np.arange(len(texts))
+        arrays["ids"] = np.arange(len(texts)) if places is None else np.array([number for number, _, _ in places])
     if places is not None:
         columns = np.array(places, np.int64).reshape(-1, len(PLACES)).T
         arrays |= dict(zip(PLACES, columns, strict=True))

@@ -12,7 +12,7 @@ from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
 from tercet.training.recipe.for_data import choose_recipe, is_data
-from tercet.training.recipe.other_data import REQUIRED, describe_other_data
+from tercet.training.recipe.other_data import REQUIRED, describe_other_data, describe_tail
 
 if TYPE_CHECKING:
     from tercet.training.recipe.recipe import Recipe
@@ -105,6 +105,8 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
         tokenizes = settings.get("pretrained") is None and not may_be_prepared(str(request.data))
         notes.append(describe_other_data(base, changes, tokenizer=tokenizes))
     recipe = parse_recipe(settings, name=f"recipe {name}", run=run)
+    if run is None and not (folder / RECIPE).exists():
+        notes.append(describe_tail(recipe.data))
     return ResolvedRecipe(recipe=recipe, folder=folder, from_run=run is not None, notes=tuple(filter(None, notes)))
 
 
@@ -210,9 +212,7 @@ def _add_pretrained(request: RunRequest, base: Plain, changes: Plain, folder: Pa
             {} if (part := settings_part.get("model")) is None else part for settings_part in (base, changes)
         )
         if isinstance(base_model, Mapping) and isinstance(changed_model, Mapping):  # otherwise parsing rejects it
-            keys = compatible_model_keys(
-                Path(pretrained), base_model, requires=base.get("pretrained") == REQUIRED
-            )
+            keys = compatible_model_keys(Path(pretrained), base_model, requires=base.get("pretrained") == REQUIRED)
             settings["model"] = merge(keys, changed_model)
     settings = keep_row_len(settings, base, changes)
     return settings if has_row_len(folder) else limit_context(settings, Path(pretrained))

@@ -123,9 +123,7 @@ def read_documents(
     Raises:
         UserError: If there is nothing to read, or a package is missing; while iterating, if a file cannot be read.
     """
-    folder = DocumentFolder(
-        root=find_path(str(source)), encoding=encoding, text_field=text_field, documents=documents
-    )
+    folder = DocumentFolder(root=find_path(str(source)), encoding=encoding, text_field=text_field, documents=documents)
     return folder.read(folder.files())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.config import Plain, find_differences
+from tercet.data.shards.find_prepared import may_be_prepared
 from tercet.messages import show
 
 REQUIRED = "???"  # the value of a setting that the caller must set; the marker that OmegaConf uses
@@ -149,3 +150,26 @@ def _find(settings: Any, path: str) -> Any:
     for key in path.split("."):
         settings = settings.get(key) if isinstance(settings, Mapping) else None
     return settings
+
+
+def describe_tail(data: object) -> str | None:
+    """Return a message if the validation part of text is the end of a folder, such as its last files; else None.
+
+    Args:
+        data: The `data` settings of a recipe.
+    """
+    from tercet.data.datasets.text_datasets import DATASETS
+    from tercet.data.specs import Tail, TextSpec
+
+    if not isinstance(data, TextSpec) or not isinstance(data.validation, Tail) or may_be_prepared(data.source):
+        return None
+    try:
+        is_folder = Path(data.source).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):
+        return None  # reading it as text raises the error
+    if data.source in DATASETS or not is_folder:
+        return None
+    return (
+        f"the validation part is the end of the folder {show(data.source)}, sorted by path; to draw it over documents, "
+        "pass --set data.validation.kind=documents"
+    )

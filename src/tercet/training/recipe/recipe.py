@@ -51,9 +51,9 @@ class Recipe:
             uses the sizes, tokenizer and weights of the pretrained model, except for heads that the task does not
             train. If the caller passes a pretrained model to a recipe without one, only dropout and `classifier` of the
             recipe's `model` section apply, and its `max_len` becomes that of the task: the model keeps its context, but
-            rows are not longer than in the recipe. Other model keys, of the caller or of a recipe with a pretrained model, replace those of the pretrained model, and are rejected if
-            its weights do not fit. The run copies the model to `pretrained/` in its folder and then no longer needs the
-            original.
+            rows are not longer than in the recipe. Other model keys, of the caller or of a recipe with a pretrained
+            model, replace those of the pretrained model, and are rejected if its weights do not fit. The run copies the
+            model to `pretrained/` in its folder and then no longer needs the original.
         adapter: Adapter that is trained instead of the pretrained weights, which are then frozen; null trains the
             weights themselves.
         freeze: Names of modules or parameters that are not trained, such as "embedding", "stack.blocks.0" or

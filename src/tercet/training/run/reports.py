@@ -92,7 +92,7 @@ def report_arithmetic(out: Path, start: StartPoint, current: Mapping[str, str], 
 
 
 def describe_sizes(spec: AnySpec, pretrained: AnySpec, row_len: int) -> str:
-    """Describe layers, width and context of a model that starts from a pretrained one, and the rows if they are shorter.
+    """Describe layers, width and context of a model that starts from a pretrained one, and the length of its rows.
 
     The context of the pretrained model is added if it differs.
 

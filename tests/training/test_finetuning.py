@@ -122,7 +122,8 @@ def test_shorter_rows_keep_the_context(finished_run: FinishedRun, tmp_path: Path
     tuned = load_model(out)
     assert tuned.model.spec.max_len == old.max_len
     assert tuned.card.recipe["task"]["max_len"] == old.max_len - 2
-    assert load_model(convert(out, tmp_path / "hf", "hf")).model.spec.max_len == old.max_len
+    if kind != "translate":  # the tiny translator has no equal in transformers
+        assert load_model(convert(out, tmp_path / "hf", "hf")).model.spec.max_len == old.max_len
     finetune(kind, finished_run(FAMILY[kind]), out, rows)  # the same command again: the run is finished
 
 

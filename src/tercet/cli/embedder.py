@@ -126,9 +126,8 @@ class TextEmbedder:
         """Return the normalized vector (D,) of the empty text, which identifies the model and the pooling."""
         from tercet.encoding import embed
 
-        [vector] = embed(
-            self.encoder.model, self.encoder.tokenizer, [""], **{**self._settings(), "normalize": True}
-        ).vectors
+        settings: dict[str, Any] = {**self._settings(), "normalize": True}
+        [vector] = embed(self.encoder.model, self.encoder.tokenizer, [""], **settings).vectors
         return vector
 
     @property

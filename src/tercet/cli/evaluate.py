@@ -67,15 +67,7 @@ FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to a
     "chat": ("data",),
     "vectors": ("data",),
 }  # fmt: skip
-PER_LINE = (
-    "data",
-    "text_field",
-    "documents",
-    "within_word",
-    "stride",
-    "source",
-    "target",
-)  # those of FLAGS that apply to --per-line
+PER_LINE = ("data", "text_field", "documents", "within_word", "stride", "source", "target")  # of FLAGS, for --per-line
 PLATEAU = (
     "the loss is on the unigram plateau: the model has learned token frequencies, but does not use the context; "
     "train longer, use a longer warm-up, or look for repeated lines in the data"

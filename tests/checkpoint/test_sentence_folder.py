@@ -88,8 +88,10 @@ def test_text_is_cut_at_the_folders_limit(bert: Path, file: str) -> None:
     key = "model_max_length" if file == "tokenizer_config" else "max_seq_length"
     path.write_text(json.dumps({**config, key: 5}))
     mean = hidden(bert, [1, 5, 6, 7, 2]).mean(0)
-    vector = tercet.load(bert).embed("w5 w6 w7 w8 w9 w10")
+    run = tercet.load(bert)
+    vector = run.embed("w5 w6 w7 w8 w9 w10", truncate=True)
     assert vector @ (mean / np.linalg.norm(mean)) == pytest.approx(1, abs=1e-5)
+    assert [chunk.tokens for chunk in run.embed_chunks("w5 w6 w7 w8 w9 w10").chunks] == [3, 3]
 
 
 def test_conversion_reports_dropped_settings(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

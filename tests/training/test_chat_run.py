@@ -130,7 +130,7 @@ def test_incompatible_settings_are_rejected_before_any_file_is_written(
         with pytest.raises(UserError, match=words):
             train(parse_recipe(full, name="chat"), tmp_path / "run", quiet=True)
         assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match=r"no training conversation has an answer within model\.max_len=2"):
+    with pytest.raises(UserError, match=r"no training conversation has an answer within 2 tokens"):
         make_task(tmp_path, {"model": {"max_len": 2}})
 
 

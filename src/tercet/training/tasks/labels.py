@@ -47,7 +47,7 @@ class LabelsTask:
         is_pair = recipe.data.pair_field is not None
         if self.length < (MIN_PAIR_LEN if is_pair else 3):
             texts = "two texts and three" if is_pair else "a token between two"
-            raise UserError(f"rows of max_len={self.length} are too short for {texts} special tokens; increase it")
+            raise UserError(f"max_len={self.length} is too small for {texts} special tokens; increase it")
         corpus = self.corpus = prepare_labels(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )

@@ -46,7 +46,7 @@ class MaskedTask:
         spec, self.length = recipe.task, recipe.row_len
         if self.length < 3:
             raise UserError(
-                f"rows of max_len={self.length} are too short for a token between two special tokens; increase it"
+                f"max_len={self.length} is too small for a token between two special tokens; increase it"
             )
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)

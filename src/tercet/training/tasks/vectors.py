@@ -37,7 +37,7 @@ class VectorsTask:
         self.length = recipe.row_len
         if self.length < 3:
             raise UserError(
-                f"rows of max_len={self.length} are too short for a token between two special tokens; increase it"
+                f"max_len={self.length} is too small for a token between two special tokens; increase it"
             )
         if pretrained is not None and pretrained.projection is not None:
             raise UserError(

@@ -159,7 +159,7 @@ def test_confusions_equal_those_of_scikit_learn(models: Models) -> None:
     texts = [
         run.tokenizer.decode(labeled.ids[a:b]) for a, b in zip(labeled.starts[:-1], labeled.starts[1:], strict=True)
     ]
-    predictions = run.classify(texts)
+    predictions = run.classify(texts, truncate=True)
     true = [labeled.names[number] for number in labeled.labels]
     matrix = confusion_matrix(true, [prediction.label for prediction in predictions], labels=scores.labels)
     np.fill_diagonal(matrix, 0)
@@ -209,7 +209,7 @@ def test_errors_of_numbers_equal_the_scores(models: Models) -> None:
     assert np.abs(differences).tolist() == sorted(np.abs(differences).tolist(), reverse=True)
     for wrong in errors.worst:
         assert wrong.true == 1e4 + 25 * len(wrong.text)
-        assert run.regress(wrong.text).value == pytest.approx(wrong.predicted, rel=1e-5)
+        assert run.regress(wrong.text, truncate=True).value == pytest.approx(wrong.predicted, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["text", "masked", "chat", "pairs", "labels", "sets", "numbers"])
@@ -278,7 +278,7 @@ def test_a_garbled_line_is_the_worst_text(models: Models, tmp_path: Path) -> Non
 def test_wrong_labels_of_one_text_are_the_most_confident_mistakes(models: Models, tmp_path: Path) -> None:
     run = models["labels"]
     texts = ["the red cat sleeps", "the blue cow eats", "the green duck sings well"]
-    best = run.classify(texts)
+    best = run.classify(texts, truncate=True)
     true = [prediction.label for prediction in best]
     true[1] = min(best[1].scores, key=lambda name: best[1].scores[name])
     lines = [f"{text},{label}\n" for text, label in zip(texts, true, strict=True)]

@@ -290,7 +290,7 @@ def test_an_invalid_template_is_rejected() -> None:
 def test_vectors_equal_those_of_embed(test_client: TestClient) -> None:
     texts = ["the cat", "", "a dog ran until the mat was worn", "the cat"]
     for options in ({}, {"pooling": "first"}, {"normalize": False}):
-        expected = Run(trained_model=trained_model("bert")).embed(texts, **options)
+        expected = Run(trained_model=trained_model("bert")).embed(texts, truncate=True, **options)
         response = post_json(test_client, "/v1/embeddings", model="bert", input=texts, **options)
         found = np.array([item["embedding"] for item in response["data"]], np.float32)
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -371,7 +371,7 @@ def test_filled_masks_equal_those_of_fill(test_client: TestClient) -> None:
 
 def test_labels_equal_those_of_classify(test_client: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran " * 20]
-    expected = Run(trained_model=trained_model("texts")).classify(texts)
+    expected = Run(trained_model=trained_model("texts")).classify(texts, truncate=True)
     response = post_json(test_client, "/classify", model="texts", text=texts)["answers"]
     for answer, expected_answer in zip(response, expected, strict=True):
         assert (answer["label"], answer["truncated"]) == (expected_answer.label, expected_answer.truncated)

@@ -45,9 +45,7 @@ class MaskedTask:
     def __init__(self, recipe: MaskedRecipe, *, pretrained: TrainedModel | None = None, progress: bool = False) -> None:
         spec, self.length = recipe.task, recipe.row_len
         if self.length < 3:
-            raise UserError(
-                f"max_len={self.length} is too small for a token between two special tokens; increase it"
-            )
+            raise UserError(f"max_len={self.length} is too small for a token between two special tokens; increase it")
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)

@@ -36,9 +36,7 @@ class VectorsTask:
     ) -> None:
         self.length = recipe.row_len
         if self.length < 3:
-            raise UserError(
-                f"max_len={self.length} is too small for a token between two special tokens; increase it"
-            )
+            raise UserError(f"max_len={self.length} is too small for a token between two special tokens; increase it")
         if pretrained is not None and pretrained.projection is not None:
             raise UserError(
                 f"pretrained: {pretrained.folder} has dense layers after the pooling, which task: vectors cannot "

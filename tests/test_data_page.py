@@ -48,6 +48,8 @@ def write_files() -> None:
     tokenizer.save("tokenizer.json")
     np.array(tokenizer.encode("\n".join(texts)), np.uint16).tofile("gpt2.bin")
     Path("genome.fa").write_text(">chr1\n" + "".join("".join(draw.choices("ACGT", k=60)) + "\n" for _ in range(500)))
+    families = (f">s{n} family={'kinase' if n % 2 else 'ligase'} species=sp{n % 15}" for n in range(120))
+    Path("families.fa").write_text("".join(f"{header}\n{''.join(draw.choices('ACGT', k=40))}\n" for header in families))
     moves = ["e4", "e5", "Nf3", "Nc6", "O-O", "1/2-1/2"]
     Path("games.txt").write_text("".join(" ".join(draw.choices(moves, k=12)) + "\n" for _ in range(400)))
 

@@ -157,3 +157,49 @@ def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]
     assert out == ""
     assert err.count("\n") == 1
     assert words in err
+
+
+SEQUENCES = ">s1 family=a\nACGTNacg\n>s2 family=b\nGGCC\n>s3\nAC9\n"
+
+
+def test_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.fa").write_text(SEQUENCES)
+    out, err = run_command("data look a.fa", capsys)
+    assert err == ""
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "format FASTA",
+        "documents 2",
+        "bytes 12 (UTF-8)",
+        "characters 12 in total, 4 to 8; half have at most 4, 95% at most 8",
+        "kind DNA (by its letters)",
+        "composition C 33.3%, G 33.3%, A 16.7%, N 8.3%, T 8.3%",
+        "GC content 72.7% of A, C, G, T and U",
+        "ambiguous 8.3% of the letters (data.sequence_ambiguous)",
+        "lower case 25.0% of the letters (data.sequence_case)",
+        "malformed a.fa: 1 of 3 records cannot be read: record 's3', line 6: '9' in a sequence at column 3",
+    ]
+    out, _ = run_command("data look a.fa --json", capsys)
+    sequences = json.loads(out)["sequences"]
+    assert sequences["gc"] == pytest.approx(8 / 11)
+    assert (sequences["kind"], sequences["malformed"], sequences["lowercase"]) == ("DNA", 1, 0.25)
+    _, err = run_command("data look a.fa --recipe demo", capsys)
+    assert "tokens are not counted, since training rejects malformed records" in err
+
+
+@pytest.mark.parametrize("flags", ["--label-field family", "--label-pattern family=(\\w+)"])
+def test_labels_of_sequences(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.fa").write_text(SEQUENCES)
+    out, _ = run_command(f"data look a.fa {flags} --json", capsys)
+    report = json.loads(out)
+    assert (report["unit"], report["labels"]) == ("labeled texts", {"a": 1, "b": 1})
+    assert report["sequences"]["malformed"] == 1
+    _, err = run_command("data look a.fa --label-pattern (", capsys, code=2)
+    assert "label_pattern='(' is not a regular expression" in err
+
+
+def test_protein_has_no_gc_content(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.fasta").write_text(">p\nMKVLLAWXB\n")
+    out, _ = run_command("data look p.fasta", capsys)
+    assert "protein" in out
+    assert "GC content" not in out
+    assert "ambiguous         22.2%" in out

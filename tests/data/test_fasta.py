@@ -14,6 +14,7 @@ from tercet.data import TextSpec, prepare
 from tercet.data.datasets.text_datasets import find_documents
 from tercet.data.sources import fasta
 from tercet.data.sources.fasta import SequencePiece, read_fasta, read_fastq
+from tercet.data.sources.sequence_files import SequenceSettings
 from tercet.tokens import Characters, KMers, WordPiece
 
 Read = Callable[[Iterable[str], str], Iterator[SequencePiece]]
@@ -22,10 +23,10 @@ SEQUENCES = st.lists(st.text("ACGTNacgt*-", min_size=1, max_size=60), min_size=1
 
 def records(read: Read, text: str) -> list[str]:
     sequences, record = list[str](), ""
-    for piece, last, _ in read(text.split("\n"), "a.fa"):
-        assert piece
-        record += piece
-        if last:
+    for piece in read(text.split("\n"), "a.fa"):
+        assert piece.text
+        record += piece.text
+        if piece.last:
             sequences, record = [*sequences, record], ""
     assert not record
     return sequences
@@ -91,7 +92,9 @@ def test_every_ending(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for source in (str(tmp_path / name), str(tmp_path)):
         assert [piece.text for piece in find_documents(source).pieces()] == ["acgN"]
-        assert [piece.text for piece in find_documents(source, sequence_case="upper").pieces()] == ["ACGN"]
+        assert [piece.text for piece in find_documents(source, sequences=SequenceSettings(case="upper")).pieces()] == [
+            "ACGN"
+        ]
         assert find_documents(source).size() is None
 
 

@@ -23,7 +23,7 @@ from tercet.data import (
     prepare_labels,
     prepare_pairs,
 )
-from tercet.data.specs import HeldOutLabels
+from tercet.data.label_spec import HeldOutLabels
 from tercet.data.text_hashes import count_near_duplicates, hash_near_duplicate
 from tercet.tokens import Characters, Words
 

@@ -16,8 +16,8 @@ from tercet.data import ConversationsSpec, Documents, LabelsSpec, PairsSpec, Tex
 from tercet.data.datasets.recognize import recognize
 from tercet.data.sources import documents as documents_module
 from tercet.data.sources import files as files_module
-from tercet.data.summary.data_summary import Lengths
 from tercet.data.summary.scripts import find_script
+from tercet.data.summary.statistics import Lengths
 from tercet.tokens import Characters, Tokenizer
 
 

@@ -13,7 +13,16 @@ from tercet.cli.documents import add_documents
 from tercet.cli.lines import replace_line_ends, take_pool
 from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.rerank import add_query, rerank_texts
-from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts, report_truncated
+from tercet.cli.texts import (
+    POOL,
+    Text,
+    add_batches,
+    add_input,
+    add_text,
+    letters_as_trained,
+    read_texts,
+    report_truncated,
+)
 from tercet.spec import Share
 
 if TYPE_CHECKING:
@@ -87,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         trained_model = load_model(args.run).require("classify")
         _check_flags(args, trained_model)
         chunking = select_chunking(args, trained_model.model.max_len)
+        texts = letters_as_trained(texts, args.input, trained_model)
         trained_model.model.to(device)
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut, split = 0, SplitTexts()

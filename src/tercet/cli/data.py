@@ -90,6 +90,7 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
         encoding=encoding,
         text_field=args.text_field,
         label_field=args.label_field,
+        label_pattern=args.label_pattern,
         over=args.over,
         problem_type=args.problem_type,
     )

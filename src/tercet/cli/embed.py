@@ -15,7 +15,7 @@ from tercet.cli.embedder import TextEmbedder
 from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
 from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
-from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, read_texts
+from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, letters_as_trained, read_texts
 from tercet.messages import counted, print_note, show
 from tercet.spec import Width
 
@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         from tercet.storage import write_atomically
 
         encoder = load_model(args.run).require("embed")
+        texts = letters_as_trained(texts, args.input, encoder)
         width = vector_width(encoder.model, encoder.projection)
         check_size(args.size, encoder.sentence.sizes, width)
         width = args.size or width

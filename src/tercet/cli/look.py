@@ -14,7 +14,8 @@ from tercet.spec import Context, ProblemType
 
 if TYPE_CHECKING:
     from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
-    from tercet.data.summary.data_summary import Lengths
+    from tercet.data.summary.sequence_summary import SequenceSummary
+    from tercet.data.summary.statistics import Lengths
     from tercet.tokens import Tokenizer
 
     Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 CONVERSATION_FIELDS = ("messages_field", "prompt_field", "response_field")
 LABELS = 30  # maximum number of labels to show, the most frequent ones
 SCRIPTS = 6  # maximum number of scripts to show
+COMPOSITION = 25  # maximum number of letters of sequences to show
 FATES = {
     "split": "continued in another row",
     "left out": "left out of training",
@@ -73,6 +75,10 @@ def add_sources(add: Callable[..., Any], *, required: bool) -> None:
 def add_labels(add: Callable[..., Any]) -> None:
     """Add the flags for reading labeled texts."""
     add("--label-field", metavar="NAME", help="read labeled texts, whose label is in this key or column")
+    add(
+        "--label-pattern", metavar="REGEX",
+        help=r"read labeled sequences, whose label this pattern matches in the FASTA header, as in 'family=(\w+)'",
+    )  # fmt: skip
     add(
         "--over",
         choices=("texts", "tokens"),
@@ -127,7 +133,12 @@ def run_look(args: argparse.Namespace) -> int:
     summary = summarize_data(spec)
     token_fit = None
     if args.recipe is not None or tokenizer is not None:
-        if summary.invalid:
+        if summary.sequences is not None and summary.sequences.malformed and _rejects_malformed(spec):
+            print_note(
+                "tercet: tokens are not counted, since training rejects malformed records; correct them, or set "
+                "data.sequence_errors: skip in the recipe"
+            )
+        elif summary.invalid:
             print_note(
                 "tercet: tokens are not counted, since training rejects invalid UTF-8; correct it, or pass --encoding"
             )
@@ -155,6 +166,11 @@ def run_look(args: argparse.Namespace) -> int:
     return 0
 
 
+def _rejects_malformed(spec: "Spec") -> bool:
+    """Return True if training rejects FASTA and FASTQ files with malformed records."""
+    return getattr(spec, "sequence_errors", "strict") == "strict"
+
+
 def print_summary(summary: "DataSummary", token_fit: "TokenFit | None" = None) -> None:
     facts = _facts(summary, token_fit)
     width = max(16, *(len(name) for name, _ in facts))
@@ -169,6 +185,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     fields: dict[str, Any] = {
         "text_field": args.text_field,
         "label_field": args.label_field,
+        "label_pattern": args.label_pattern,
         "problem_type": args.problem_type,
         "encoding": args.encoding or "utf-8",
         **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
@@ -267,17 +284,7 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
     if summary.turns is not None:
         roles = ", ".join(f"{count:,} of {role}" for role, count in summary.roles.items())
         facts += [("messages", _lengths(summary.turns)), ("roles", roles)]
-    for side, text in summary.texts.items():
-        prefix = f"{side} " if len(summary.texts) > 1 else ""
-        scripts = list(text.scripts.items())
-        script_shares = ", ".join(f"{name} {share:.1%}" for name, share in scripts[:SCRIPTS])
-        rest = f" and {len(scripts) - SCRIPTS} more" if len(scripts) > SCRIPTS else ""
-        facts += [
-            (f"{prefix}bytes", f"{text.n_bytes:,} (UTF-8)"),
-            (f"{prefix}characters", _lengths(text.characters)),
-            (f"{prefix}words", _lengths(text.words)),
-            (f"{prefix}scripts", f"{script_shares or 'no letters'}{rest}"),
-        ]
+    facts += _text_facts(summary)
     if summary.ids is not None:
         facts += [("ids", _lengths(summary.ids)), ("largest id", f"{summary.largest_id:,}")]
     if summary.numbers is not None:
@@ -312,6 +319,41 @@ def _facts(summary: "DataSummary", token_fit: "TokenFit | None") -> "list[tuple[
         note = f"; {token_fit.unanswered:,} without an answer within it, left out" if token_fit.unanswered else ""
         facts.append((f"max_len {token_fit.max_len}", f"{token_fit.longer:,} longer{fate}{note}"))
     return facts
+
+
+def _text_facts(summary: "DataSummary") -> "list[tuple[str, str]]":
+    facts = list[tuple[str, str]]()
+    for side, text in summary.texts.items():
+        prefix = f"{side} " if len(summary.texts) > 1 else ""
+        scripts = list(text.scripts.items())
+        script_shares = ", ".join(f"{name} {share:.1%}" for name, share in scripts[:SCRIPTS])
+        rest = f" and {len(scripts) - SCRIPTS} more" if len(scripts) > SCRIPTS else ""
+        facts += [
+            (f"{prefix}bytes", f"{text.n_bytes:,} (UTF-8)"),
+            (f"{prefix}characters", _lengths(text.characters)),
+        ]
+        if summary.sequences is None:
+            facts += [
+                (f"{prefix}words", _lengths(text.words)),
+                (f"{prefix}scripts", f"{script_shares or 'no letters'}{rest}"),
+            ]
+    return facts if summary.sequences is None else [*facts, *_sequence_facts(summary.sequences)]
+
+
+def _sequence_facts(sequences: "SequenceSummary") -> "list[tuple[str, str]]":
+    letters = list(sequences.composition.items())
+    shown = ", ".join(f"{letter} {share:.1%}" for letter, share in letters[:COMPOSITION])
+    rest = f" and {len(letters) - COMPOSITION} more" if len(letters) > COMPOSITION else ""
+    dropped = counted(sequences.dropped, "record", "records")
+    return [
+        ("kind", f"{sequences.kind} (by its letters)"),
+        ("composition", f"{shown}{rest}"),
+        *([] if sequences.gc is None else [("GC content", f"{sequences.gc:.1%} of A, C, G, T and U")]),
+        ("ambiguous", f"{sequences.ambiguous:.1%} of the letters (data.sequence_ambiguous)"),
+        ("lower case", f"{sequences.lowercase:.1%} of the letters (data.sequence_case)"),
+        *([("dropped", f"{dropped} with ambiguous letters")] if sequences.dropped else []),
+        *([("malformed", "; ".join(sequences.malformed_records))] if sequences.malformed else []),
+    ]
 
 
 def _lengths(lengths: "Lengths") -> str:

@@ -11,7 +11,7 @@ from tercet.cli.chunks import SplitTexts
 from tercet.cli.device import place_model, select_device
 from tercet.cli.lines import take_pool
 from tercet.cli.parser import passed_flags
-from tercet.cli.texts import POOL, read_texts, report_truncated
+from tercet.cli.texts import POOL, letters_as_trained, read_texts, report_truncated
 
 if TYPE_CHECKING:
     from tercet.data import PairsSpec
@@ -112,6 +112,7 @@ def _texts(args: argparse.Namespace) -> int:
         if "translate" in trained_model.verbs:
             raise UserError(f"{args.run} is {trained_model.kind}, which scores pairs; pass --source FILE --target FILE")
         model, split = trained_model.require("fill").model, SplitTexts()
+        texts = letters_as_trained(texts, args.data, trained_model)
         place_model(model, device, args.quantize or "none")
         pool = 1 if args.data is None and sys.stdin.isatty() else POOL
         while batch := [line.text for line in take_pool(texts, pool, lambda text: text.text)]:

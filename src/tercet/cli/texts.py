@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tercet.cli.documents import read_document_texts, reads_documents
 from tercet.cli.lines import open_lines, read_lines
@@ -26,6 +26,7 @@ READING_FLAGS = (
 )  # keys of `data` that are also flags
 FIELD_FLAGS = {
     "label_field": "label_field",
+    "label_pattern": "label_pattern",
     "source_field": "source_language",
     "target_field": "target_language",
 }  # flags of `train` and the keys of `data` that they set
@@ -39,6 +40,9 @@ DATA_FLAGS = (
 )  # fields of `RunRequest`
 POOL = 1024  # texts read ahead and sorted by length, so that batches have little padding
 FIELD = "text"  # default of --text-field
+
+if TYPE_CHECKING:
+    from tercet.checkpoint import TrainedModel
 
 
 class Text(NamedTuple):
@@ -186,28 +190,45 @@ def _rows(lines: Iterator[str], field: str, pair: str | None, name: str) -> Iter
 
 
 def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
-    """Yield the sequences of a FASTA or FASTQ file, each with its name as `id`.
+    """Return the sequences of a FASTA or FASTQ file, each with its name as `id`.
 
     Raises:
         UserError: If a sequence has more than `limits.LINE_CHARACTERS` letters, or the file is malformed.
     """
-    from tercet.config import UserError
     from tercet.data.sources.fasta import find_sequence_reader
-    from tercet.limits import LINE_CHARACTERS
+    from tercet.data.sources.sequence_files import join_records
 
     read = find_sequence_reader(suffix)
     assert read is not None
-    parts, length = list[str](), 0
-    for text, last, record in read(lines, name):
-        parts.append(text)
-        length += len(text)
-        if length > LINE_CHARACTERS:
-            raise UserError(
-                f"{name}, record {record!r} has more than {LINE_CHARACTERS:,} letters; split it into several records"
-            )
-        if last:
-            yield Text("".join(parts), record or None)
-            parts, length = [], 0
+    return (Text(record.text, record.record or None) for record in join_records(read(lines, name), name))
+
+
+def letters_as_trained(texts: Iterator[Text], path: str | None, model: "TrainedModel") -> Iterator[Text]:
+    """Return the texts of a FASTA or FASTQ file with letters changed as in the training of `model`.
+
+    Records are never left out, and other files and stdin are not changed.
+
+    Args:
+        texts: Texts of the file.
+        path: Path of the file; None or "-" for stdin.
+        model: Model whose card contains `data.sequence_case` and `data.sequence_ambiguous`.
+    """
+    from tercet.data.sources.fasta import SUFFIXES
+    from tercet.data.sources.formats import uncompressed_suffix
+    from tercet.data.sources.sequence_files import SequenceFile, SequenceSettings
+
+    settings = model.card.data_settings or {}
+    case, ambiguous = settings.get("sequence_case"), settings.get("sequence_ambiguous")
+    if path in (None, "-") or uncompressed_suffix(Path(path)) not in SUFFIXES:
+        return texts
+    file = SequenceFile(
+        path=Path(path),
+        settings=SequenceSettings(
+            case=case if case in ("upper", "mask") else "keep",
+            ambiguous="unknown" if ambiguous == "unknown" else "keep",
+        ),
+    )
+    return (text._replace(text=text.text.translate(file.changes)) for text in texts)
 
 
 def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str, pair: str | None) -> Iterator[Text]:

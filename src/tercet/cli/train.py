@@ -87,6 +87,9 @@ def register(verbs: Verbs, summary: str) -> None:
     add_reading(parser.add_argument)
     parser.add_argument("--label-field", metavar="NAME", help="key or column of the label (data.label_field)")
     parser.add_argument(
+        "--label-pattern", metavar="REGEX", help="pattern of the label in a FASTA header (data.label_pattern)"
+    )
+    parser.add_argument(
         "--source-field", metavar="NAME", help="key or column of the source sentence (data.source_language)"
     )
     parser.add_argument(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tercet.data.examples.queries import QueryTexts as QueryTexts
     from tercet.data.extraction.read_documents import DocumentText as DocumentText
     from tercet.data.extraction.read_documents import read_documents as read_documents
+    from tercet.data.label_spec import HeldOutLabels as HeldOutLabels
+    from tercet.data.label_spec import LabelsSpec as LabelsSpec
     from tercet.data.rows.buckets import Buckets as Buckets
     from tercet.data.rows.buckets import PairRows as PairRows
     from tercet.data.rows.buckets import gather as gather
@@ -58,9 +60,7 @@ if TYPE_CHECKING:
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import Documents as Documents
     from tercet.data.specs import HeldOut as HeldOut
-    from tercet.data.specs import HeldOutLabels as HeldOutLabels
     from tercet.data.specs import HeldOutPairs as HeldOutPairs
-    from tercet.data.specs import LabelsSpec as LabelsSpec
     from tercet.data.specs import MixtureSource as MixtureSource
     from tercet.data.specs import Packed as Packed
     from tercet.data.specs import Padded as Padded

@@ -5,18 +5,22 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from tercet.data.sources.fasta import SequenceCase
 from tercet.data.sources.line_documents import DocumentUnit
-from tercet.spec import Context, Interval, Name, ProblemType, ShardGroup, ShareBetween, check_problem_type, spec
+from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
+from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
+from tercet.spec import Context, Interval, Name, ShardGroup, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 Side = Literal["train", "validation"]
 SIDES: tuple[Side, Side] = ("train", "validation")
-FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")  # fields of `TextSpec`
+OLD_FILE_SETTINGS = ("encoding", "text_field", "documents", "dtype", "sequence_case")
+SEQUENCE_SETTINGS = ("sequence_case", "sequence_ambiguous", "sequence_errors")
+FILE_SETTINGS = (*OLD_FILE_SETTINGS, *SEQUENCE_SETTINGS[1:])  # fields of `TextSpec`
 NON_FILE_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")  # encodings of names and literals
 
 
-def _check_encoding(encoding: str) -> None:
+def check_encoding(encoding: str) -> None:
+    """Raise ValueError if `encoding` is not the name of a text encoding."""
     try:
         b"a".decode(encoding, "replace")  # codecs.lookup also accepts "hex", which is not a text encoding
         codecs.getincrementaldecoder(encoding)
@@ -137,7 +141,15 @@ class TextSpec:
         documents: Unit of a document in a text file: the whole `file`, each `line`, or the lines between blank lines
             (`blank_line`). Empty documents are ignored.
         dtype: Type of the ids in a `.bin` file.
-        sequence_case: Case of FASTA and FASTQ letters: `keep` leaves them unchanged, `upper` converts them.
+        sequence_case: Lower-case letters of FASTA and FASTQ (soft masking): `keep` leaves them unchanged, `upper`
+            converts them, `mask` replaces them with N, or with X in proteins.
+        sequence_ambiguous: IUPAC's ambiguity codes of FASTA and FASTQ, after `sequence_case`: R, Y, S, W, K, M, B, D,
+            H, V, N and X of nucleotides, or B, J, X and Z of proteins. `keep` leaves them unchanged, `unknown` replaces
+            them with N or X, `drop` leaves out the records that contain one.
+        sequence_errors: Records of FASTA and FASTQ that cannot be read: `strict` rejects the file, `skip` leaves them
+            out and reports their number.
+        reverse_complement: If True, each row of training is replaced by its reverse complement with probability 0.5,
+            which is drawn in every epoch. Requires DNA or RNA, and the tokenizer `characters`.
         shard_group: Number of shards of a prepared folder that are shuffled together. By default all shards of a local
             folder, and 8 shards of a URL.
         mixture: Additional prepared folders, each with its share of the rows. The remaining rows come from `source`.
@@ -152,11 +164,14 @@ class TextSpec:
     documents: DocumentUnit = "file"
     dtype: Literal["uint16", "uint32"] = "uint16"
     sequence_case: SequenceCase = "keep"
+    sequence_ambiguous: SequenceAmbiguous = "keep"
+    sequence_errors: SequenceErrors = "strict"
+    reverse_complement: bool = False
     shard_group: ShardGroup | None = None
     mixture: tuple[MixtureSource, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_encoding(self.encoding)
+        check_encoding(self.encoding)
         if (shares := sum(mixture_source.weight for mixture_source in self.mixture)) >= 1:
             raise ValueError(f"the weights of mixture sum to {shares:g} and leave nothing for source; lower them")
         if self.mixture and not isinstance(self.rows, Packed):
@@ -166,6 +181,11 @@ class TextSpec:
     def file_settings(self) -> dict[str, Any]:
         """Settings for reading files, by their names."""
         return {name: getattr(self, name) for name in FILE_SETTINGS}
+
+    @property
+    def sequences(self) -> SequenceSettings:
+        """Settings for FASTA and FASTQ files."""
+        return SequenceSettings(case=self.sequence_case, ambiguous=self.sequence_ambiguous, errors=self.sequence_errors)
 
     @property
     def has_document_mask(self) -> bool:
@@ -231,93 +251,13 @@ class PairsSpec:
     encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
-        _check_encoding(self.encoding)
+        check_encoding(self.encoding)
         if self.source_language is not None and self.source_language == self.target_language:
             raise ValueError(
                 f"source_language and target_language are both {self.source_language!r}; set two languages"
             )
         if isinstance(self.tokenizer, GPT2) or isinstance(self.source_tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which pairs require; use the kind bpe")
-
-
-@spec
-class HeldOutLabels:
-    """Separate source of the validation part: a file of labeled texts, or the training part of a named dataset.
-
-    Args:
-        source: Path or named dataset.
-    """
-
-    kind: Literal["held_out"] = "held_out"
-    source: Name
-
-
-@spec
-class LabelsSpec:
-    """Labeled texts, labeled pairs of texts, or texts with a label for each word.
-
-    Args:
-        source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`. With
-            `negatives`, a named dataset or file of queries and their documents, which have no labels.
-        text_field, label_field: Keys or columns of the text and its label. Over tokens they contain two lists of equal
-            length, and "tokens" is read if "text" is missing, and "labels" if "label" is.
-        pair_field: Key or column of the second text of a pair, such as the document of a query; null for single texts.
-            All pairs with the same first text are in the same part.
-        negatives: Documents that are drawn for each query as irrelevant ones, for data without labels. The document of
-            a query has the label in `label_fields`, and drawn documents do not. 0 for data with labels.
-        negative_field: With `negatives`, key or column of another irrelevant document (a hard negative), which may be
-            empty in some rows; null if there is none.
-        over: Unit of a label: "texts" for labels of a text or pair, "tokens" for one label per word.
-        problem_type: Kind of labels of a text: one label, any number of labels, or a number. A word has one label.
-        label_separator: Separator of several labels in the label column of a table.
-        label_fields: Keys or columns of several labels, used instead of `label_field`. Each is 1 if the text has the
-            label and 0 if it does not.
-        validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
-            the texts in a file.
-        tokenizer: Tokenizer, learned from the training texts.
-        encoding: Encoding of the files.
-    """
-
-    source: Name
-    text_field: Name = "text"
-    label_field: Name = "label"
-    pair_field: Name | None = None
-    negatives: Annotated[int, Interval(ge=0, le=1000)] = 0
-    negative_field: Name | None = None
-    over: Literal["texts", "tokens"] = "texts"
-    problem_type: ProblemType = "single_label_classification"
-    label_separator: Name = ","
-    label_fields: tuple[Name, ...] = ()
-    validation: RandomSplit | HeldOutLabels | None = None
-    tokenizer: TokenizerSpec = field(default_factory=WordPiece)
-    encoding: Name = "utf-8"
-
-    def __post_init__(self) -> None:
-        _check_encoding(self.encoding)
-        check_problem_type(self.problem_type, self.over)
-        if self.text_field == self.label_field and not self.label_fields:
-            raise ValueError(f"text_field and label_field are both {self.text_field!r}; set two fields")
-        if self.label_fields and self.problem_type != "multi_label_classification":
-            raise ValueError("label_fields contain several labels; set problem_type to multi_label_classification")
-        label_fields = self.label_fields or (self.label_field,)
-        fields = Counter((self.text_field, *([self.pair_field] if self.pair_field else []), *label_fields))
-        if repeated_fields := [name for name, count in fields.items() if count > 1]:
-            raise ValueError(
-                f"{repeated_fields[0]!r} appears twice in text_field, pair_field and label_fields; name each field once"
-            )
-        if self.pair_field is not None and self.over == "tokens":
-            raise ValueError("pair_field requires labels of pairs; set over to texts, or leave pair_field out")
-        if self.negatives and (self.pair_field is None or len(self.label_fields) != 1):
-            raise ValueError(
-                "negatives are drawn for pairs with one label, relevant or not; set pair_field to the field of the "
-                "document, problem_type to multi_label_classification and label_fields to one name, such as [relevant]"
-            )
-        if self.negative_field is not None and not self.negatives:
-            raise ValueError(
-                "negative_field requires data without labels; set negatives to at least 1, or leave it out"
-            )
-        if isinstance(self.tokenizer, GPT2):
-            raise ValueError("gpt2 has no pad and no bos token, which labeled texts require; use the kind wordpiece")
 
 
 @spec
@@ -344,7 +284,7 @@ class QueriesSpec:
     encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
-        _check_encoding(self.encoding)
+        check_encoding(self.encoding)
         fields = [self.query_field, self.document_field, *([self.negative_field] if self.negative_field else [])]
         if repeated_fields := [name for name, count in Counter(fields).items() if count > 1]:
             raise ValueError(
@@ -383,7 +323,7 @@ class ConversationsSpec:
     encoding: Name = "utf-8"
 
     def __post_init__(self) -> None:
-        _check_encoding(self.encoding)
+        check_encoding(self.encoding)
         if self.prompt_field == self.response_field:
             raise ValueError(f"prompt_field and response_field are both {self.prompt_field!r}; set two fields")
 

@@ -113,6 +113,10 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             if (hash_text(example.identity) in validation_hashes) == (side == "validation"):
                 yield example
 
+    def _find_duplicate_text(self, example: ExampleType) -> str:
+        """Return the text by which near duplicates of an example are found."""
+        return example.identity
+
     def _key(self) -> list[Any]:
         return [self.content_hash, self.tokenizer.hash, sys.byteorder]
 
@@ -202,7 +206,7 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             hashes = near_hashes[side] = array("Q")  # eight bytes per example
             for examples in chunk_items(self.examples(side), lambda example: sum(map(len, example.texts))):
                 writer.append(self._encode(examples, side, len(hashes) + 1))
-                hashes.extend(hash_near_duplicate(example.identity) for example in examples)
+                hashes.extend(hash_near_duplicate(self._find_duplicate_text(example)) for example in examples)
                 bar.advance(task, sum(len(text.encode()) for example in examples for text in example.texts))
             writer.finish()
         return {

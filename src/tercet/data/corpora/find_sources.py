@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
+from tercet.data.label_spec import LabelsSpec
+from tercet.data.specs import ConversationsSpec, PairsSpec, QueriesSpec, TextSpec
 
 
 def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | QueriesSpec) -> None:

@@ -25,9 +25,11 @@ from tercet.data.datasets.label_datasets import LABEL_DATASETS, find_labels
 from tercet.data.datasets.query_datasets import QUERY_DATASETS
 from tercet.data.encode.unknown_text import check_unknown_share, encode_located
 from tercet.data.encode.word_pieces import encode_words
-from tercet.data.examples.labels import Example, Over
+from tercet.data.examples.labels import Example, GroupedExample, LabelFile, Over
 from tercet.data.examples.negatives import DEPTH
-from tercet.data.specs import HeldOutLabels, LabelsSpec, Side
+from tercet.data.label_spec import HeldOutLabels, LabelsSpec
+from tercet.data.specs import SEQUENCE_SETTINGS, Side
+from tercet.messages import print_note
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
@@ -147,6 +149,10 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         if spec.pair_field is not None:
             negatives = [spec.negatives, spec.negative_field, DEPTH] if spec.negatives else []
             settings += ["pair", spec.encoding, spec.text_field, spec.pair_field, *negatives]
+        if not is_named and (values := self._newer_settings()):
+            settings.append(values)
+        if spec.has_groups:
+            self.singular, self.plural = "group", "groups"
         match spec.validation:
             case HeldOutLabels(source=source):
                 held_out = find_labels(replace(spec, source=source))
@@ -155,6 +161,23 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             case _:
                 held_out = None
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
+
+    def _newer_settings(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults and that older caches do not depend on."""
+        spec, default = self._spec, LabelsSpec(source=self._spec.source)
+        names = ("label_pattern", "group_field", "group_pattern", *SEQUENCE_SETTINGS)
+        return {name: getattr(spec, name) for name in names if getattr(spec, name) != getattr(default, name)}
+
+    def _find_duplicate_text(self, example: Example) -> str:
+        is_grouped = isinstance(example, GroupedExample)
+        return "\0".join(example.texts) if is_grouped else super()._find_duplicate_text(example)
+
+    def _check(self) -> None:
+        super()._check()
+        for source in (self._train, self._held_out):
+            leaves_out = isinstance(source, LabelFile) and source.is_sequences and source.sequences.leaves_out
+            if leaves_out and (note := source.sequence_file.describe_left_out()):
+                print_note(f"tercet: {note}")
 
     def _choose_tokenizer(self) -> Tokenizer:
         is_pair = self._spec.pair_field is not None

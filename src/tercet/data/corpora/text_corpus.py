@@ -17,7 +17,7 @@ from tercet.data.corpora.prepared import is_prepared, prepared_corpus
 from tercet.data.datasets.text_datasets import find_text
 from tercet.data.encode.document_ids import check_ids, encode_source, encoding_key
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
-from tercet.data.sources.documents import DocumentFiles, DocumentSource
+from tercet.data.sources.documents import DocumentFiles, DocumentSource, describe_left_out_records
 from tercet.data.sources.formats import describe_left_out, extract_command
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
@@ -176,6 +176,8 @@ class _TextPreparation(Preparation[Corpus]):
 
 
 def _report_left_out(source: DocumentSource | IdFile) -> None:
+    for note in describe_left_out_records(source):
+        print_note(f"tercet: {note}")
     if isinstance(source, DocumentFiles) and (left_out := source.count_unread_files()):
         command = extract_command(source.name, left_out)
         remedy = (

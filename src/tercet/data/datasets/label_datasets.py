@@ -7,7 +7,8 @@ from tercet.config import UserError
 from tercet.data.datasets.query_datasets import LIBRARY, find_queries
 from tercet.data.datasets.text_datasets import find_example_file
 from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
-from tercet.data.specs import LabelsSpec, QueriesSpec, Side
+from tercet.data.label_spec import LabelsSpec
+from tercet.data.specs import QueriesSpec, Side
 from tercet.spec import ProblemType
 
 PROBLEM_DESCRIPTIONS: dict[ProblemType, str] = {
@@ -58,6 +59,11 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
     if spec.source in LABEL_DATASETS:
         if spec.over == "tokens":
             raise UserError(f"{spec.source} labels texts, not words; set data.over to texts")
+        if spec.has_groups or spec.label_pattern is not None:
+            raise UserError(
+                f"{spec.source} has no groups and headers; remove data.group_field, data.group_pattern and "
+                "data.label_pattern"
+            )
         problem_type = LABEL_DATASETS[spec.source].problem_type
         if spec.problem_type != problem_type:
             raise UserError(
@@ -68,12 +74,16 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
         path=find_example_file(spec.source, part, LABEL_DATASETS, "labeled texts"),
         text_field=spec.text_field,
         label_field=spec.label_field,
+        label_pattern=spec.label_pattern,
+        group_field=spec.group_field,
+        group_pattern=spec.group_pattern,
         pair_field=spec.pair_field,
         over=spec.over,
         encoding=spec.encoding,
         problem_type=spec.problem_type,
         label_separator=spec.label_separator,
         label_fields=spec.label_fields,
+        sequences=spec.sequences,
     )
 
 

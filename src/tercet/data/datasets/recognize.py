@@ -30,11 +30,12 @@ from tercet.data.datasets.pair_datasets import PAIR_DATASETS
 from tercet.data.datasets.text_datasets import DATASETS, find_documents
 from tercet.data.examples.conversations import EXCHANGE_FIELDS, MESSAGES_FIELDS
 from tercet.data.examples.label_values import NUMBER
+from tercet.data.label_spec import LabelsSpec
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import find_path, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import TABLE_SUFFIXES, column_names, is_separator_line
-from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 from tercet.spec import ProblemType
 
 TEXT_FIELDS = ("text", "sequence", "content", "body", "sentence")
@@ -52,6 +53,7 @@ def recognize(
     encoding: str = "utf-8",
     text_field: str | None = None,
     label_field: str | None = None,
+    label_pattern: str | None = None,
     over: Literal["texts", "tokens"] | None = None,
     problem_type: ProblemType | None = None,
     messages_field: str | None = None,
@@ -67,10 +69,9 @@ def recognize(
         target: File of translations, line by line. If set, `source` contains the other side of the pairs.
         encoding: Encoding of the files.
         text_field: Name of the text's field (default: "text"). If set, a file without "label" is text.
-        label_field: Name of the label's field (default: "label"). If set, the source contains labeled texts.
-        over, problem_type: Unit and kind of the labels. If one is set, the source contains labeled texts.
-        messages_field, prompt_field, response_field: Names of the fields. If one is set, the source contains
-            conversations.
+        label_field, label_pattern, over, problem_type: Field of the label (default: "label"), pattern of the label in
+            FASTA, unit and kind of the labels. If one is set, the source contains labeled texts.
+        messages_field, prompt_field, response_field: Fields of conversations. If one is set, these are expected.
         source_language, target_language: Names of the fields of pairs. If one is set, the source contains pairs.
 
     Raises:
@@ -90,7 +91,7 @@ def recognize(
         return text
     labels_spec = LabelsSpec(
         source=source, encoding=encoding, text_field=text.text_field, label_field=label_field or "label",
-        over=over or "texts", problem_type=problem_type or "single_label_classification",
+        label_pattern=label_pattern, over=over or "texts", problem_type=problem_type or "single_label_classification",
     )  # fmt: skip
     if source in LABEL_DATASETS:
         return _with_problem_type(labels_spec, problem_type)
@@ -102,7 +103,7 @@ def recognize(
     if text_field is None:
         labels_spec = _guess_fields(labels_spec, fields, guess_label=label_field is None)
         text = replace(text, text_field=labels_spec.text_field)
-    if {text.text_field, labels_spec.label_field} <= {*fields} or any((label_field, over, problem_type)):
+    if {text.text_field, labels_spec.label_field} <= {*fields} or any((label_field, label_pattern, over, problem_type)):
         return _with_problem_type(labels_spec, problem_type)
     return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
 

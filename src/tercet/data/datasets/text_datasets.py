@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
 from tercet.data.sources.documents import DocumentFiles, DocumentSource, DocumentTexts
-from tercet.data.sources.fasta import SequenceCase
 from tercet.data.sources.files import find_path
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.line_documents import DocumentUnit
+from tercet.data.sources.sequence_files import UNCHANGED, SequenceSettings
 from tercet.data.specs import Side, TextSpec
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | Id
         encoding=spec.encoding,
         text_field=spec.text_field,
         documents=spec.documents,
-        sequence_case=spec.sequence_case,
+        sequences=spec.sequences,
     )
 
 
@@ -83,11 +83,12 @@ def find_documents(
     encoding: str = "utf-8",
     text_field: str = "text",
     documents: DocumentUnit = "file",
-    sequence_case: SequenceCase = "keep",
+    sequences: SequenceSettings = UNCHANGED,
 ) -> DocumentSource:
     """Return the named dataset `source`, or the file or folder at this path.
 
-    `./shakespeare` is always a path. The keyword arguments are those of `TextSpec`.
+    `./shakespeare` is always a path. The keyword arguments are those of `TextSpec`, whose settings for FASTA
+    and FASTQ are in `sequences`.
 
     Raises:
         UserError: If it is neither; the message suggests the nearest name.
@@ -95,9 +96,7 @@ def find_documents(
     if source in DATASETS:
         return replace(DATASETS[source].open(), documents=documents)
     path = find_path(source)
-    files = DocumentFiles(
-        root=path, encoding=encoding, text_field=text_field, documents=documents, sequence_case=sequence_case
-    )
+    files = DocumentFiles(root=path, encoding=encoding, text_field=text_field, documents=documents, sequences=sequences)
     if not path.exists():
         check_moved(source)
         guess = suggest(source, DATASETS)

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from multiprocessing.connection import wait
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -28,7 +29,9 @@ from tercet.data.shards.merge_shards import merge_shards
 from tercet.data.shards.shard_inputs import Input, Unit, cut_units, digest_inputs, find_inputs, sample_texts
 from tercet.data.shards.shard_writer import ShardSettings, read_records, write_unit
 from tercet.data.shards.token_folder import TOKENIZER, Contents, read_contents, roles_of
+from tercet.data.sources.documents import describe_left_out_records
 from tercet.data.specs import Documents, TextSpec
+from tercet.messages import print_note
 from tercet.storage import (
     MANIFEST,
     FolderInUse,
@@ -208,10 +211,14 @@ def _is_written(work: Path, unit: Unit) -> bool:
 def _write_units(units: Sequence[Unit], settings: ShardSettings, workers: int | None, *, progress: bool) -> None:
     """Write the units that are not written yet.
 
-    They are written by `workers` processes (None: one per core), or in this process if one is enough.
+    They are written by `workers` processes (None: one per core), or in this process if one is enough. Records that are
+    left out are reported first.
     """
     left = [unit for unit in units if not _is_written(settings.folder, unit)]
     n_workers = min(workers or _cores(), len(left))
+    for item in chain.from_iterable(unit.inputs for unit in left):
+        for note in describe_left_out_records(item.source):
+            print_note(f"tercet: {note}")
     with progress_bar(enabled=progress) as bar:
         task = bar.add_task("tokenizing", total=sum(unit.size for unit in units))
         bar.advance(task, sum(unit.size for unit in units) - sum(unit.size for unit in left))

@@ -17,7 +17,7 @@ from tercet.data.encode.document_ids import encoding_key
 from tercet.data.encode.learn_tokenizer import TRAINING_BYTES
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import HeldOut, Side, TextSpec
+from tercet.data.specs import OLD_FILE_SETTINGS, HeldOut, Side, TextSpec
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
@@ -108,7 +108,12 @@ def digest_inputs(
         tokenizer_spec: Settings of the tokenizer if it is learned from the inputs, else None.
     """
     input_keys = [[item.key, item.size, item.side] for item in inputs]
-    settings = [spec.file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
+    file_settings = {  # newer settings are included only if they differ, so that older folders remain valid
+        name: value
+        for name, value in spec.file_settings.items()
+        if name in OLD_FILE_SETTINGS or value != getattr(TextSpec(source=spec.source), name)
+    }
+    settings = [file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
     encoding_parts = [
         part for part in encoding_key(tokenizer) if part != "bos"
     ]  # bos has always been covered by the tokenizer's hash

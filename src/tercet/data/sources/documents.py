@@ -42,6 +42,7 @@ from tercet.data.sources.formats import (
     uncompressed_suffix,
 )
 from tercet.data.sources.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
+from tercet.data.sources.sequence_files import UNCHANGED, SequenceFile, SequenceSettings
 from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
 from tercet.data.sources.text_source import TextSource
 from tercet.messages import describe_error
@@ -104,14 +105,15 @@ class DocumentFiles:
     """Documents in the file or folder `root`.
 
     A document is a line of JSONL, a row of CSV, TSV and Parquet, or a record of FASTA and FASTQ. `documents` is the
-    unit of a document in a text file, as in `TextSpec`. With `may_be_empty`, a source without text is not an error.
+    unit of a document in a text file, as in `TextSpec`, and `sequences` are the settings for FASTA and FASTQ. With
+    `may_be_empty`, a source without text is not an error.
     """
 
     root: Path
     encoding: str = "utf-8"
     text_field: str = "text"
     documents: DocumentUnit = "file"
-    sequence_case: fasta.SequenceCase = "keep"
+    sequences: SequenceSettings = UNCHANGED
     errors: Errors = "strict"
     may_be_empty: bool = False
 
@@ -177,14 +179,16 @@ class DocumentFiles:
                 empty = False
                 yield piece
         if empty and not self.may_be_empty:
+            if note := next(describe_left_out_records(self), ""):
+                raise UserError(f"{note}; no text remains: use other files, or change data.sequence_ambiguous")
             raise UserError(f"{self.root} is empty; use a file that contains text")
 
     def all_pieces(self) -> Iterator[TextPiece]:
         """Yield pieces as `pieces` does, and an empty piece for each empty document. No text at all is not an error."""
         for path in self.files():
-            if read_sequences := fasta.find_sequence_reader(uncompressed_suffix(path)):
-                for text, last, record in read_sequences(read_lines(path, self.encoding, self.errors), str(path)):
-                    yield TextPiece(text.upper() if self.sequence_case == "upper" else text, last, record)
+            if fasta.find_sequence_reader(uncompressed_suffix(path)):
+                for piece in self._sequence_file(path).pieces():
+                    yield TextPiece(piece.text, piece.last, piece.record)
                 continue
             for document in self._documents(path):
                 piece = None
@@ -192,6 +196,13 @@ class DocumentFiles:
                     yield piece
                 if piece is None:
                     yield TextPiece("", last=True)
+
+    def sequence_files(self) -> list[SequenceFile]:
+        """Return the FASTA and FASTQ files."""
+        return [self._sequence_file(path) for path in self.files() if uncompressed_suffix(path) in fasta.SUFFIXES]
+
+    def _sequence_file(self, path: Path) -> SequenceFile:
+        return SequenceFile(path=path, encoding=self.encoding, errors=self.errors, settings=self.sequences)
 
     def hash(self) -> str:
         digest = hashlib.sha256()
@@ -237,6 +248,12 @@ class DocumentFiles:
                     yield read_text(path, self.encoding, self.errors)
                 else:
                     yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
+
+
+def describe_left_out_records(source: object) -> Iterator[str]:
+    """Yield a note on each FASTA and FASTQ file of a source with records that its settings leave out."""
+    if isinstance(source, DocumentFiles) and source.sequences.leaves_out:
+        yield from filter(None, (file.describe_left_out() for file in source.sequence_files()))
 
 
 def cut_pieces(chunks: Iterable[str]) -> Iterator[TextPiece]:

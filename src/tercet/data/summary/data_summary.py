@@ -22,13 +22,17 @@ from tercet.data.examples.conversations import ROLES, ConversationFile, find_con
 from tercet.data.examples.example_source import no_example_error
 from tercet.data.examples.labels import LabelFile
 from tercet.data.examples.pairs import PairFiles
-from tercet.data.sources.documents import DocumentFiles, DocumentSource
+from tercet.data.label_spec import LabelsSpec
+from tercet.data.sources.documents import DocumentFiles, DocumentSource, describe_left_out_records
 from tercet.data.sources.fasta import SUFFIXES as SEQUENCES
 from tercet.data.sources.formats import is_gzip, is_json, uncompressed_suffix
 from tercet.data.sources.id_files import ARRAYS, IdFile
-from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
+from tercet.data.sources.sequence_files import SequenceFile
+from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 from tercet.data.summary.invalid_bytes import InvalidBytes, InvalidPlace, find_invalid_bytes
 from tercet.data.summary.scripts import ScriptCounts
+from tercet.data.summary.sequence_summary import SequenceSummary, summarize_sequences
+from tercet.data.summary.statistics import Lengths, Numbers
 from tercet.data.text_hashes import hash_text
 from tercet.spec import ProblemType
 
@@ -38,44 +42,6 @@ FORMATS = {
 }  # fmt: skip
 FileSource = TypeVar("FileSource", PairFiles, LabelFile, ConversationFile)
 Unit = Literal["documents", "lists of ids", "pairs", "labeled texts", "conversations"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Statistics of lengths. At least half of the texts are at most `median` long, and at least 95 % at most `p95`."""
-
-    total: int
-    min: int
-    median: int
-    p95: int
-    max: int
-
-    @staticmethod
-    def of(counts: Counter[int]) -> "Lengths":
-        """Return the statistics from the number of texts of each length; all zero if there are none."""
-        values = np.array(sorted(counts) or [0], dtype=np.int64)
-        numbers = np.array([counts[value] for value in values.tolist()], dtype=np.int64)
-        cumulative = np.cumsum(numbers)
-        median, p95 = (int(values[np.searchsorted(cumulative, share * cumulative[-1])]) for share in (0.5, 0.95))
-        total = int((values * numbers).sum())
-        return Lengths(total=total, min=int(values[0]), median=median, p95=p95, max=int(values[-1]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Numbers:
-    """Statistics of labels that are numbers. `std` is that of the population, not of a sample."""
-
-    mean: float
-    std: float
-    min: float
-    median: float
-    max: float
-
-    @staticmethod
-    def of(numbers: "array[float]") -> "Numbers":
-        values = np.frombuffer(numbers)
-        mean, std, low, high = (float(x) for x in (values.mean(), values.std(), values.min(), values.max()))
-        return Numbers(mean=mean, std=std, min=low, median=float(np.median(values)), max=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +87,7 @@ class DataSummary:
             U+FFFD. Only files whose encoding is UTF-8 are checked.
         looks_like_lines: True if the file is read as one document but looks like one document per line.
         left_out: Number of files in a folder that are not read, by suffix.
+        sequences: Summary of biological sequences if all files are FASTA or FASTQ, else None.
     """
 
     source: str
@@ -143,6 +110,7 @@ class DataSummary:
     invalid_places: tuple[InvalidPlace, ...] = ()
     looks_like_lines: bool = False
     left_out: dict[str, int] = field(default_factory=dict[str, int])
+    sequences: SequenceSummary | None = None
 
 
 def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
@@ -191,6 +159,10 @@ class _TextCounts:
                 self._words[self._n_words] += 1
             self._length, self._n_words, self._ends_in_word = 0, 0, False
 
+    def characters(self) -> dict[str, int]:
+        """Return the number of occurrences of each character."""
+        return self._scripts.characters()
+
     def summary(self) -> TextSummary:
         return TextSummary(
             n_bytes=self._bytes,
@@ -203,6 +175,7 @@ class _TextCounts:
 def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
     texts, hashes, empty = _TextCounts(), array("Q"), 0
     invalid, pieces, looks_like_lines, left_out = InvalidBytes(), source.pieces(), False, dict[str, int]()
+    sequence_files, has_only_sequences = list[SequenceFile](), False
     if isinstance(source, DocumentFiles):
         text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
         invalid = find_invalid_bytes(text_files, source.encoding)
@@ -211,9 +184,11 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
             encoding=spec.encoding,
             text_field=spec.text_field,
             documents=spec.documents,
-            sequence_case=spec.sequence_case,
+            sequences=replace(spec.sequences, errors="skip"),
             errors=invalid.errors,
         )
+        sequence_files = source.sequence_files()
+        has_only_sequences = len(sequence_files) == len(source.files())
         pieces, looks_like_lines, left_out = (
             source.all_pieces(),
             source.looks_like_lines(),
@@ -230,7 +205,8 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
                 hashes.append(int.from_bytes(hasher.digest()))
             hasher, has_text = hashlib.blake2b(digest_size=8), False
     if not hashes:
-        raise UserError(f"{source.name} is empty; use a file that contains text")
+        note = next(describe_left_out_records(source), f"{source.name} is empty")
+        raise UserError(f"{note}; use a file that contains text")
     return DataSummary(
         source=spec.source,
         format=_format(spec.source, f"key {spec.text_field!r}", f"column {spec.text_field!r}"),
@@ -244,6 +220,7 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         invalid_places=invalid.places,
         looks_like_lines=looks_like_lines,
         left_out=left_out,
+        sequences=summarize_sequences(texts.characters(), sequence_files) if has_only_sequences else None,
     )
 
 
@@ -306,10 +283,13 @@ def _summarize_pairs(spec: PairsSpec) -> DataSummary:
 
 def _summarize_labels(spec: LabelsSpec) -> DataSummary:
     texts, labels, hashes, empty = _TextCounts(), Counter[str](), array("Q"), 0
-    numbers, label_counts = array("d"), Counter[int]()
+    numbers, label_counts, sequence_files = array("d"), Counter[int](), list[SequenceFile]()
     source, invalid = find_labels(spec), InvalidBytes()
     if isinstance(source, LabelFile):
         source, invalid = _tolerate_invalid_bytes(source)
+        if source.is_sequences:
+            source = replace(source, sequences=replace(source.sequences, errors="skip"))
+            sequence_files = [source.sequence_file]
     for example in source.examples():
         if example.is_empty:
             empty += 1
@@ -322,7 +302,8 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
             label_counts[len(example.labels)] += 1
         hashes.append(hash_text("\0".join(example.texts)))
     if not hashes:
-        raise UserError(f"{spec.source} has no labeled text; use a file that contains some")
+        notes = [f"{spec.source} has no labeled text", *(file.describe_left_out() for file in sequence_files)]
+        raise UserError(f"{'; '.join(filter(None, notes))}; use a file that contains some")
     several = spec.problem_type == "multi_label_classification"
     single = spec.problem_type == "single_label_classification" and spec.over == "texts"
     fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
@@ -341,6 +322,7 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
         labels_look_like=guess_label_format(labels, spec.label_separator) if single else "",
         invalid=invalid.count,
         invalid_places=invalid.places,
+        sequences=summarize_sequences(texts.characters(), sequence_files) if sequence_files else None,
     )
 
 

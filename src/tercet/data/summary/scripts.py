@@ -21,13 +21,17 @@ class ScriptCounts:
         if self._length >= BLOCK_CHARACTERS:
             self._count()
 
+    def characters(self) -> dict[str, int]:
+        """Return the number of occurrences of each character."""
+        self._count()
+        return {chr(code): int(self._counts[code]) for code in np.flatnonzero(self._counts).tolist()}
+
     def shares(self) -> dict[str, float]:
         """Return the share of each script among all letters, largest first."""
-        self._count()
         totals = dict[str, int]()
-        for code in np.flatnonzero(self._counts).tolist():
-            if script := find_script(chr(code)):
-                totals[script] = totals.get(script, 0) + int(self._counts[code])
+        for character, count in self.characters().items():
+            if script := find_script(character):
+                totals[script] = totals.get(script, 0) + count
         letters = sum(totals.values())
         return {name: count / letters for name, count in sorted(totals.items(), key=lambda item: (-item[1], item[0]))}
 

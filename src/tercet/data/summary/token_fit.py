@@ -10,8 +10,9 @@ from tercet.data.corpora.conversation_corpus import prepare_conversations
 from tercet.data.corpora.label_corpus import prepare_labels
 from tercet.data.corpora.pair_corpus import prepare_pairs
 from tercet.data.corpora.text_corpus import prepare
-from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec, Tail, TextSpec
-from tercet.data.summary.data_summary import Lengths
+from tercet.data.label_spec import LabelsSpec
+from tercet.data.specs import ConversationsSpec, PairsSpec, Tail, TextSpec
+from tercet.data.summary.statistics import Lengths
 from tercet.tokens import Tokenizer
 
 

@@ -10,6 +10,9 @@ from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
+from tercet.data.sources.fasta import SUFFIXES
+from tercet.data.sources.formats import uncompressed_suffix
+from tercet.data.specs import SEQUENCE_SETTINGS
 from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores, join_scores
 from tercet.evaluate.custom_metrics import Metrics, measure_metrics, read_metrics, weigh_metrics
 from tercet.evaluate.digest import digest
@@ -22,7 +25,9 @@ from tercet.tokens import Tokenizer
 
 AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
 Predictions = LabelPredictions | MultiLabelPredictions | NumberPredictions
-FIELDS = ("text_field", "label_field", "label_separator", "label_fields")  # settings that also apply to other files
+FIELDS = (  # settings that also apply to other files
+    "text_field", "label_field", "label_separator", "label_fields", "label_pattern", *SEQUENCE_SETTINGS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         trained_on = trained_model.trained_on(LabelsSpec)
         if data is not None:
             fields = {name: getattr(trained_on, name) for name in FIELDS} if trained_on else dict[str, Any]()
+            if uncompressed_suffix(Path(data)) not in SUFFIXES:
+                fields.pop("label_pattern", None)  # a table has no headers
             fields |= {} if text_field is None else {"text_field": text_field}
             fields |= {"over": head.over, "problem_type": head.problem_type}
             settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}

@@ -5,6 +5,7 @@ The choice depends on the format of the data and on its first characters.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is n
 )  # fmt: skip
 SAMPLE_CHARACTERS = 1 << 16  # of the data, read to choose the tokenizer
 SMALL_ALPHABET = 64  # maximum number of distinct characters for a tokenizer of characters
-READING_KEYS = ("encoding", "text_field", "label_field", "over", "problem_type", "messages_field", "prompt_field",
-           "response_field",
+READING_KEYS = ("encoding", "text_field", "label_field", "label_pattern", "over", "problem_type", "messages_field",
+           "prompt_field", "response_field",
            "source_language", "target_language")  # keys of `data` that determine how a file is read  # fmt: skip
 FIELD_KEYS = ("text_field", "label_field", "source_language", "target_language")
 FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labeled texts": "classify", "conversations": "chat"}
@@ -77,9 +78,12 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
         UserError: If the data cannot be read.
     """
     from tercet.data.datasets.recognize import describe_fields, recognize
-    from tercet.data.specs import ConversationsSpec, LabelsSpec, PairsSpec
+    from tercet.data.label_spec import LabelsSpec
+    from tercet.data.sources.sequence_files import SequenceSettings
+    from tercet.data.specs import ConversationsSpec, PairsSpec
 
     spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
+    sequences = SequenceSettings(errors="skip" if data_keys.get("sequence_errors") == "skip" else "strict")
     match spec:
         case PairsSpec():
             # The recipe for number words has only 350 tokens, and no BLEU, which needs sequences of four words.
@@ -88,6 +92,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
         case LabelsSpec():
             from tercet.data.datasets.label_datasets import find_labels
 
+            spec = replace(spec, sequence_errors=sequences.errors)
             texts = (example.text for example in find_labels(spec).examples())
             changes = {"data": {"problem_type": spec.problem_type, "over": spec.over, **_tokenizer_keys(texts)}}
             choice = RecipeChoice("labeled texts", LABEL_RECIPES[spec.problem_type], changes)
@@ -98,7 +103,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
             from tercet.data.sources.files import find_path
 
             path = find_path(spec.source)
-            files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field)
+            files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field, sequences=sequences)
             tokenizer_keys = _tokenizer_keys(piece.text for piece in files.pieces())
             choice = RecipeChoice("text", "demo", {"data": tokenizer_keys} if tokenizer_keys else {})
     if pretrained:

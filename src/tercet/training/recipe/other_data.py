@@ -34,7 +34,9 @@ KEPT_KEYS = {  # kept although chosen for the recipe's data; reported to the cal
 GENERAL_KEYS = {  # kept; valid for any data of the same kind
     "data.source": "the data itself",
     **dict.fromkeys(
-        ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case", "data.label_field",
+        ("data.encoding", "data.text_field", "data.documents", "data.dtype", "data.sequence_case",
+         "data.sequence_ambiguous", "data.sequence_errors", "data.label_field", "data.label_pattern",
+         "data.group_field", "data.group_pattern",
          "data.label_fields", "data.label_separator", "data.messages_field", "data.prompt_field",
          "data.response_field", "data.pair_field", "data.query_field", "data.document_field", "data.negative_field"),
         "how files are read; a file without such a key or column is rejected",
@@ -47,6 +49,7 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
          for key in ("kind", "byte_fallback", "eos", "pad", "bos", "mask", "prefix_space", "lowercase", "k", "path")),
         "a tokenization of any text",
     ),
+    "data.reverse_complement": "augmentation of DNA and RNA; other data is rejected",
     "data.shard_group": "memory",
     **dict.fromkeys(("task.kind", "task.masking", "task.pooling", "task.temperature", "task.sizes"), "the objective"),
     "task.best_by": "the metric of the best model",

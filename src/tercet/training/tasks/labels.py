@@ -5,6 +5,7 @@ function of the seed and the step.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tercet.config import UserError
 from tercet.data import LabeledExamples, label_rows, prepare_labels
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows, deal_micro_batches
 from tercet.data.rows.pair_rows import MIN_PAIR_LEN
+from tercet.data.rows.strands import Strands
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.multi_label import MultiLabelScores
 from tercet.evaluate.tasks.labels import score_classifier
@@ -51,6 +53,7 @@ class LabelsTask:
         corpus = self.corpus = prepare_labels(
             recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress
         )
+        self.strands = Strands(corpus.tokenizer) if recipe.data.reverse_complement else None
         scale = corpus.scale
         recipe = recipe.with_labels(corpus.labels, mean=scale.mean, std=scale.std)
         self.recipe = recipe.with_vocabulary(corpus.tokenizer.vocab_size)
@@ -81,9 +84,13 @@ class LabelsTask:
         return ", ".join(facts)
 
     def batches(self, step: int, rank: int, world: int) -> list[LabeledBatch]:
-        numbers, _ = self.plan.rows(step)
-        groups = deal_micro_batches(numbers, self.lengths[numbers], size=self.micro, rank=rank, world=world)
-        return [self._batch(self.corpus.train, group) for group in groups]
+        numbers, epochs = self.plan.rows(step)
+        lengths = self.lengths[numbers]
+        groups = deal_micro_batches(np.arange(len(numbers)), lengths, size=self.micro, rank=rank, world=world)
+        if self.strands is None:
+            return [self._batch(self.corpus.train, numbers[group]) for group in groups]
+        chosen = self.plan.strands(numbers, epochs)
+        return [self._batch(self.corpus.train, numbers[group], chosen[group]) for group in groups]
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.sum_before(self.plan, step)
@@ -172,10 +179,16 @@ class LabelsTask:
     def save(self, folder: Path, model: EncoderOnly, card: Card, state: Mapping[str, Tensor]) -> None:
         save_model(folder, model, self.corpus.tokenizer, card, state=state)
 
-    def _batch(self, texts: LabeledExamples, numbers: np.ndarray) -> LabeledBatch:
+    def _batch(
+        self, texts: LabeledExamples, numbers: np.ndarray, reversed_texts: np.ndarray | None = None
+    ) -> LabeledBatch:
+        """Return texts as a batch; `reversed_texts` (B,) is True at those that are read from the other strand."""
         tokenizer = self.corpus.tokenizer
         assert tokenizer.bos_id is not None
         assert tokenizer.eos_id is not None
         # Without a padding token any token can be used, because the mask excludes padding.
         special = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id or 0}
-        return collate_labels(label_rows(texts, numbers, max_len=self.length, **special), self.head)
+        rows = label_rows(texts, numbers, max_len=self.length, **special)
+        if self.strands is not None and reversed_texts is not None:
+            rows = replace(rows, tokens=self.strands.reverse(rows.tokens, reversed_texts, mask=rows.mask))
+        return collate_labels(rows, self.head)

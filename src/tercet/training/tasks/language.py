@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tercet.checkpoint import Card, TrainedModel, save_model
 from tercet.config import UserError
-from tercet.data import Windows, prepare
+from tercet.data import TokenRows, Windows, prepare
 from tercet.data.rows.batching import cut_share
 from tercet.generation import Sampling, encode_prompt, generate
 from tercet.models import DecoderOnly
@@ -16,7 +16,16 @@ from tercet.objectives import CausalBatch, Loss, causal_loss, collate_causal, co
 from tercet.training.recipe.recipe import LanguageRecipe
 from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.task import describe_validation
-from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
+from tercet.training.tasks.text_rows import (
+    fetch_ahead,
+    find_strands,
+    group_windows,
+    layout_of,
+    row_tokens,
+    spread,
+    strand_rows,
+    training_rows,
+)
 
 
 class LanguageTask:
@@ -30,6 +39,7 @@ class LanguageTask:
         self.chat_template = pretrained and pretrained.chat_template
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length)
+        self.strands = find_strands(self.corpus, recipe.data)
         self.tokens = row_tokens(self.rows, self.length)
         self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         layout = layout_of(self.rows)
@@ -58,11 +68,13 @@ class LanguageTask:
     def batches(self, step: int, rank: int, world: int) -> list[CausalBatch]:
         fetch_ahead(self.rows, self.plan, step)
         numbers, epochs = (cut_share(values, rank=rank, world=world) for values in self.plan.rows(step))
-        shifts = self.plan.shifts(epochs, self.length)
         return [
-            collate_causal(self.rows.batch(numbers[i : i + self.micro], shifts[i : i + self.micro]))
+            collate_causal(self._rows(numbers[i : i + self.micro], epochs[i : i + self.micro]))
             for i in range(0, len(numbers), self.micro)
         ]
+
+    def _rows(self, numbers: np.ndarray, epochs: np.ndarray) -> TokenRows:
+        return strand_rows(self.rows, self.strands, self.plan, numbers, epochs, self.length)
 
     def tokens_before(self, step: int) -> int:
         return self.tokens.sum_before(self.plan, step)

@@ -33,7 +33,16 @@ from tercet.objectives import (
 from tercet.training.recipe.recipe import MaskedRecipe
 from tercet.training.tasks.plan import plan_of
 from tercet.training.tasks.task import describe_validation
-from tercet.training.tasks.text_rows import fetch_ahead, group_windows, layout_of, row_tokens, spread, training_rows
+from tercet.training.tasks.text_rows import (
+    fetch_ahead,
+    find_strands,
+    group_windows,
+    layout_of,
+    row_tokens,
+    spread,
+    strand_rows,
+    training_rows,
+)
 
 BLOCK = 64  # rows that are masked together
 SAMPLES = 3  # windows per sample
@@ -49,6 +58,7 @@ class MaskedTask:
         self.corpus = prepare(recipe.data, tokenizer=pretrained and pretrained.tokenizer, progress=progress)
         self.recipe = recipe.with_vocabulary(self.corpus.tokenizer.vocab_size)
         self.rows = training_rows(self.corpus, recipe.data, self.length - 1)
+        self.strands = find_strands(self.corpus, recipe.data)
         self.tokens = row_tokens(self.rows, self.length)
         self.micro = spec.micro_batch(recipe.training.data_parallel_size)
         layout = layout_of(self.rows)
@@ -124,9 +134,8 @@ class MaskedTask:
 
     def _block(self, step: int, block: int, numbers: np.ndarray, epochs: np.ndarray) -> MaskedBatch:
         block_rows = slice(block * BLOCK, (block + 1) * BLOCK)
-        shifts = self.plan.shifts(epochs[block_rows], self.length - 1)
         generator = np.random.default_rng([self.recipe.training.seed, step, block])
-        rows = self.rows.batch(numbers[block_rows], shifts)
+        rows = strand_rows(self.rows, self.strands, self.plan, numbers[block_rows], epochs[block_rows], self.length - 1)
         return collate_masked(rows, self.corpus.tokenizer, masking=self.recipe.task.masking, generator=generator)
 
     def _unigram_entropy(self) -> float:

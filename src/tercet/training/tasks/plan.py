@@ -18,6 +18,7 @@ import numpy as np
 
 from tercet.data import Order
 from tercet.data.rows.order import Layout
+from tercet.data.rows.strands import choose_strands
 from tercet.training.recipe.specs import TrainingSpec
 
 MAX_STEPS = 1 << 48  # upper limit of a run whose length is in hours
@@ -79,6 +80,10 @@ class Plan:
         order = self.order(self.unit)
         shift = {epoch: order.shift(epoch, length) for epoch in np.unique(epochs).tolist()}
         return np.array([shift[epoch] for epoch in epochs.tolist()])
+
+    def strands(self, numbers: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Return for each row whether it is replaced by its reverse complement in its epoch, (B,) bool."""
+        return choose_strands(numbers, epochs, n_rows=self.n_rows, seed=self.seed)
 
     def order(self, batch: int) -> Order:
         """Return the order of rows, in batches of `batch` rows."""

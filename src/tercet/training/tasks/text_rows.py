@@ -1,13 +1,15 @@
 """Rows and validation windows of the tasks on running text."""
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
 
-from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec
+from tercet.data import Corpus, Packed, PackedRows, Padded, PaddedRows, TextSpec, TokenRows
 from tercet.data.rows.batching import BATCH_TOKENS, cut_rows
 from tercet.data.rows.order import Layout
 from tercet.data.rows.sharded_rows import MixedRows, ShardedRows
+from tercet.data.rows.strands import Strands
 from tercet.training.tasks.plan import Plan, RowSums
 
 TrainingRows = PackedRows | PaddedRows | ShardedRows | MixedRows
@@ -29,6 +31,36 @@ def training_rows(corpus: Corpus, data: TextSpec, length: int) -> TrainingRows:
         for folder in corpus.folders
     ]
     return rows[0] if len(rows) == 1 else MixedRows(rows, corpus.weights)
+
+
+def find_strands(corpus: Corpus, data: TextSpec) -> Strands | None:
+    """Return the other strand of the rows if `data` requires reverse complements.
+
+    Raises:
+        UserError: If the vocabulary does not consist of nucleotides.
+    """
+    return Strands(corpus.tokenizer) if data.reverse_complement else None
+
+
+def strand_rows(
+    rows: TrainingRows, strands: Strands | None, plan: Plan, numbers: np.ndarray, epochs: np.ndarray, length: int
+) -> TokenRows:
+    """Return training rows, of which some are replaced by their reverse complements.
+
+    Args:
+        rows: All training rows.
+        strands: The other strand; None for none.
+        plan: Plan of the run.
+        numbers: (B,) numbers of the rows.
+        epochs: (B,) epoch of each row.
+        length: Tokens per row, as in `training_rows`.
+    """
+    batch = rows.batch(numbers, plan.shifts(epochs, length))
+    if strands is None:
+        return batch
+    chosen = plan.strands(numbers, epochs)
+    tokens = strands.reverse(batch.tokens, chosen, mask=batch.mask, documents=batch.documents)
+    return replace(batch, tokens=tokens)
 
 
 def row_tokens(rows: TrainingRows, width: int) -> RowSums:

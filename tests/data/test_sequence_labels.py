@@ -12,7 +12,7 @@ from tercet.config import UserError, parse
 from tercet.data import LabelsSpec, RandomSplit, prepare_labels, read_examples
 from tercet.data.corpora.label_corpus import read_label_examples
 from tercet.data.datasets.label_datasets import find_labels
-from tercet.data.examples.sequence_headers import parse_header
+from tercet.data.sources.sequence_headers import parse_header
 
 CHARACTERS = {"kind": "characters", "bos": True, "pad": True, "mask": True}
 FASTA = ">s1 family=kinase patient=p1\nACGT\nAC\n>s2 family=ligase patient=p2\nGGTT\n>s3 family=kinase patient=p1\nAA\n"

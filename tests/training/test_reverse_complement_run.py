@@ -133,7 +133,7 @@ def test_alphabet_is_checked_before_training(kind: str, data: dict[str, Any], wo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["labels", "masked", "text"])
+@pytest.mark.parametrize("kind", ["labels", "text", pytest.param("masked", marks=pytest.mark.exhaustive)])
 def test_a_killed_run_resumes_with_the_same_strands(kind: str, tmp_path: Path) -> None:
     recipe, whole, out = make_recipe(kind, tmp_path), tmp_path / "whole", tmp_path / "run"
     train(recipe, whole, quiet=True)

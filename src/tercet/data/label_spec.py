@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
-from tercet.data.examples.sequence_headers import check_pattern
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
+from tercet.data.sources.sequence_headers import check_pattern
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
 from tercet.data.specs import RandomSplit, check_encoding
 from tercet.spec import Interval, Name, ProblemType, check_problem_type, spec

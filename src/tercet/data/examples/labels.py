@@ -19,11 +19,11 @@ from tercet.data.examples.label_values import (
     read_number,
     split_labels,
 )
-from tercet.data.examples.sequence_headers import find_value, parse_header
 from tercet.data.sources.fasta import SUFFIXES as SEQUENCE_SUFFIXES
 from tercet.data.sources.files import check_field, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.sequence_files import UNCHANGED, SequenceFile, SequenceSettings, join_records
+from tercet.data.sources.sequence_headers import find_value, parse_header
 from tercet.data.sources.tables import read_table
 from tercet.spec import ProblemType
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tercet.cli.main import main
 from tercet.config import UserError, to_plain
+from tercet.data.datasets.recognize import describe_fields, recognize
 from tercet.training.recipe.files import recipe_names
 from tercet.training.recipe.for_data import is_data
 from tercet.training.request import RunRequest, choose_folder, find_run, resolve
@@ -23,6 +24,7 @@ FILES = {
     "genome.fa": f">one\n{DNA}\n",
     "pairs.tsv": "ein Haus\ta house\n" * 50,
     "labels.csv": LABELS,
+    "families.fa": "".join(f">s{n} family={'xy'[n % 2]}\n{DNA[n : n + 50]}\n" for n in range(40)) + ">bad\nA9\n",
     "sites.csv": "text,label\n" + "".join(f"{DNA[n : n + 120]},{'ab'[n % 2]}\n" for n in range(40)),
     "numbers.jsonl": '{"text": "so", "label": 1.5}\n' * 9,
     "sets.jsonl": '{"text": "so", "label": ["a", "b"]}\n' * 9,
@@ -138,3 +140,17 @@ def test_one_line_names_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kind: characters" in output.out
     assert main(["train", "dna.txt", "--print-config", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_labels_in_headers_are_trained_on() -> None:
+    data: dict[str, Any] = {"label_field": "family", "sequence_errors": "skip"}
+    for keys in (data, {"label_pattern": r"family=(\w)", "sequence_errors": "skip"}):
+        recipe = chosen_recipe("families.fa", changes={"data": keys})
+        assert recipe["task"]["kind"] == "labels"
+        assert recipe["data"]["tokenizer"]["kind"] == "characters"
+    fields = describe_fields(recognize("families.fa", label_field="family"))
+    assert fields == "the label in 'family' of its headers (--label-field)"
+    with pytest.raises(UserError, match="1 of 41 records cannot be read: record 'bad'"):
+        chosen_recipe("families.fa", changes={"data": {"label_field": "family"}})
+    with pytest.raises(UserError, match=r"label_pattern='\(' is not a regular expression"):
+        chosen_recipe("families.fa", changes={"data": {"label_pattern": "("}})

@@ -149,8 +149,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         if spec.pair_field is not None:
             negatives = [spec.negatives, spec.negative_field, DEPTH] if spec.negatives else []
             settings += ["pair", spec.encoding, spec.text_field, spec.pair_field, *negatives]
-        if not is_named and (values := self._newer_settings()):
-            settings.append(values)
+        newer_settings = [] if is_named else self._newer_settings()
         if spec.has_groups:
             self.singular, self.plural = "group", "groups"
         match spec.validation:
@@ -160,13 +159,15 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
                 held_out = find_labels(spec, "validation")
             case _:
                 held_out = None
-        super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
+        super().__init__(
+            spec.source, train, held_out, validation=spec.validation, settings=[*settings, *newer_settings]
+        )
 
-    def _newer_settings(self) -> dict[str, Any]:
+    def _newer_settings(self) -> list[Any]:
         """Return the settings that differ from their defaults and that older caches do not depend on."""
         spec, default = self._spec, LabelsSpec(source=self._spec.source)
         names = ("label_pattern", "group_field", "group_pattern", *SEQUENCE_SETTINGS)
-        return {name: getattr(spec, name) for name in names if getattr(spec, name) != getattr(default, name)}
+        return [{name: getattr(spec, name)} for name in names if getattr(spec, name) != getattr(default, name)]
 
     def _find_duplicate_text(self, example: Example) -> str:
         is_grouped = isinstance(example, GroupedExample)
@@ -175,8 +176,7 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
     def _check(self) -> None:
         super()._check()
         for source in (self._train, self._held_out):
-            leaves_out = isinstance(source, LabelFile) and source.is_sequences and source.sequences.leaves_out
-            if leaves_out and (note := source.sequence_file.describe_left_out()):
+            if isinstance(source, LabelFile) and (note := source.describe_left_out()):
                 print_note(f"tercet: {note}")
 
     def _choose_tokenizer(self) -> Tokenizer:

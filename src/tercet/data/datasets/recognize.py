@@ -32,6 +32,7 @@ from tercet.data.examples.conversations import EXCHANGE_FIELDS, MESSAGES_FIELDS
 from tercet.data.examples.label_values import NUMBER
 from tercet.data.label_spec import LabelsSpec
 from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.fasta import SUFFIXES as SEQUENCE_SUFFIXES
 from tercet.data.sources.files import find_path, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import TABLE_SUFFIXES, column_names, is_separator_line
@@ -159,6 +160,9 @@ def describe_fields(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec)
     match spec:
         case PairsSpec():
             fields = {"source": spec.source_language or "source", "target": spec.target_language or "target"}
+        case LabelsSpec() if uncompressed_suffix(Path(spec.source)) in SEQUENCE_SUFFIXES:
+            is_usual = spec.label_pattern is not None or spec.label_field == "label"
+            return "" if is_usual else f"the label in {spec.label_field!r} of its headers (--label-field)"
         case LabelsSpec():
             fields = {"text": spec.text_field, "label": spec.label_field}
         case TextSpec():

@@ -154,6 +154,10 @@ class LabelFile(ExampleFile):
             header_remedy=f"set {label}{group} to what the headers contain, or correct them",
         )
 
+    def describe_left_out(self) -> str:
+        """Return a note on the records that are left out, or "" if there are none, and for other files."""
+        return self.sequence_file.describe_left_out() if self.is_sequences and self.sequences.leaves_out else ""
+
     @property
     def _has_groups(self) -> bool:
         return self.group_field is not None or self.group_pattern is not None

@@ -82,7 +82,11 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     from tercet.data.sources.sequence_files import SequenceSettings
     from tercet.data.specs import ConversationsSpec, PairsSpec
 
-    spec = recognize(source, target, **{key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None})
+    reading = {key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None}
+    try:
+        spec = recognize(source, target, **reading)
+    except ValueError as error:  # settings that do not fit together
+        raise UserError(f"data: {error}") from None
     sequences = SequenceSettings(errors="skip" if data_keys.get("sequence_errors") == "skip" else "strict")
     match spec:
         case PairsSpec():

@@ -1,0 +1,37 @@
+"""FASTA as input of trained models: letters are changed as in the training."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tercet.cli.main import main
+
+TRAIN = (
+    "train classify-docstrings --data train.fa --out run --label-field family --set data.tokenizer.kind=characters "
+    "--set data.sequence_case=upper --set data.sequence_ambiguous=unknown --set data.group_field=species "
+    "--set training.max_steps=2 --set training.validate_every=2 --set training.precision=fp32 "
+    "--set training.compile=never --set model.stack.d_model=16 --set model.stack.n_layers=1 "
+    "--set model.stack.n_heads=2 --set model.stack.d_ff=16 --set model.max_len=16 --set task.batch_size=8"
+)
+
+
+@pytest.mark.slow
+def test_soft_masked_input_of_a_model_that_was_trained_on_capitals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERCET_CACHE", str(tmp_path / "cache"))
+    records = (f">s{n} family={'xy'[n % 2]} species=sp{n % 12}\nacgRTT{'AG' * (n % 3)}\n" for n in range(48))
+    Path("train.fa").write_text("".join(records))
+    Path("new.fa").write_text(">n1\nacgYt\n>n2\nACGNT\n")
+    assert main(TRAIN.split()) == 0
+    capsys.readouterr()
+    assert main(["classify", "run", "--input", "new.fa", "--json"]) == 0
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [result["text"] for result in results] == ["ACGNT", "ACGNT"]
+    assert results[0]["probability"] == results[1]["probability"]
+    assert main(["evaluate", "run", "--data", "train.fa", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["embed", "run", "--input", "new.fa", "--output", "vectors.jsonl"]) == 0
+    assert [json.loads(line)["id"] for line in Path("vectors.jsonl").read_text().splitlines()] == ["n1", "n2"]

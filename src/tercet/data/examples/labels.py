@@ -151,7 +151,7 @@ class LabelFile(ExampleFile):
             errors=self.errors,
             settings=self.sequences,
             find_header_problem=self._find_header_problem,
-            header_remedy=f"set {label}{group} to what the headers contain, or correct them",
+            header_remedy=f"set {label}{group} to match the headers, or correct them",
         )
 
     def describe_left_out(self) -> str:

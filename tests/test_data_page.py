@@ -70,7 +70,9 @@ def test_every_command_runs(
         name, *arguments = shlex.split(line)
         assert name == "tercet"
         if arguments[0] == "train":
-            fewer = {"numbers": PAIRS, "pairs.csv": PAIRS, "classify-docstrings": LABELS}.get(arguments[1], TINY)
+            fewer = {"numbers": PAIRS, "pairs.csv": PAIRS, "classify-docstrings": LABELS, "families.fa": LABELS}.get(
+                arguments[1], TINY
+            )
             arguments += [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
         code = main(arguments)
         out, err = capsys.readouterr()

@@ -149,9 +149,7 @@ def test_validation_on_the_end_of_a_folder_is_reported_for_new_runs() -> None:
     Path("texts/a.txt").write_text(FACTS)
     changes: dict[str, Any] = {"data": {"validation": {"kind": "documents"}}}
     request = RunRequest(recipe="nanogpt-cpu", data="texts", out=Path("run"))
-    words = (
-        "the validation part is the end of the folder 'texts', sorted by path; to draw it over documents, "
-    )
+    words = "the validation part is the end of the folder 'texts', sorted by path; to draw it over documents, "
     assert [note for note in resolve(request).notes if note.startswith(words)]
     for other in (
         RunRequest(recipe="nanogpt-cpu", data="texts", out=Path("run"), changes=changes),

@@ -1,6 +1,7 @@
 """The guide of a tokenizer: its package trains; the model opens without it; the cache depends on its source."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_run_with_a_tokenizer_is_recorded_and_opens_without_the_package(
     assert f"{CODE} is code of the package my_package, which is not allowed" in capsys.readouterr().err
     assert train(tmp_path, "run", *ALLOW) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["code"] == {CODE: None}
+    os.environ[ALLOWED] = ""
     forget()
     run = tercet.load(tmp_path / "run")
     assert run.generate("def ", max_new_tokens=3)

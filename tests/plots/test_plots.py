@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from plotted import LETTERS, ROOM, TEXT, WORDS, gpt, images, lines, translator, words, write
 
@@ -142,6 +142,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.fixed_dictionaries(dict.fromkeys(COLUMNS[1:], NUMBERS)), max_size=4))
+@example(data=[dict.fromkeys(("val/loss", "val/unigram_entropy"), 1e9)])  # one value for all lines
 def test_any_file_is_drawn_or_rejected(tmp_path: Path, data: list[dict[str, float | str]]) -> None:
     path = write(tmp_path / "metrics.csv", [{"step": n + 1, **row} for n, row in enumerate(data)])
     for plot in (plot_loss, plot_score, plot_schedule):

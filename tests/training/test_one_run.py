@@ -107,7 +107,7 @@ def test_validation_on_some_of_the_windows(tmp_path: Path) -> None:
 def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, steps = tmp_path / "run", 0
 
-    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0, objective: None = None) -> Loss:
         nonlocal steps
         if model.training and torch.is_grad_enabled():
             steps += 1
@@ -130,7 +130,7 @@ def test_a_bad_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_bad_gradient_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0) -> Loss:
+    def poisoned(model: nn.Module, batch: CausalBatch, *, smoothing: float = 0.0, objective: None = None) -> Loss:
         loss = causal_loss(model, batch)  # pyright: ignore[reportArgumentType]
         embedding = model.get_parameter("embedding.weight")
         return Loss(loss.total + _nan_gradient(embedding), loss.plain, loss.count)

@@ -94,9 +94,9 @@ def _draw_losses(axes: Axes, columns: Columns, title: str, path: Path) -> None:
     unit = "share of the variance" if columns["val/rmse"] else f"nats per {'label' if columns['val/f1'] else 'token'}"
     axes.set(xlabel="optimizer step", ylabel=f"loss ({unit}, logarithmic scale)")
     disable_mathtext([axes.set_title(title)])
-    axes.set_yscale("log")
-    if min(losses) == max(losses):
+    if min(losses) == max(losses):  # before the scale is changed, which requires limits that differ
         axes.set_ylim(losses[0] / 1.5, losses[0] * 1.5)
+    axes.set_yscale("log")
     axes.yaxis.set_major_locator(choose_loss_ticks(min(losses), max(losses)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     axes.yaxis.set_minor_locator(NullLocator())

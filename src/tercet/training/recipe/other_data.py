@@ -51,7 +51,10 @@ GENERAL_KEYS = {  # kept; valid for any data of the same kind
     ),
     "data.reverse_complement": "augmentation of DNA and RNA; other data is rejected",
     "data.shard_group": "memory",
-    **dict.fromkeys(("task.kind", "task.masking", "task.pooling", "task.temperature", "task.sizes"), "the objective"),
+    **dict.fromkeys(
+        ("task.kind", "task.objective", "task.masking", "task.pooling", "task.temperature", "task.sizes"),
+        "the objective",
+    ),
     "task.best_by": "the metric of the best model",
     **dict.fromkeys(
         ("task.batch_size", "task.micro_batch_size", "task.batch_tokens", "task.micro_batch_tokens", "task.max_len"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import tercet.generation.sampling as sampling_module
 from tercet.config import UserError, parse, to_plain
 from tercet.generation import Sampling, distribution, draw
 
@@ -141,6 +142,18 @@ def test_ends_of_the_unit_interval_give_possible_ids(uniform: float, monkeypatch
     row = torch.tensor([[0.0, 0.3, 0.0, 0.3, 1 / 3, 0.0, 0.0]])
     for scale in (1.0, 0.1, 3.0, 1 + 2**-23):
         assert draw(row * scale, [generator(0)]).item() in (1, 3, 4)
+
+
+@pytest.mark.parametrize("size", [1, 5, 63, 64, 65, 127, 128, 200])
+def test_first_maximum_is_the_first_of_equals(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_module, "MANY_SCORES", 0)
+    generator = torch.Generator().manual_seed(size)
+    scores = torch.randint(4, (200, size), generator=generator).float()  # many equal scores
+    scores[::7, -1] = torch.inf
+    scores[::11, size // 2] = torch.nan
+    values, ids = sampling_module.first_maximum(scores)
+    assert torch.equal(ids, scores.argmax(-1))
+    torch.testing.assert_close(values, scores.amax(-1), rtol=0, atol=0, equal_nan=True)
 
 
 def test_row_samples_the_same_in_any_slot() -> None:

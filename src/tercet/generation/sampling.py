@@ -15,6 +15,7 @@ from tercet.config import UserError
 from tercet.generation.filters import apply_temperature, keep_min_p, keep_top_k, keep_top_p, penalize_repetition
 from tercet.generation.specs import Sampling
 
+BLOCK, MANY_SCORES = 64, 1 << 16  # scores per block, and number of scores from which `first_maximum` uses blocks
 DIVERGENCE_MESSAGE = "the model's outputs are not numbers (NaN): its training diverged; use an earlier checkpoint"
 
 
@@ -81,11 +82,32 @@ def choose(
         UserError: If a distribution is empty, as in `draw`; the generators are then unchanged.
     """
     if sampling.temperature == 0 and sampling.repetition_penalty == 1:  # greedy: the distribution is not needed
-        if not bool(logits.amax(-1).isfinite().all()):
+        values, ids = first_maximum(logits)
+        if not bool(values.isfinite().all()):
             raise UserError(DIVERGENCE_MESSAGE)
-        return logits.argmax(-1)  # the first of equals
+        return ids
     seen_mask = mark_seen(rows, logits) if sampling.repetition_penalty != 1 else None
     return draw(distribution(logits, sampling, seen_mask), generators)
+
+
+def first_maximum(scores: Float[Tensor, "B V"]) -> tuple[Float[Tensor, " B"], Int[Tensor, " B"]]:
+    """Return the largest score of each row and its index, the first one of equals.
+
+    On a CPU, finding an index takes ten times as long as finding a maximum. For many scores, indices are therefore
+    found among the maxima of blocks, and then within one block.
+    """
+    size = scores.shape[-1]
+    if not scores.is_cpu or scores.numel() < MANY_SCORES or size < BLOCK:
+        return scores.max(-1)
+    n_blocks = size // BLOCK
+    maxima = scores[:, : n_blocks * BLOCK].unflatten(-1, (n_blocks, BLOCK)).amax(-1)  # (B, n_blocks)
+    if size % BLOCK:
+        maxima = torch.cat((maxima, scores[:, n_blocks * BLOCK :].amax(-1, keepdim=True)), -1)
+    values, blocks = maxima.max(-1)  # (B,) each
+    columns = blocks[:, None] * BLOCK + torch.arange(BLOCK, device=scores.device)
+    columns = columns.clamp(max=size - 1)  # the last block may be shorter
+    within = scores.gather(-1, columns).argmax(-1)  # (B,)
+    return values, blocks * BLOCK + within
 
 
 def mark_seen(rows: Iterable[Sequence[int]], logits: Shaped[Tensor, "B V"]) -> Bool[Tensor, "B V"]:

@@ -274,6 +274,7 @@ def test_faulty_optimizer_is_rejected_before_work_is_lost(
 ) -> None:  # fmt: skip
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "faulty.py").write_text(FAULTY)
+    torch.optim.SGD([torch.zeros(1)])  # from now on, PyTorch calls hooks also in `super().step()`
     monkeypatch.syspath_prepend(tmp_path)
     words = lion_words(run.parent / "text.txt", tmp_path / "run", f"training.optimizer=my_package.faulty:{name}")
     assert main(words) == 2

@@ -17,6 +17,7 @@ from tercet.training.optim.specs import Adam, AdamW, CustomOptimizer, Muon, Opti
 from tercet.training.optim.trainable import trainable_parameters
 
 HIDDEN = ("blocks", "transform", "pooler")  # modules whose matrices map hidden states to hidden states
+CHECKED_CALLS = 4  # calls of a hook after which the state of an optimizer is no longer checked
 
 
 def build_optimizer(spec: OptimizerSpec, model: nn.Module) -> Optimizer:
@@ -46,7 +47,8 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
 def _check_custom(spec: CustomOptimizer, optimizer: Optimizer, model: nn.Module) -> None:
     """Check that an optimizer of another package updates the trainable parameters, and has tensors as state.
 
-    The state is checked after the first step, before a checkpoint is written.
+    The state is checked after the first steps, before a checkpoint is written. One step may call the hook several
+    times: if `step` calls that of its superclass, PyTorch may call the hook there too, before the state is complete.
 
     Raises:
         UserError: If a parameter is in no group, or in several.
@@ -55,8 +57,13 @@ def _check_custom(spec: CustomOptimizer, optimizer: Optimizer, model: nn.Module)
     if sorted(ids) != sorted({id(p) for p in trainable_parameters(model)}):
         raise UserError(f"{spec.kind} must update each trainable parameter in exactly one group; use parameter_groups")
 
+    calls = 0
+
     def check_state(stepped: Optimizer, args: Any, kwargs: Any) -> None:
-        handle.remove()
+        nonlocal calls
+        calls += 1
+        if calls == CHECKED_CALLS:
+            handle.remove()
         for name, value in (item for state in stepped.state.values() for item in state.items()):
             if not isinstance(value, Tensor):
                 raise UserError(

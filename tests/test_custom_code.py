@@ -113,8 +113,11 @@ def test_custom_spec_of_an_allowed_package_is_a_member_of_the_union(package: Pat
         ({"kind": KIND, "waves": {"lo": 1}}, "position.waves: unknown key 'lo'; did you mean 'low'?"),
         ("planted_package.fourier:Fouriers", "the module planted_package.fourier has no class Fouriers"),
         ("planted_package.fourier:function", "the module planted_package.fourier has no class function"),
-        ("planted_package.fourier:Undecorated", "must be a subclass of CustomPosition with the decorator"),
-        ("planted_package.fourier:Other", "must be a subclass of CustomPosition with the decorator"),
+        (
+            "planted_package.fourier:Undecorated",
+            "requires the decorator tercet.spec.spec; write @spec before its class",
+        ),
+        ("planted_package.fourier:Other", "must be a subclass of CustomPosition"),
         ("planted_package.missing:A", "cannot import planted_package.missing for planted_package.missing:A: "),
         ("planted_package.broken:A", "cannot import planted_package.broken for planted_package.broken:A: "),
         ("missing_package.part:A", "requires the package missing_package, which is not installed; install it"),

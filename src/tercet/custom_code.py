@@ -73,8 +73,10 @@ def load_class(path: str, base: type[Custom]) -> type[Custom]:
     found = vars(module).get(class_name)
     if not isinstance(found, type):
         raise ValueError(f"the module {module_name} has no class {class_name}")
-    if not issubclass(found, base) or "__settings__" not in vars(found):
-        raise ValueError(f"{path} must be a subclass of {base.__name__} with the decorator tercet.spec.spec")
+    if not issubclass(found, base):
+        raise ValueError(f"{path} must be a subclass of {base.__name__}")
+    if "__settings__" not in vars(found):
+        raise ValueError(f"{path} requires the decorator tercet.spec.spec; write @spec before its class")
     return found
 
 
@@ -129,8 +131,8 @@ def _check_allowed(path: str, module: str, package: str) -> None:
         )
     if find_spec(package) is None:
         raise ValueError(
-            f"{path} requires the package {package}, which is not installed; install it, or add its folder to "
-            "PYTHONPATH"
+            f"{path} requires the package {package}, which is not installed; install it, or add the folder that "
+            f"contains {package} to PYTHONPATH"
         )
 
 

@@ -176,7 +176,8 @@ def test_sequences(capsys: pytest.CaptureFixture[str]) -> None:
         "GC content 72.7% of A, C, G, T and U",
         "ambiguous 8.3% of the letters (data.sequence_ambiguous)",
         "lower case 25.0% of the letters (data.sequence_case)",
-        "malformed a.fa: 1 of 3 records cannot be read: record 's3', line 6: '9' in a sequence at column 3",
+        "malformed a.fa: 1 of 3 records cannot be read: record 's3', line 6: '9' in a sequence at column 3 "
+        "(data.sequence_errors)",
     ]
     out, _ = run_command("data look a.fa --json", capsys)
     sequences = json.loads(out)["sequences"]

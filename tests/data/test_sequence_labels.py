@@ -74,9 +74,9 @@ def test_records_without_label_are_counted_or_skipped(tmp_path: Path, capsys: py
     with pytest.raises(UserError) as error_info:
         examples(path, label_field="family")
     assert str(error_info.value) == (
-        f"{path}: 3 of 6 records cannot be read: record 's4', line 8: no 'family' in its header, record 's5', line 11: "
-        "'9' in a sequence at column 2, record 's6', line 12: its header has nothing as its 'family'; correct them, or "
-        "set data.sequence_errors: skip to leave out such records"
+        f"{path}: 3 of 6 records cannot be read: record 's4', line 8: no 'family' in its header (fields: patient), "
+        "record 's5', line 11: '9' in a sequence at column 2, record 's6', line 12: its header has nothing as its "
+        "'family'; correct them, or set data.sequence_errors: skip to leave out such records"
     )
     assert len(examples(path, label_field="family", sequence_errors="skip")) == 3
     settings: dict[str, Any] = {"label_field": "family", "sequence_errors": "skip", "validation": {"kind": "drawn"}}
@@ -85,7 +85,7 @@ def test_records_without_label_are_counted_or_skipped(tmp_path: Path, capsys: py
     assert len(corpus.train) + len(corpus.validation) == 3
     assert "left out: 3 of 6 records cannot be read" in capsys.readouterr().err
     path.write_text(">s1\nAC\n")
-    with pytest.raises(UserError, match=r"no label in its header; set data\.label_field or"):
+    with pytest.raises(UserError, match=r"no label in its header.*; set data\.label_field or"):
         examples(path, label_pattern="family=(.)")
 
 

@@ -100,7 +100,7 @@ def test_text_and_json_output() -> None:
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert any(re.fullmatch(r"accuracy 60.0% \S+ to \S+ 40.0%", row) for row in rows)
     assert any(row.startswith("macro F1 43.3%") for row in rows)
-    assert "5 labels; 4 texts cut" in text
+    assert "5 predictions; 4 texts cut" in text
     assert "dog for [red] 1; owl for dog 1" in text
     assert "[red]" in text.splitlines()[1]
     console.print(label_scores([0], [0], ("a", "b")).view())

@@ -167,8 +167,9 @@ def _answers(
                 yield _number_line(args, line, regression), regression
 
 
-def _text_fields(line: Text) -> dict[str, str]:
-    return {"text": line.text} if line.pair is None else {"text": line.text, "pair": line.pair}
+def _text_fields(line: Text) -> dict[str, Any]:
+    identity = {} if line.id is None else {"id": line.id}
+    return {**identity, "text": line.text, **({} if line.pair is None else {"pair": line.pair})}
 
 
 def _reading_fields(result: "Classification | MultiLabelClassification | Regression") -> dict[str, int]:

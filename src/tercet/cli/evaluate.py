@@ -315,6 +315,9 @@ def _print_result(args: argparse.Namespace, result: _Result, differences: "dict[
     from tercet.evaluate.bootstrap import difference_table
     from tercet.notebook import View
 
+    metrics: dict[str, Any] = result.scores.get("metrics") or {}
+    if metrics and all(score["value"] is None for score in metrics.values()):
+        print_note("tercet: all scores of --metric are undefined; compare its settings with the labels in the data")
     if args.json:
         compared = {name: row.to_dict() for name, row in (differences or {}).items()}
         keys = {} if differences is None else {"compared": compared}

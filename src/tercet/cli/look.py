@@ -352,7 +352,11 @@ def _sequence_facts(sequences: "SequenceSummary") -> "list[tuple[str, str]]":
         ("ambiguous", f"{sequences.ambiguous:.1%} of the letters (data.sequence_ambiguous)"),
         ("lower case", f"{sequences.lowercase:.1%} of the letters (data.sequence_case)"),
         *([("dropped", f"{dropped} with ambiguous letters")] if sequences.dropped else []),
-        *([("malformed", "; ".join(sequences.malformed_records))] if sequences.malformed else []),
+        *(
+            [("malformed", f"{'; '.join(sequences.malformed_records)} (data.sequence_errors)")]
+            if sequences.malformed
+            else []
+        ),
     ]
 
 

@@ -115,6 +115,8 @@ class LabelsSpec:
                 check_pattern(name, pattern)
         if self.reverse_complement and (self.over == "tokens" or self.pair_field is not None):
             raise ValueError("reverse_complement requires labels of single texts; set it to false")
+        if self.label_pattern is not None and self.label_field != "label":
+            raise ValueError("label_field and label_pattern exclude each other; remove one of them")
         if self.label_pattern is not None and self.label_fields:
             raise ValueError("label_pattern and label_fields exclude each other; remove one of them")
         if self.group_field is not None and self.group_pattern is not None:

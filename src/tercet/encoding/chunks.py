@@ -63,7 +63,10 @@ class Chunking:
         """
         size = max_len if size is None else size
         if not SPECIAL < size <= max_len:
-            raise UserError(f"chunks of {size:,} tokens: a chunk has 3 to {max_len:,} tokens, the context of the model")
+            raise UserError(
+                f"chunks of {size:,} tokens: a chunk has 3 to {max_len:,} tokens, the context of the model; pass a "
+                "number in this range"
+            )
         room = size - SPECIAL
         overlap = room // OVERLAP_SHARE if overlap is None else overlap
         if not 0 <= overlap < room:

@@ -77,7 +77,7 @@ class LabelScores(PredictionScores):
     def view(self) -> View:
         """Return the scores of each label, then those of all labels, and the most frequent mistakes."""
         facts = [
-            counted(self.count, "label", "labels"),
+            counted(self.count, "prediction", "predictions"),
             *([f"{counted(self.truncated, 'text', 'texts')} cut"] if self.truncated else []),
         ]
         mistakes = [

@@ -25,6 +25,7 @@ from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.sequence_files import UNCHANGED, SequenceFile, SequenceSettings, join_records
 from tercet.data.sources.sequence_headers import find_value, parse_header
 from tercet.data.sources.tables import read_table
+from tercet.messages import shorten
 from tercet.spec import ProblemType
 
 Over = Literal["texts", "tokens"]
@@ -176,9 +177,9 @@ class LabelFile(ExampleFile):
         """Return the reason why a header has no valid label or group, or ""."""
         row = self._header_row(header)
         if missing := [field for field in self._label_settings if field not in row]:
-            return f"no {'label' if self.label_pattern else repr(missing[0])} in its header"
+            return f"no {'label' if self.label_pattern else repr(missing[0])} in its header{_list_fields(header)}"
         if self._has_groups and not self._find_group(header):
-            return "no group in its header"
+            return f"no {'group' if self.group_pattern else repr(self.group_field)} in its header{_list_fields(header)}"
         try:
             self._parse_labels(row, "its header")
         except UserError as error:
@@ -288,3 +289,9 @@ class LabelFile(ExampleFile):
         ]
         word_labels = [read_label(label, location, keys[1]) for label in cast(list[object], labels)]
         return self._make_example(tuple(texts), tuple(word_labels), self._read_group(values, location))
+
+
+def _list_fields(header: str) -> str:
+    """Return the names of the fields of a header in parentheses; "" if it has none."""
+    fields = ", ".join(parse_header(header))
+    return f" (fields: {shorten(fields)})" if fields else ""

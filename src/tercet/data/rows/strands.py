@@ -104,8 +104,8 @@ def _find_complement(letter: str, letters: dict[str, int]) -> str:
     upper = letter.upper()
     if len(letter) != 1 or upper not in COMPLEMENTS:
         raise UserError(
-            f"data.reverse_complement requires DNA or RNA, but the vocabulary has {letter!r}; set "
-            "data.reverse_complement to false, or data.tokenizer.alphabet to nucleotides such as ACGTN"
+            f"data.reverse_complement requires DNA or RNA, but the vocabulary has {letter!r}; set it to false for "
+            "proteins, or data.tokenizer.alphabet to nucleotides such as ACGTN"
         )
     has_uracil = not {"U", "u"}.isdisjoint(letters)
     if has_uracil and not {"T", "t"}.isdisjoint(letters):

@@ -172,6 +172,14 @@ def test_state_of_another_model_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_model_with_other_parts_than_its_spec_is_not_saved(tmp_path: Path) -> None:
+    model = model_of()
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"does not describe these tensors: extra\.bias, extra\.weight; name a custom"):
+        save_model(tmp_path / "model", model, TOKENIZER, CARD)
+    assert not (tmp_path / "model").exists()
+
+
 def test_wrapper_prefixes_are_not_saved(tmp_path: Path) -> None:
     model = model_of()
     model.stack.blocks[1] = torch.compile(model.stack.blocks[1], backend="eager")  # pyright: ignore[reportArgumentType]

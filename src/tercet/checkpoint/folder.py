@@ -52,7 +52,7 @@ from tercet.checkpoint.hub import name_of_folder
 from tercet.checkpoint.model_files import replace_model_folder
 from tercet.checkpoint.sentence_settings import SentenceSettings, read_text_vectors, write_text_vectors
 from tercet.checkpoint.trained_model import TrainedModel
-from tercet.checkpoint.weights import check_weights, read_tensors, read_weights, write_weights
+from tercet.checkpoint.weights import check_described, check_weights, read_tensors, read_weights, write_weights
 from tercet.config import Plain, UserError, parse, suggest, to_plain
 from tercet.memory import keep_memory
 from tercet.messages import shorten
@@ -102,11 +102,14 @@ def save_model(
 
     Raises:
         UserError: If the disk is full or cannot be written to.
-        ValueError: If tokenizers and model differ in the number of ids, or state and model in the names of tensors.
+        ValueError: If tokenizers and model differ in the number of ids, or state, model and its spec in the names of
+            tensors.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
         raise ValueError(f"tokenizers have {sizes} ids, but the model has {_sizes(model.spec)}")
+    if state is None and not lora_layers(model):
+        check_described(model)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     card = replace(
         card.remove_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}

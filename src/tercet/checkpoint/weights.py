@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tercet.config import UserError
 from tercet.messages import shorten
+from tercet.models import AnyModel, build_meta
 from tercet.reading.bounded_json import check_header
 from tercet.reading.files import check_regular_file
 from tercet.storage import write_atomically
@@ -73,6 +74,21 @@ def read_weights(path: Path, model: nn.Module) -> None:
         for name, tensor in model.state_dict().items():
             if name in tensors:
                 tensor.copy_(tensors[name])
+
+
+def check_described(model: AnyModel) -> None:
+    """Check that the spec of a model describes all of its tensors, because a model folder contains no code.
+
+    Raises:
+        ValueError: If the model has other tensors, such as those of a module that was added to it.
+    """
+    names = unwrap_names(model.state_dict()).keys()
+    expected = build_meta(model.spec, n_tensors=len(names)).state_dict().keys()
+    if others := sorted(names ^ expected):
+        raise ValueError(
+            f"the spec of the model does not describe these tensors: {shorten(', '.join(others))}; name a custom part "
+            "in the spec, or save model.state_dict()"
+        )
 
 
 def check_weights(path: Path, model: nn.Module) -> None:

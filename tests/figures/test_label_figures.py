@@ -103,6 +103,7 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 
 @given(pairs=NUMBERS)
 @example(pairs=[(1, 2), (2, 2), (2, 3), (5, 1)])
+@example(pairs=[(0, 0), (0, 2.3e-308)])  # a variance that underflows
 def test_regression_scores_equal_manual_results(pairs: list[tuple[float, float]]) -> None:
     predictions, expected = [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
     scores, n = regression_scores(predictions, expected, resamples=0), len(pairs)

@@ -132,7 +132,7 @@ class NumberPredictions:
         return [
             math.sqrt(mean_square),
             float(weights @ np.abs(self._errors) / total),
-            0.0 if (drawn == drawn[0]).all() else 1 - mean_square / variance,
+            0.0 if variance == 0 or (drawn == drawn[0]).all() else 1 - mean_square / variance,
             correlation(self.predicted, self.targets, weights),
             correlation(predicted_ranks, true_ranks, weights),
         ]

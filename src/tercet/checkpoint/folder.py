@@ -102,8 +102,7 @@ def save_model(
 
     Raises:
         UserError: If the disk is full or cannot be written to.
-        ValueError: If tokenizers and model differ in the number of ids, or state, model and its spec in the names of
-            tensors.
+        ValueError: If tokenizers and model differ in their ids, or state, model and its spec in the names of tensors.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
     if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
@@ -111,9 +110,8 @@ def save_model(
     if state is None and not lora_layers(model):
         check_described(model)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    card = replace(
-        card.remove_folders(), metrics={name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
-    )
+    metrics = {name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
+    card = replace(card.remove_folders(), metrics=metrics)
     generates = not isinstance(model.spec, EncoderOnlySpec)
     config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {

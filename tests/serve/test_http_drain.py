@@ -24,6 +24,8 @@ def is_refused(address: str) -> bool:
         httpx.get(address + "/health")
     except httpx.ConnectError:
         return True
+    except (httpx.RemoteProtocolError, httpx.ReadError):
+        return False  # the system accepted the connection just before the server closed its socket
     return False
 
 

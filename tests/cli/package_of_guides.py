@@ -2,7 +2,11 @@
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = (
@@ -27,6 +31,16 @@ def write_package(site: Path) -> None:
         for path, code in blocks(page)[0].items():
             (site / path).parent.mkdir(exist_ok=True)
             (site / path).write_text(code)
+
+
+@contextmanager
+def importable_package(site: Path) -> Iterator[None]:
+    """Write `my_package` into the folder, and add the folder to the path within the block."""
+    write_package(site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield
+    forget()
 
 
 def forget() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from package_of_guides import ALLOW, PAGES, blocks, forget, write_package
+from package_of_guides import ALLOW, PAGES, blocks, forget, importable_package
 
 import tercet
 from tercet.cli.main import main
@@ -30,12 +30,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write `my_package` as the guides do, and add its folder to the path."""
-    site = tmp_path_factory.mktemp("site")
-    write_package(site)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
+    with importable_package(tmp_path_factory.mktemp("site")):
         yield
-    forget()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from package_of_guides import ALLOW, forget, write_package
+from package_of_guides import ALLOW, forget, importable_package
 
 import tercet
 from tercet.cli.main import main
@@ -30,12 +30,9 @@ pytestmark = pytest.mark.slow
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write `my_package` as the guides do, and add its folder to the path."""
     site = tmp_path_factory.mktemp("site")
-    write_package(site)
     (site / "faulty_objectives.py").write_text(FAULTY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
+    with importable_package(site):
         yield
-    forget()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from package_of_guides import ALLOW, forget, write_package
+from package_of_guides import ALLOW, forget, importable_package
 
 import tercet
 from tercet.cli.main import main
@@ -25,11 +25,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     site = tmp_path_factory.mktemp("site")
-    write_package(site)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
+    with importable_package(site):
         yield site
-    forget()
 
 
 @pytest.fixture(autouse=True)

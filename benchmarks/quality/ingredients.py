@@ -179,18 +179,30 @@ def select(family: Family, steps: int | None, corpora: str | None, variants: str
     )
 
 
-def write_corpora(out: Path) -> None:
-    """Write the corpora that are no named datasets: code of Python, descriptions of Debian's packages, captions."""
+def write_corpora(family: Family, out: Path) -> None:
+    """Write the corpora of `family` that are no named datasets."""
     out.mkdir(parents=True, exist_ok=True)
-    if not (code := out / "python-code.txt").exists():
-        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        code.write_text("\n".join(file.read_text(encoding="utf-8") for file in files)[:2_000_000], encoding="utf-8")
-    if not (debian := out / "debian.txt").exists():
-        lines = [json.loads(line)["text"] for line in (out / "debian" / "descriptions.jsonl").open(encoding="utf-8")]
-        debian.write_text("\n".join(lines)[:1_500_000], encoding="utf-8")
-    if not (captions := out / "captions-de.txt").exists():
-        data = Path(os.environ["TERCET_DATA"], "multi30k", "train.de.gz")
-        captions.write_bytes(gzip.decompress(data.read_bytes()))
+    settings = " ".join(change for changes in family.corpora.values() for change in changes)
+    for name, text in (
+        ("python-code.txt", python_code),
+        ("debian.txt", lambda: debian_descriptions(out / "debian" / "descriptions.jsonl")),
+        ("captions-de.txt", captions),
+    ):
+        if name in settings and not (path := out / name).exists():
+            path.write_text(text(), encoding="utf-8")
+
+
+def python_code() -> str:
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)[:2_000_000]
+
+
+def debian_descriptions(path: Path) -> str:
+    return "\n".join(json.loads(line)["text"] for line in path.open(encoding="utf-8"))[:1_500_000]
+
+
+def captions() -> str:
+    return gzip.decompress(Path(os.environ["TERCET_DATA"], "multi30k", "train.de.gz").read_bytes()).decode()
 
 
 def recipe_of(family: Family, corpus: str, variant: str, out: Path, changes: list[str]) -> Recipe:
@@ -335,7 +347,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     name: str = arguments.family
     selected = select(FAMILIES[name], arguments.steps, arguments.corpora, arguments.variants)
-    write_corpora(arguments.out)
+    write_corpora(selected, arguments.out)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
     if arguments.action == "time":
         measure_times(name, selected, arguments.out, arguments.rounds)

@@ -206,7 +206,7 @@ def in_sentence_transformers(trained_model: TrainedModel, folder: Path) -> float
     """Compare the vectors of texts; the modules of the folder are computed by `transformers`."""
     from test_sentence_export import vectors_of_files
 
-    ours = tercet.load(trained_model.folder).embed(TEXTS)
+    ours = tercet.load(trained_model.folder).embed(TEXTS, truncate=True)
     return distance(torch.from_numpy(vectors_of_files(folder, TEXTS)), torch.from_numpy(ours))
 
 

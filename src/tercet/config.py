@@ -28,6 +28,14 @@ Plain = dict[str, Any]
 
 MAX_KEYS = 16  # maximum number of keys in a path such as model.stack.position.base
 TAGS = ("kind", "family")  # names of the literal field that identifies a member of a union; models use `family`
+# Values of settings in other programs and papers, separated by spaces, and the value of the same meaning.
+OTHER_WORDS = {
+    "lm clm gpt causal_lm causal-lm": "language", "mlm masked_lm": "masked", "embedding embeddings": "vectors",
+    "classification classifier sequence_classification": "labels", "seq2seq nmt mt": "translation",
+    "rope": "rotary", "t5": "relative_bias", "absolute": "learned", "sine": "sinusoidal", "nope": "none",
+    "layernorm ln": "layer", "swish swiglu": "silu", "relu2": "relu_squared", "prenorm": "pre", "postnorm": "post",
+    "char character byte": "characters", "sentencepiece": "unigram", "cls": "first", "avg average": "mean",
+}  # fmt: skip
 
 
 class UserError(Exception):
@@ -151,15 +159,24 @@ def find_differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {show(old)} -> {show(new)}"]
 
 
-def suggest(word: object, choices: Iterable[str]) -> str:
+def suggest(word: object, choices: Iterable[str], *, similar: float = 0.5) -> str:
     """Return the end of an error message about an unknown word.
 
-    It suggests the most similar choice ("; did you mean 'base'?"), or lists all choices if none is similar.
+    It suggests the choice that `OTHER_WORDS` contains for the word, or the most similar choice ("; did you mean
+    'base'?"), or lists all choices if none is similar.
+
+    Args:
+        word: The unknown word.
+        choices: The known words.
+        similar: Minimum similarity of a suggested choice, from 0 to 1 (equal except for case).
     """
     names = sorted(choices)
     text = word if isinstance(word, str) else show(word)
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+    by_lower_case = {name.lower(): name for name in reversed(names)}
+    other = next((name for names, name in OTHER_WORDS.items() if text.lower() in names.split()), None)
+    close = difflib.get_close_matches(text.lower(), by_lower_case, n=1, cutoff=similar)
+    guess = other if other in names else by_lower_case[close[0]] if close else None
+    return f"; known: {', '.join(names)}" if guess is None else f"; did you mean {guess!r}?"
 
 
 class _InvalidValue(Exception):

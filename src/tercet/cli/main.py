@@ -18,7 +18,7 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tercet.cli.parser import Mistake, Parser, Verbs, add_allow_code, normalize_flags
+from tercet.cli.parser import MissingArguments, Mistake, Parser, Verbs, add_allow_code, normalize_flags
 from tercet.cli.streams import ClosedOutput, discard_output, has_output_failed, open_streams
 from tercet.custom_code import allow_code
 from tercet.messages import one_line, print_note
@@ -68,6 +68,16 @@ OLD_VERBS = {
     "search": "tercet embed RUN --query TEXT --input FILE",
     "verify": "tercet doctor --verify FOLDER",
 }
+MAX_VERBS = 4  # verbs that a message about a flag lists
+# Verbs of other programs, and the verb for the same task.
+OTHER_VERBS = {
+    "fit pretrain run start": "train", "finetune fine-tune": "train RECIPE --pretrained RUN",
+    "dashboard monitor tensorboard": "watch", "sample complete infer inference": "generate", "decode mt": "translate",
+    "mask": "fill", "encode vectorize": "embed", "predict label": "classify", "eval test validate": "evaluate",
+    "sweep grid": "compare", "info show summary describe": "inspect", "visualize": "explore", "api server": "serve",
+    "export import": "convert", "check env version": "doctor", "list ls models": "recipes",
+    "preprocess tokenize": "data prepare", "datasets": "data",
+}  # fmt: skip
 
 
 def entry() -> NoReturn:
@@ -166,7 +176,7 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
     Only the parser of the requested verb has arguments; those of other verbs have only a summary.
 
     Raises:
-        Mistake: If the requested verb is one of `OLD_VERBS`.
+        Mistake: If the requested verb is one of `OLD_VERBS` or `OTHER_VERBS`.
     """
     parser = Parser(
         prog="tercet",
@@ -182,6 +192,8 @@ def make_parser(arguments: Sequence[str]) -> tuple[Parser, Verbs]:
     requested = next((word for word in arguments if not word.startswith("-")), None)
     if requested in OLD_VERBS:
         raise Mistake(f"`tercet {requested}` is now `{OLD_VERBS[requested]}`")
+    if other := next((verb for names, verb in OTHER_VERBS.items() if requested in names.split()), None):
+        raise Mistake(f"unknown verb {requested!r}; did you mean `tercet {other}`?")
     for verb, summary in VERBS.items():
         if verb == requested:
             _module(verb).register(verbs, summary)
@@ -203,16 +215,36 @@ def read_arguments(parser: Parser, verbs: Verbs, arguments: list[str]) -> argpar
         Mistake: If the arguments are invalid.
     """
     normalized = normalize_flags(arguments)
-    args, unknown = parser.parse_known_args(normalized)
-    selected: Parser = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
+    try:
+        args, unknown = parser.parse_known_args(normalized)
+    except MissingArguments as error:  # perhaps because it was passed with a flag, as in `tercet generate --model=RUN`
+        flags = [word for word in normalized if word.startswith("--")]
+        unknown = [word for word in flags if word.partition("=")[0] not in error.parser.flags()]
+        if error.parser is parser or not unknown:
+            raise
+        args, selected = argparse.Namespace(), error.parser
+    else:
+        selected = getattr(args, "parser", verbs.choices[args.verb]) if args.verb else parser
     if unknown:
         argument, _, value = unknown[0].partition("=")
         following = arguments[normalized.index(unknown[0]) + 1 :]
-        if not value and following and not following[0].startswith("--"):
+        if argument.startswith("-") and not value and following and not following[0].startswith("--"):
             value = following[0]
-        hint = selected.hint(argument, value, getattr(args, "recipe", None))
+        hint = selected.hint(argument, value, getattr(args, "recipe", None), _find_verbs)
         raise Mistake(f"unknown argument {argument!r}{hint}")
     return args
+
+
+def _find_verbs(flag: str) -> list[str]:
+    """Return the first verbs that have a flag, each with its form, such as "data prepare"."""
+    found = list[str]()
+    for verb, summary in VERBS.items():
+        verbs = Parser(prog="tercet").add_subparsers(parser_class=Parser)
+        _module(verb).register(verbs, summary)
+        parser = verbs.choices[verb]
+        parsers = {verb: parser, **{f"{verb} {name}": form for name, form in parser.forms.items()}}
+        found += [name for name, one in parsers.items() if flag in one.flags()][:1]
+    return found[:MAX_VERBS]
 
 
 def _module(verb: str) -> ModuleType:

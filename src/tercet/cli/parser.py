@@ -13,11 +13,24 @@ from tercet.spec import Name, describe, find_bounds, is_within
 
 FILES = ("FILE", "FOLDER", "PATH", "DIR", "SOURCE", "DATA")  # the metavar of a path contains one of these
 MODELS = ("RUN", "RECIPE", "SRC")  # the metavar of the folder of a run or model contains one of these
+CLEAR = 0.8  # similarity of a flag that is suggested although other verbs have the unknown flag
 Verbs = argparse._SubParsersAction  # type: ignore[reportPrivateUsage]  # argparse has no public name for it
 
 
 class Mistake(Exception):
     """An invalid command line; the message contains the problem and the remedy."""
+
+
+class MissingArguments(Mistake):
+    """A command line without a required argument.
+
+    Attributes:
+        parser: Parser of the verb or form that requires the argument.
+    """
+
+    def __init__(self, message: str, parser: "Parser") -> None:
+        super().__init__(message)
+        self.parser = parser
 
 
 class _StoreOnce(argparse.Action):
@@ -82,7 +95,8 @@ class Parser(argparse.ArgumentParser):
             self._words_among_flags = True
 
     def error(self, message: str) -> NoReturn:
-        raise Mistake(f"{message}; see `{self.prog} --help`")
+        text = f"{message}; see `{self.prog} --help`"
+        raise MissingArguments(text, self) if message.startswith("the following arguments are") else Mistake(text)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, Verbs) and value not in action.choices:
@@ -100,40 +114,58 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
-    def hint(self, argument: str, value: str | None = None, recipe: str | None = None) -> str:
+    def hint(
+        self,
+        argument: str,
+        value: str | None = None,
+        recipe: str | None = None,
+        find_verbs: Callable[[str], list[str]] = lambda flag: [],
+    ) -> str:
         """Return the end of an error message about an unknown argument: a suggestion, or where to find help.
 
         Args:
             argument: The argument, such as --lr.
             value: Value of the argument, for a suggested recipe key; None for none.
             recipe: Recipe of the command, whose keys can be suggested; None if there is none.
+            find_verbs: Function that returns the verbs that have a flag.
         """
+        help_hint, flags = f"; see `{self.prog} --help`", self.flags()
         if not argument.startswith("-"):
-            return f"; see `{self.prog} --help`"
+            return f"; pass --set {shlex.quote(f'{argument}={value}')}" if value and "--set" in flags else help_hint
         if homes := [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]:
             return f"; it is a flag of {' and '.join(homes)}"
-        from tercet.training.recipe.other_names import suggest_names
+        from tercet.training.recipe.keys import recipe_keys, task_of
+        from tercet.training.recipe.other_names import is_sentence, suggest_names
 
-        keys = dict[str, tuple[str, ...]]()
-        if "--set" in self.flags():
-            from tercet.training.recipe.keys import recipe_keys, task_of
-
-            keys = recipe_keys(task_of(recipe or ""))
-        names = suggest_names(argument, flags=self.flags(), keys=keys)
+        keys = recipe_keys(task_of(recipe or "")) if "--set" in flags else {}
+        names = suggest_names(argument, flags=flags, keys=keys, near=CLEAR)
+        if not names and (verbs := find_verbs(argument)):
+            return f"; it is a flag of {' and '.join(f'`tercet {verb}`' for verb in verbs)}"
+        names = names or suggest_names(argument, flags=flags, keys=keys)
+        if not names and not keys:
+            settings = suggest_names(argument, keys=recipe_keys(), near=CLEAR)
+            if settings and not is_sentence(settings[0]):
+                return f"; {settings[0].partition('=')[0]} is a setting of a recipe, for `tercet train --set`"
         if not names:
-            return f"; see `{self.prog} --help`"
-        if " " in names[0]:
-            return f"; {names[0]}"
+            return help_hint
+        if is_sentence(names[0]):
+            return f"; {names[0].format(command=self._example(value))}"
         if names[0].startswith("-"):
-            return f"; did you mean {names[0]!r}?"
+            return f"; did you mean {names[0].replace('=', ' ')!r}?"
         assignments = [_assignment(name, value, keys) for name in names]
         return f"; pass {' '.join(f'--set {assignment}' for assignment in assignments)}"
+
+    def _example(self, value: str | None) -> str:
+        """Return the beginning of a command with `value`, or the name of the first argument, after the verb."""
+        positional = next((action for action in self._actions if not action.option_strings), None)
+        word = shlex.quote(value) if value else "" if positional is None else str(positional.metavar)
+        return f"{self.prog} {word}".rstrip()
 
 
 def _assignment(key: str, value: str | None, choices_by_key: Mapping[str, tuple[str, ...]]) -> str:
     """Return the argument of --set that sets a key to a value, or to one of the choices of the key."""
     if "=" in key:
-        return key
+        return shlex.quote(key)
     choices = choices_by_key[key]
     if choices and value not in choices:
         return f"{key}={'|'.join(choices)}"

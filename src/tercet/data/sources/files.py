@@ -259,7 +259,7 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
 
 def suggest_field(field: str, names: Iterable[str]) -> str:
     """Return the result of `suggest` for the first names, because a file may have thousands."""
-    return suggest(field, [name for name in islice(names, 50) if len(name) <= 50])
+    return suggest(field, [name for name in islice(names, 50) if len(name) <= 50], similar=0.75)
 
 
 def suggest_path(path: Path) -> str:

@@ -23,7 +23,7 @@ from tercet.objectives import CustomObjective
 from tercet.spec import Custom, Name, ProblemType, check_range, spec
 from tercet.training.recipe.files import read_settings
 from tercet.training.recipe.other_data import REQUIRED
-from tercet.training.recipe.other_names import suggest_names
+from tercet.training.recipe.other_names import is_sentence, suggest_names
 from tercet.training.recipe.pretrained import PRETRAINED_COPY, pretrained_spec
 from tercet.training.recipe.spec_keys import walk_keys
 from tercet.training.recipe.specs import LoggingSpec, TrainingSpec
@@ -238,6 +238,8 @@ FAMILIES = {
     "language": "decoder-only", "masked": "encoder-only", "translation": "encoder-decoder", "labels": "encoder-only",
     "chat": "decoder-only", "vectors": "encoder-only",
 }  # fmt: skip
+# Flags that are often written as keys of a recipe, with their commands.
+FLAGS = {"--out": "tercet train", "--restart": "tercet train", "--beam": "tercet translate"}
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -291,9 +293,12 @@ def parse_recipe(data: Mapping[str, Any], *, name: str, run: Path | None = None)
     except UnknownKey as error:
         key = f"model.{error.key}" if error.problem.startswith(f"{name}: model") else error.key
         section, _, word = key.rpartition(".")
-        names = suggest_names(word, keys=[key for key, _ in walk_keys(RECIPES[kind])], section=section)
-        if not names or " " in names[0]:  # a sentence is about a flag
+        keys = [key for key, _ in walk_keys(RECIPES[kind])]
+        names = suggest_names(word, flags=FLAGS, keys=keys, section=section)
+        if not names or is_sentence(names[0]):  # a sentence is about a flag
             raise
+        if names[0] in FLAGS:
+            raise UserError(f"{error.problem}; pass {names[0]} to `{FLAGS[names[0]]}` instead") from None
         raise UserError(f"{error.problem}; did you mean {' and '.join(map(repr, names))}?") from None
 
 

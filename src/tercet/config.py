@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tercet.custom_code import load_class
+from tercet.custom_code import load_class, suggest_import_path
 from tercet.messages import one_line, show
 from tercet.spec import Custom, check_range, field_annotations, literal_choices
 
@@ -218,6 +218,10 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     prefix = f"{path}: " if path else ""
     if (base := _custom_base(annotation)) is not None:
         kind = data.get("kind") if isinstance(data, Mapping) else data
+        if isinstance(kind, str) and "." in kind and ":" not in kind:
+            raise _InvalidValue(f"{prefix}{suggest_import_path(kind)}", line)
+        if isinstance(kind, str) and kind.startswith("kind:"):
+            raise _InvalidValue(f"{prefix}{show(kind)} has no space after its colon; write {kind[:5]} {kind[5:]}", line)
         if isinstance(kind, str) and ":" in kind:
             try:
                 part = load_class(kind, base)
@@ -235,6 +239,8 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
         data = {"kind": data}
     if not isinstance(data, Mapping):
         known = "" if len(variants) > 1 else suggest("", get_type_hints(next(iter(variants.values()))))
+        if isinstance(data, str) and ":" in data:
+            known = "; write a space after the colon of each key"
         raise _InvalidValue(f"{prefix}expected a mapping of keys, got {show(data)}{known}", line)
     tag = next((tag for tag in TAGS if tag in data), "kind")
     default = next(iter(variants)) if len(variants) == 1 else None

@@ -9,6 +9,7 @@ that the program has already imported needs no permission. Modules are found on 
 
 import dataclasses
 import hashlib
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -55,8 +56,8 @@ def load_class(path: str, base: type[Custom]) -> type[Custom]:
         base: Required base class, such as `CustomPosition`.
 
     Raises:
-        ValueError: If the package is not allowed or not installed, or the class does not exist or is not a spec with
-            this base class.
+        ValueError: If the package is not allowed or not installed, or the class does not exist, is not a spec with this
+            base class, or has a method that cannot be called with the arguments of the base class's method.
     """
     module_name, _, class_name = path.partition(":")
     package = module_name.partition(".")[0]
@@ -77,7 +78,41 @@ def load_class(path: str, base: type[Custom]) -> type[Custom]:
         raise ValueError(f"{path} must be a subclass of {base.__name__}")
     if "__settings__" not in vars(found):
         raise ValueError(f"{path} requires the decorator tercet.spec.spec; write @spec before its class")
+    _check_methods(path, found)
     return found
+
+
+def suggest_import_path(path: str) -> str:
+    """Return the error for an import path without a colon, with the form that has one if the path has several names."""
+    module, _, name = path.rpartition(".")
+    example = f"{module}:{name}" if module and _is_module(path) else "my_package.fourier:Fourier"
+    return f"{path} is not an import path, which has a colon before the class; write {example}"
+
+
+def _check_methods(path: str, part: type[Custom]) -> None:
+    """Check that the methods of a part accept the arguments with which Tercet calls them.
+
+    Raises:
+        ValueError: If a method does not; the message contains its file and line, and the signature that is required.
+    """
+    base = next(cls for cls in part.__mro__ if Custom in cls.__bases__)
+    for name, method in vars(base).items():
+        found = inspect.getattr_static(part, name)
+        if name.startswith("_") or found is method or not inspect.isfunction(found):
+            continue
+        required = inspect.signature(method)
+        parameters = required.parameters.values()
+        positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        try:
+            inspect.signature(found).bind(*positional, **dict.fromkeys(keywords))
+        except TypeError as error:
+            code = inspect.unwrap(found).__code__
+            parts = [*positional, *(["*"] if keywords else []), *keywords]
+            raise ValueError(
+                f"{path}: {name} in {code.co_filename} line {code.co_firstlineno}: {error}; define it as "
+                f"{name}({', '.join(parts)})"
+            ) from None
 
 
 def custom_parts(spec: Any) -> Iterator[Custom]:

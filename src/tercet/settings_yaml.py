@@ -5,6 +5,7 @@ nulls. Everything else, such as Python objects and keys that are lists, is rejec
 that expand to too many values. Keys carry their line numbers (`MarkedKey`), so that later errors can report them too.
 """
 
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,12 +17,13 @@ import yaml
 
 from tercet import limits
 from tercet.config import MarkedKey, Plain, UserError, merge, nest, to_plain
-from tercet.messages import show
+from tercet.messages import shorten, show
 
 TAG = "tag:yaml.org,2002:"
 MERGE = f"{TAG}merge"  # the key `<<`
 SCALARS = tuple(f"{TAG}{name}" for name in ("str", "int", "float", "bool", "null"))
 FAST_DUMPER: Any = getattr(yaml, "CSafeDumper", None)  # None in a PyYAML that was built without libyaml
+GLUED = re.compile(r"(\w+):([^\s:/\\].*)")  # a key and a value without a space between, which YAML reads as one text
 KINDS = {"timestamp": "a date", "set": "a set", "binary": "binary data", "omap": "an ordered map", "pairs": "pairs"}
 
 
@@ -65,9 +67,9 @@ def parse_yaml(text: str, *, name: str) -> Plain:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         location = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{name}{location}: not valid YAML: {_problem(error)}") from None
+        raise UserError(f"{name}{location}: not valid YAML: {_problem(error)}{_find_glued(text)}") from None
     if not isinstance(data, dict):
-        raise UserError(f"{name}: expected `key: value` lines at the top level")
+        raise UserError(f"{name}: expected `key: value` lines at the top level{_find_glued(text)}")
     return data
 
 
@@ -125,6 +127,14 @@ def write_yaml(spec: Any) -> str:
             if "\\" not in text:
                 return text
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def _find_glued(text: str) -> str:
+    """Return the end of a message about YAML that is not valid: the first line without a space after a key's colon."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := GLUED.fullmatch(line.strip()):
+            return f"; line {number} has no space after its colon: write {shorten(f'{match[1]}: {match[2]}', 80)}"
+    return ""
 
 
 def _problem(error: yaml.YAMLError) -> str:
@@ -201,6 +211,9 @@ class _BoundedLoader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             mark = key_node.start_mark
+            has_no_value = node.flow_style and value_node.start_mark.index == value_node.end_mark.index
+            if has_no_value and key_node.style is None and (match := GLUED.match(str(key_node.value))):
+                _check(False, f"{show(match[0])} has no space after its colon; write {match[1]}: {match[2]}", mark)
             value = self.build(value_node, depth + 1)
             if key_node.tag == MERGE:
                 for part in reversed(value if isinstance(value, list) else [value]):

@@ -95,7 +95,7 @@ Name = Annotated[str, Len(1, 4096)]
 def spec(cls: type[Class]) -> type[Class]:
     """Make a class a frozen, keyword-only dataclass whose fields are checked against their ranges.
 
-    A value out of range raises a ValueError. A `__post_init__` of the class is called after this check, and can check
+    A value out of range raises a ValueError, and a class or a text in place of a spec a TypeError. A `__post_init__` of the class is called after this check, and can check
     how fields fit together. The `repr` contains only the fields that differ from their defaults.
 
     Raises:
@@ -104,8 +104,11 @@ def spec(cls: type[Class]) -> type[Class]:
     check_together = getattr(cls, "__post_init__", None)
 
     def check(self: Any) -> None:
+        annotations = field_annotations(type(self))
         for field in dataclasses.fields(self):
-            check_range(field.name, getattr(self, field.name), field_annotations(type(self))[field.name])
+            value, annotation = getattr(self, field.name), annotations[field.name]
+            _check_instance(field.name, value, annotation)
+            check_range(field.name, value, annotation)
         if check_together is not None:
             check_together(self)
 
@@ -190,6 +193,30 @@ def check_range(name: str, value: Any, annotation: Any) -> None:
                 words = [*literal_choices(annotation), *(["null"] if nullable else [])]
                 alternatives = "".join(f", or {word}" for word in words)
                 raise ValueError(f"{name}={show(item)} must {describe(bounds)}{alternatives}")
+
+
+def _check_instance(name: str, value: Any, annotation: Any) -> None:
+    """Check that a field that contains a spec has not got its class or its name, as in `position="rotary"`.
+
+    Raises:
+        TypeError: If it has.
+    """
+    if isinstance(value, type):
+        raise TypeError(f"{name} is the class {value.__name__}; pass an object, such as {name}={value.__name__}()")
+    if not isinstance(value, str):
+        return
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    specs = [member for member in members if dataclasses.is_dataclass(member) or _is_custom(member)]
+    if not specs or not all(member in specs or member in (bool, types.NoneType) for member in members):
+        return
+    kinds = {getattr(member, "kind", None): f"{member.__name__}()" for member in specs if not _is_custom(member)}
+    examples = [kinds[value]] if value in kinds else kinds.values()
+    choices = ", ".join(f"{name}={example}" for example in examples)
+    raise TypeError(f"{name}={value!r} is text; pass an object{f', such as {choices}' if choices else ''}")
+
+
+def _is_custom(member: Any) -> bool:
+    return isinstance(member, type) and issubclass(member, Custom)
 
 
 def literal_choices(annotation: Any) -> Iterator[str]:

@@ -102,10 +102,11 @@ def save_model(
 
     Raises:
         UserError: If the disk is full or cannot be written to.
+        TypeError: If the model is another module of PyTorch.
         ValueError: If tokenizers and model differ in their ids, or state, model and its spec in the names of tensors.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
-    if sizes != _sizes(model.spec, separate_source=source_tokenizer is not None):
+    if sizes != _sizes(_spec(model), separate_source=source_tokenizer is not None):
         raise ValueError(f"tokenizers have {sizes} ids, but the model has {_sizes(model.spec)}")
     if state is None and not lora_layers(model):
         check_described(model)
@@ -113,9 +114,8 @@ def save_model(
     metrics = {name: float(x) for name, x in card.metrics.items() if math.isfinite(x)}
     card = replace(card.remove_folders(), metrics=metrics)
     generates = not isinstance(model.spec, EncoderOnlySpec)
-    config = {**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}
     texts = {
-        "config.json": json_text(config),
+        "config.json": json_text({**to_plain(model.spec), "tercet_version": current_versions()["tercet"]}),
         **{name: item.to_json() for name, item in _tokenizers(tokenizer, source_tokenizer).items()},
         **({"generation_config.json": json_text(generation_settings(tokenizer))} if generates else {}),
         "card.json": json_text(to_plain(card)),
@@ -375,6 +375,12 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
                 f"{folder}: {name} has {tokenizers[name].vocab_size} ids, but config.json requires {size}; "
                 f"put back the {name} that was saved with the model"
             )
+
+
+def _spec(model: AnyModel) -> AnySpec:
+    if isinstance(spec := getattr(model, "spec", None), AnySpec):
+        return spec
+    raise TypeError(f"a {type(model).__name__} has no spec; pass a model of tercet.build(spec), or use torch.save")
 
 
 def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:

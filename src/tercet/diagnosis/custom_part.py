@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.config import UserError, parse, to_plain
-from tercet.custom_code import load_class
+from tercet.custom_code import load_class, suggest_import_path
 from tercet.diagnosis.custom_objective import check_objective_part
 from tercet.diagnosis.part_checks import PartCheck, PartChecks
 from tercet.messages import describe_error
@@ -51,7 +51,7 @@ def check_part(path: str) -> PartChecks:
         UserError: If it cannot be imported, is not allowed, cannot be checked, or cannot be built.
     """
     if ":" not in path:
-        raise UserError(f"{path} is not an import path; use one such as my_package.fourier:Fourier")
+        raise UserError(suggest_import_path(path))
     try:
         part = load_class(path, Custom)
     except ValueError as error:

@@ -56,9 +56,12 @@ def read_metrics(metrics: Metrics) -> tuple[CustomMetric, ...]:
 
     Raises:
         UserError: If a metric cannot be imported, is not allowed, has invalid settings, or two have the same name.
+        TypeError: If a metric is a class.
     """
     read = list[CustomMetric]()
     for metric in metrics:
+        if isinstance(metric, type):
+            raise TypeError(f"the metric {metric.__name__} is a class; pass an object, such as {metric.__name__}()")
         if isinstance(metric, str):
             selection = parse(_Selection, {"metric": parse_value(metric, name=f"--metric {show(metric)}")})
             if selection.metric is None:

@@ -61,8 +61,11 @@ def sum_losses(objective: CustomObjective, logits: Tensor, targets: Tensor) -> F
         targets: Targets, of which class indices may be IGNORE_INDEX.
 
     Raises:
+        TypeError: If the objective is a class.
         UserError: If the objective does not return one loss per target.
     """
+    if isinstance(objective, type):
+        raise TypeError(f"objective is the class {objective.__name__}; pass an object, such as {objective.__name__}()")
     ignored = None if targets.is_floating_point() else targets == IGNORE_INDEX
     with torch.autocast(logits.device.type, enabled=False):
         losses: Any = objective.loss(logits, targets if ignored is None else targets.masked_fill(ignored, 0))

@@ -380,7 +380,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
 def _spec(model: AnyModel) -> AnySpec:
     if isinstance(spec := getattr(model, "spec", None), AnySpec):
         return spec
-    raise TypeError(f"a {type(model).__name__} has no spec; pass a model of tercet.build(spec), or use torch.save")
+    raise TypeError(f"a {type(model).__name__} has no spec; pass the result of tercet.models.build, or use torch.save")
 
 
 def _sizes(spec: AnySpec, *, separate_source: bool = False) -> dict[str, int]:

@@ -20,6 +20,7 @@ from tercet.cli.texts import (
     add_input,
     add_text,
     letters_as_trained,
+    name_records,
     read_texts,
     report_truncated,
 )
@@ -101,10 +102,11 @@ def run(args: argparse.Namespace) -> int:
         pool = 1 if args.input is None and sys.stdin.isatty() else POOL
         cut, split = 0, SplitTexts()
         while batch := take_pool(texts, pool, lambda text: text.text):
-            for line, result in _answers(args, trained_model, batch, chunking):
-                cut += result.truncated
-                split.add(1 if isinstance(result, Tagging) else result.chunks)
-                print(line)
+            with name_records(batch, args.input, trained_model):
+                for line, result in _answers(args, trained_model, batch, chunking):
+                    cut += result.truncated
+                    split.add(1 if isinstance(result, Tagging) else result.chunks)
+                    print(line)
             sys.stdout.flush()
     report_truncated(cut, trained_model.model.max_len)
     split.report(trained_model.model.max_len if chunking is None else chunking.size)

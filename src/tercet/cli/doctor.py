@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,11 +95,18 @@ def _check_part(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
     else:
         size = f"{counted(result.parameters, 'parameter', 'parameters')} in a small model"
-        targets = f"targets of {', '.join(result.targets)}"
-        print(f"{result.part}: {targets if result.targets else size}")
+        print(f"{result.part}: {_describe_tasks(result.targets) if result.targets else size}")
         for check in result.checks:
             print(f"pass  {check.name}" if check.passed else f"FAIL  {check.name}: {check.problem}")
     return 0 if all(check.passed for check in result.checks) else 1
+
+
+def _describe_tasks(targets: Sequence[str]) -> str:
+    """Return the tasks for which an objective can be used, as recipes name them."""
+    tasks = [f"labels with problem_type {' or '.join(targets)}"]
+    if "single_label_classification" in targets:
+        tasks = ["language", "masked", "translation", "chat", *tasks]
+    return f"for task {', '.join(tasks)}"
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from tercet.messages import counted, print_note
 
+PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".org", ".tex")  # text files that are rarely lists of lines
+
 
 def add_documents(add: Callable[..., Any]) -> None:
     """Add the flags --documents and --encoding."""
@@ -29,8 +31,11 @@ def reads_documents(args: argparse.Namespace, path: str | None) -> bool:
     if path is not None and path != "-":
         from tercet.data.sources.formats import DOCUMENT_SUFFIXES, uncompressed_suffix
 
-        if args.documents is not None or Path(path).is_dir() or uncompressed_suffix(Path(path)) in DOCUMENT_SUFFIXES:
+        suffix = uncompressed_suffix(Path(path))
+        if args.documents is not None or Path(path).is_dir() or suffix in DOCUMENT_SUFFIXES:
             return True
+        if suffix in PROSE_SUFFIXES and Path(path).is_file():
+            print_note(f"tercet: {path} is read line by line; to read it as one text, pass --documents file")
     for flag in ("documents", "encoding"):
         if getattr(args, flag) is not None:
             from tercet.config import UserError

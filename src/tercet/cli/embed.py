@@ -15,7 +15,7 @@ from tercet.cli.embedder import TextEmbedder
 from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
 from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
-from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, letters_as_trained, read_texts
+from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, letters_as_trained, name_records, read_texts
 from tercet.messages import counted, print_note, show
 from tercet.spec import Width
 
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         check_size(args.size, encoder.sentence.sizes, width)
         width = args.size or width
         embedder = TextEmbedder.create(args, encoder, device, size=args.size)
-        pools = _embed_pools(embedder, texts, per_chunk=args.per_chunk)
+        pools = _embed_pools(embedder, texts, args.input, per_chunk=args.per_chunk)
         match args.output.suffix:
             case ".npz":
                 probe = embedder.probe()
@@ -118,13 +118,17 @@ class _Pool(NamedTuple):
     places: Sequence[tuple[int, int, int]] | None = None
 
 
-def _embed_pools(embedder: TextEmbedder, texts: Iterator[Text], *, per_chunk: bool) -> Iterator[_Pool]:
+def _embed_pools(
+    embedder: TextEmbedder, texts: Iterator[Text], path: str | None, *, per_chunk: bool
+) -> Iterator[_Pool]:
     while batch := take_pool(texts, POOL, lambda text: text.text):
-        if per_chunk:
-            vectors, passages = embedder.embed_passages(batch)
-            yield _Pool([passage.text for passage in passages], vectors, [passage.place for passage in passages])
-        else:
-            yield _Pool(batch, embedder.embed_texts([text.text for text in batch]))
+        with name_records(batch, path, embedder.encoder):
+            if per_chunk:
+                vectors, passages = embedder.embed_passages(batch)
+                pool = _Pool([passage.text for passage in passages], vectors, [passage.place for passage in passages])
+            else:
+                pool = _Pool(batch, embedder.embed_texts([text.text for text in batch]))
+        yield pool
 
 
 def _check_flags(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
-    """Open a file and return its lines, as `read_lines` yields them.
+    """Open a file, which may be compressed as `.gz`, and return its lines, as `read_lines` yields them.
 
     Args:
         path: Path of the file.
@@ -22,6 +22,10 @@ def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
     from tercet.config import UserError
     from tercet.reading.text_files import open_regular_file
 
+    if path.suffix.lower() == ".gz" and path.is_file():
+        from tercet.data.sources.files import open_file
+
+        return read_lines(files.enter_context(open_file(path)), str(path))
     try:
         return read_lines(files.enter_context(open_regular_file(path)), str(path))
     except (OSError, ValueError) as error:

@@ -6,8 +6,8 @@ verbs a document.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tercet.cli.documents import read_document_texts, reads_documents
 from tercet.cli.lines import open_lines, read_lines
 from tercet.cli.parser import parse_number
-from tercet.messages import counted, print_note
+from tercet.messages import counted, print_note, shorten
 from tercet.spec import BatchTokens
 
 READING_FLAGS = (
@@ -206,29 +206,63 @@ def _records(lines: Iterator[str], suffix: str, name: str) -> Iterator[Text]:
 def letters_as_trained(texts: Iterator[Text], path: str | None, model: "TrainedModel") -> Iterator[Text]:
     """Return the texts of a FASTA or FASTQ file with letters changed as in the training of `model`.
 
-    Records are never left out, and other files and stdin are not changed.
+    If malformed records were left out of the training (`data.sequence_errors: skip`), they are left out here, and
+    counted on stderr. Ambiguous letters leave out no record. Other files and stdin are not changed.
 
     Args:
         texts: Texts of the file.
         path: Path of the file; None or "-" for stdin.
-        model: Model whose card contains `data.sequence_case` and `data.sequence_ambiguous`.
+        model: Model whose card contains the settings of `data`.
     """
-    from tercet.data.sources.fasta import SUFFIXES
-    from tercet.data.sources.formats import uncompressed_suffix
-    from tercet.data.sources.sequence_files import SequenceFile, SequenceSettings
+    from tercet.data.sources.sequence_files import SequenceFile, SequenceSettings, join_records
 
     settings = model.card.data_settings or {}
     case, ambiguous = settings.get("sequence_case"), settings.get("sequence_ambiguous")
-    if path in (None, "-") or uncompressed_suffix(Path(path)) not in SUFFIXES:
+    if path is None or not _has_sequences(path):
         return texts
+    skips = settings.get("sequence_errors") == "skip"
     file = SequenceFile(
         path=Path(path),
         settings=SequenceSettings(
             case=case if case in ("upper", "mask") else "keep",
             ambiguous="unknown" if ambiguous == "unknown" else "keep",
+            errors="skip" if skips else "strict",
         ),
     )
+    if skips:
+        if note := file.describe_left_out():
+            print_note(f"tercet: {note}")
+        return (Text(record.text, record.record or None) for record in join_records(file.pieces(), path))
     return (text._replace(text=text.text.translate(file.changes)) for text in texts)
+
+
+@contextmanager
+def name_records(texts: Sequence[Text], path: str | None, model: "TrainedModel") -> Generator[None]:
+    """Add the name of the record to an error about a sequence of a FASTA or FASTQ file that cannot be encoded.
+
+    Args:
+        texts: Texts of the file that are used in the context.
+        path: Path of the file; None or "-" for stdin.
+        model: Model that encodes the texts.
+    """
+    from tercet.config import UserError
+
+    try:
+        yield
+    except UserError:
+        if path is not None and _has_sequences(path):
+            from tercet.data.encode.unknown_text import encode_located
+
+            places = (f"{path}, record {shorten(repr(text.id), 80)}" for text in texts)
+            encode_located(model.tokenizer, [text.text for text in texts], places)
+        raise
+
+
+def _has_sequences(path: str) -> bool:
+    from tercet.data.sources.fasta import SUFFIXES
+    from tercet.data.sources.formats import uncompressed_suffix
+
+    return path != "-" and uncompressed_suffix(Path(path)) in SUFFIXES
 
 
 def _objects(rows: Iterable[tuple[str, dict[str, object]]], field: str, pair: str | None) -> Iterator[Text]:

@@ -6,7 +6,7 @@ anything is written, because training could never learn it.
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,8 +28,9 @@ from tercet.data.encode.word_pieces import encode_words
 from tercet.data.examples.labels import Example, GroupedExample, LabelFile, Over
 from tercet.data.examples.negatives import DEPTH
 from tercet.data.label_spec import HeldOutLabels, LabelsSpec
+from tercet.data.sources.sequence_files import join_records
 from tercet.data.specs import SEQUENCE_SETTINGS, Side
-from tercet.messages import print_note
+from tercet.messages import print_note, shorten
 from tercet.spec import ProblemType
 from tercet.tokens import Tokenizer
 
@@ -274,14 +275,29 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             labels = [[example.number] for example in examples]
         else:
             labels = [[self._numbers[label] for label in example.labels] for example in examples]
-        places = [f"{self.name}, {side} text {number:,}" for number, _ in enumerate(examples, first)]
         if self._spec.pair_field is None:
+            places = self._places(examples, side, first)
             return encode_located(self.tokenizer, [example.text for example in examples], places), labels
         firsts, seconds = (
-            encode_located(self.tokenizer, [example.texts[part] for example in examples], places) for part in (0, 1)
+            encode_located(
+                self.tokenizer, [example.texts[part] for example in examples], self._places(examples, side, first)
+            )
+            for part in (0, 1)
         )
         ids = [np.concatenate(pair) for pair in zip(firsts, seconds, strict=True)]
         return ids, labels, [[len(ids)] for ids in firsts]
+
+    def _places(self, examples: Sequence[Example], side: Side, first: int) -> Iterator[str]:
+        """Yield the location of each example for messages: the name of its record, or its number in its part."""
+        source = self._held_out if side == "validation" and self._held_out is not None else self._train
+        names, texts = dict[str, str](), {example.text for example in examples}
+        if isinstance(source, LabelFile) and source.is_sequences:  # the file is read again, since this is an error
+            records = join_records(source.sequence_file.pieces(), source.name)
+            names = {record.text: record.record for record in records if record.text in texts}
+        for number, example in enumerate(examples, first):
+            record = names.get(example.text)
+            in_file = f"{source.name}, record {shorten(repr(record), 80)}"
+            yield in_file if record else f"{self.name}, {side} text {number:,}"
 
     def _labels_of_pieces(self, ids: np.ndarray, firsts: np.ndarray, example: Example) -> np.ndarray:
         """Return the label of each token: the label of a word at its first token, IGNORE_INDEX elsewhere."""

@@ -3,6 +3,7 @@
 import io
 import posixpath
 import re
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 from tercet.config import UserError
 from tercet.data.extraction.document_file import Document, DocumentFile, DocumentPart
 from tercet.data.extraction.markup import META, html_to_text, keep_rows
+from tercet.data.sources.tables import SPREADSHEET_ERRORS
 
 DOCX_PARTS = {  # members of a DOCX file that are not read
     r"word/(header|footer)\d*\.xml": "headers and footers of pages", r"word/media/.+": "pictures",
@@ -21,6 +23,7 @@ SHEET_PARTS = {
     r"xl/media/.+": "pictures", r"xl/charts/chart\d*\.xml": "charts", r"xl/comments\d*\.xml": "lists of comments",
     r".*vbaProject\.bin": "macros",
 }  # fmt: skip
+WORKBOOK, WORKBOOK_PARTS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
 BOOK_PAGES = ("application/xhtml+xml", "text/html")
 
 
@@ -50,11 +53,14 @@ def _without_picture(_: object) -> dict[str, str]:
 def read_sheets(file: DocumentFile) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the name and the nonempty rows of each visible sheet. The value of a formula is the stored one.
 
-    Rows are lists of texts of equal length, without empty columns at the end.
+    Rows are lists of texts of equal length, without empty columns at the end. Errors of formulas, such as #N/A, are
+    counted, and their cells are empty.
     """
     from python_calamine import CalamineError, CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
 
-    _drop_members(file.open_zip().namelist(), SHEET_PARTS, file)
+    archive = file.open_zip()
+    _drop_members(archive.namelist(), SHEET_PARTS, file)
+    error_rows = _find_error_rows(archive)
     try:
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(file.read_bytes()))
         for sheet in workbook.sheets_metadata:
@@ -65,9 +71,42 @@ def read_sheets(file: DocumentFile) -> Iterator[tuple[str, list[list[str]]]]:
             else:
                 rows = workbook.get_sheet_by_name(sheet.name).iter_rows()
                 texts = [[_cell_text(value) for value in row] for row in rows]
+                errors = sorted(error_rows.get(sheet.name, []) + _remove_errors(texts))
+                if errors:
+                    file.drop(f"errors of formulas in sheet {sheet.name}, first in row {errors[0]}", len(errors))
                 yield sheet.name, [row for row in texts if any(row)]
     except CalamineError as error:
         raise UserError(f"{file.path} is not a readable spreadsheet ({error}); save it again as .xlsx") from None
+
+
+def _find_error_rows(archive: zipfile.ZipFile) -> dict[str, list[int]]:
+    """Return the row of each cell of an XLSX file whose formula has an error, by sheet; Calamine reads it as empty."""
+    from lxml import etree  # type: ignore[reportAttributeAccessIssue]  # it has no stubs
+
+    names, rows = set(archive.namelist()), dict[str, list[int]]()
+    if not {WORKBOOK, WORKBOOK_PARTS} <= names:
+        return rows
+    parts = {part.get("Id"): part.get("Target", "") for part in parse_xml(archive.read(WORKBOOK_PARTS))}
+    for sheet in parse_xml(archive.read(WORKBOOK)).iterfind("{*}sheets/{*}sheet"):
+        number = next((value for key, value in sheet.attrib.items() if key.endswith("}id")), "")
+        path = posixpath.normpath(posixpath.join("/xl", parts.get(number, ""))).lstrip("/")
+        if path not in names or b't="e"' not in (data := archive.read(path)):
+            continue
+        cells = etree.iterparse(io.BytesIO(data), tag="{*}c", resolve_entities=False, no_network=True, load_dtd=False)
+        found = [int(re.sub("[^0-9]", "", cell.get("r", "")) or 0) for _, cell in cells if cell.get("t") == "e"]
+        rows[sheet.get("name", "")] = found
+    return rows
+
+
+def _remove_errors(rows: list[list[str]]) -> list[int]:
+    """Make cells that contain the error of a formula as text empty, and return their rows, from 1."""
+    found = list[int]()
+    for number, row in enumerate(rows, 1):
+        for column, text in enumerate(row):
+            if text in SPREADSHEET_ERRORS:
+                row[column] = ""
+                found.append(number)
+    return found
 
 
 def _cell_text(value: object) -> str:

@@ -5,8 +5,10 @@ counted (`describe_left_out`).
 """
 
 import codecs
+import gzip
 import re
 import shlex
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -84,9 +86,7 @@ def check_readable(path: Path, encoding: str) -> None:
         UserError: If its suffix or its first bytes are those of a format that is not supported.
     """
     suffix = uncompressed_suffix(path)
-    format_name = UNREADABLE.get(suffix) or (
-        None if is_gzip(path) else _format_of_bytes(_first_bytes(path), suffix, encoding)
-    )
+    format_name = UNREADABLE.get(suffix) or _format_of_bytes(_first_bytes(path), suffix, encoding)
     if format_name is not None and (command := extract_command(path, [suffix])):
         raise UserError(f"{path} is {format_name}; extract its text: {command}")
     if format_name is not None:
@@ -94,8 +94,8 @@ def check_readable(path: Path, encoding: str) -> None:
 
 
 def is_text_without_ending(path: Path, encoding: str) -> bool:
-    """Return True if the name of a file has no suffix, and its first bytes are text in this encoding."""
-    if path.suffix:
+    """Return True if the name of a file has no suffix except `.gz`, and its first bytes are text in this encoding."""
+    if _uncompressed_ending(path):
         return False
     data = _first_bytes(path)
     try:
@@ -137,10 +137,11 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
 
 
 def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file, of a `.gz` file those of its content."""
     try:
         with open_regular_file(path) as file:
-            return file.read(SAMPLE_BYTES)
-    except OSError:
+            return gzip.GzipFile(fileobj=file).read(SAMPLE_BYTES) if is_gzip(path) else file.read(SAMPLE_BYTES)
+    except (OSError, EOFError, zlib.error):
         return b""  # reading the file raises the error
 
 

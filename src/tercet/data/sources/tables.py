@@ -15,10 +15,12 @@ from tercet import limits
 from tercet.config import UserError
 from tercet.data.sources.files import suggest_field
 from tercet.data.sources.formats import uncompressed_suffix
+from tercet.messages import counted
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 SEPARATORS = (",", ";", "\t")
 SEPARATOR_LINE = re.compile(r'"?sep=([,;\t])"?')  # first line by which Excel recognizes the separator
+SPREADSHEET_ERRORS = frozenset(("#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!"))  # of formulas
 MAX_COLUMNS_SHOWN = 20  # columns listed in an error
 
 
@@ -32,11 +34,13 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
 
     Raises:
         UserError: If the header lacks a required column or has it twice, a row has more or fewer fields than the
-            header, or a row is not valid CSV or longer than `limits.LINE_CHARACTERS`.
+            header, a required column has the error of a formula such as #N/A, or a row is not valid CSV or longer than
+            `limits.LINE_CHARACTERS`.
     """
     is_tsv = uncompressed_suffix(Path(name)) == ".tsv"
     header: list[str] | None = None
-    for number, row in _tsv_rows(lines) if is_tsv else _csv_rows(lines, name):
+    rows = _tsv_rows(lines) if is_tsv else _csv_rows(lines, name)
+    for number, row in rows:
         location = f"{name} line {number}"
         if header is None:
             header = [column.strip() for column in row]
@@ -49,7 +53,20 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
                 f"{location} has {len(row)} fields but the header has {len(header)}; write as many in every row{remedy}"
             )
         else:
-            yield location, dict(zip(header, row, strict=True))
+            values = dict(zip(header, row, strict=True))
+            if error := _find_error(values, required):
+                others = sum(_find_error(dict(zip(header, row, strict=False)), required) is not None for _, row in rows)
+                total = counted(1 + others, "row has", "rows have")
+                raise UserError(
+                    f"{location}: the column {error!r} has {values[error].strip()}, the error of a formula ({total} such "
+                    "errors); correct the spreadsheet, or remove these rows"
+                )
+            yield location, values
+
+
+def _find_error(values: Mapping[str, str], columns: Iterable[str]) -> str | None:
+    """Return the first of some columns that has the error of a formula in a row; None if none has."""
+    return next((name for name in columns if values.get(name, "").strip() in SPREADSHEET_ERRORS), None)
 
 
 def column_names(line: str, suffix: str) -> list[str]:

@@ -39,6 +39,21 @@ class Undecorated(CustomPosition):
 class Other:
     pass
 
+@spec
+class FewArguments(CustomPosition):
+    def build(self, *, d_model, max_len):
+        return None
+
+@spec
+class MoreArguments(CustomPosition):
+    def build(self, *, d_model, waves, **sizes):
+        return None
+
+@spec
+class Inherits(FewArguments):
+    def build(self, *, max_len, **sizes):
+        return None
+
 def function():
     pass
 
@@ -48,6 +63,7 @@ def __getattr__(name):
     return Fourier
 """
 KIND = "planted_package.fourier:Fourier"
+LINE = MODULE[: MODULE.index("    def build(self, *, d_model, max_len)")].count("\n") + 1  # of an unsuitable method
 
 
 @spec
@@ -126,6 +142,22 @@ def test_custom_spec_of_an_allowed_package_is_a_member_of_the_union(package: Pat
         ("../up:Fourier", "is not an import path"),
         ("a..b:C", "is not an import path"),
         ("rotary:", "is not an import path"),
+        (
+            "planted_package.fourier.Fourier",
+            "which has a colon before the class; write planted_package.fourier:Fourier",
+        ),
+        ({"kind": "planted_package.Fourier"}, "write planted_package:Fourier"),
+        ("..Fourier", "write my_package.fourier:Fourier"),
+        ("kind:rotary", "'kind:rotary' has no space after its colon; write kind: rotary"),
+        (
+            "planted_package.fourier:FewArguments",
+            f"planted_package/fourier.py line {LINE}: got an unexpected keyword argument 'd_head'; define it as "
+            "build(self, *, d_model, d_head, n_heads, n_layers, max_len, causal)",
+        ),
+        (
+            "planted_package.fourier:MoreArguments",
+            "missing a required keyword-only argument: 'waves'; define it as build(",
+        ),
     ],
 )
 def test_invalid_custom_settings_are_rejected_with_a_remedy(package: Path, position: object, message: str) -> None:
@@ -192,3 +224,8 @@ def test_current_folder_is_not_searched(tmp_path: Path) -> None:
         )  # fmt: skip
         assert (process.returncode, process.stderr.count("\n")) == (code, 1), process.stderr
         assert words in process.stderr
+
+
+def test_method_with_other_names_for_settings_it_does_not_use_is_accepted(package: Path) -> None:
+    allow_code("planted_package")
+    assert stack("planted_package.fourier:Inherits").position

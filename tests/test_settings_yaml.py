@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tercet import settings_yaml
-from tercet.settings_yaml import write_yaml
+from tercet.config import UserError
+from tercet.settings_yaml import parse_yaml, write_yaml
 
 KEYS = st.from_regex("[a-z_]{1,9}", fullmatch=True)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30)
@@ -33,3 +34,28 @@ def test_libyaml_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = write_yaml(data)
     monkeypatch.setattr(settings_yaml, "FAST_DUMPER", None)
     assert write_yaml(data) == expected == "a:\n  b:\n  - 1\n  - two\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "a: 1\nposition: {kind:rotary}",
+            "line 2: not valid YAML: 'kind:rotary' has no space after its colon; write kind: rotary",
+        ),
+        ("{base:5, kind: x}", "'base:5' has no space after its colon; write base: 5"),
+        ("training:\n  max_steps:100\n  seed: 1", "; line 2 has no space after its colon: write max_steps: 100"),
+        ("max_steps:100", "expected `key: value` lines at the top level; line 1 has no space after its colon"),
+    ],
+)
+def test_missing_space_after_a_colon_is_reported(text: str, message: str) -> None:
+    with pytest.raises(UserError) as error_info:
+        parse_yaml(text, name="mine")
+    assert message in str(error_info.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{a: b:c}", "{'a:b': null}", "{a:b: 1}", "{a: 'x:y'}", "{http://a, c: 1}", "a: {my.part:Part: 1}"]
+)
+def test_other_colons_are_text(text: str) -> None:
+    assert parse_yaml(text, name="mine") == yaml.safe_load(text)

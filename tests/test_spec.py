@@ -10,7 +10,7 @@ import pytest
 from tercet.data import LabelsSpec, PairsSpec, TextSpec
 from tercet.explorer.queries import QUERIES
 from tercet.generation import Beam, Draft, Lookup, Sampling
-from tercet.models import Classifier
+from tercet.models import Classifier, StackSpec
 from tercet.nn import Rotary
 from tercet.objectives import Masking
 from tercet.serve.engine import Limits
@@ -20,6 +20,7 @@ from tercet.training import TrainingSpec
 from tercet.training.optim.schedules import WSD, Cosine, LinearDecay
 from tercet.training.optim.specs import Adam, AdamW, Muon
 from tercet.training.recipe.recipe import RECIPES
+from tercet.training.recipe.task_specs import LanguageTaskSpec
 
 HUGE = int("f" * 5000, 16)  # too long for Python to print
 
@@ -127,3 +128,25 @@ def test_value_outside_of_range_is_rejected(spec: type) -> None:
 def test_in_python(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"position": "rotary"}, r"position='rotary' is text; pass an object, such as position=Rotary\(\)"),
+        ({"position": "rope"}, r"pass an object, such as position=Learned\(\), position=Sinusoidal\(\)"),
+        ({"position": Rotary}, r"position is the class Rotary; pass an object, such as position=Rotary\(\)"),
+        ({"dropout": "none"}, r"dropout='none' is text; pass an object"),
+        ({"bias": "false"}, r"bias='false' is text; pass an object"),
+    ],
+)
+def test_name_or_class_in_place_of_a_spec_is_rejected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        StackSpec(d_model=8, n_layers=1, n_heads=2, **settings)
+
+
+def test_objective_in_a_task_is_an_object() -> None:
+    with pytest.raises(TypeError, match=r"objective is the class Adam; pass an object, such as objective=Adam\(\)"):
+        LanguageTaskSpec(objective=Adam)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"objective='focal' is text; pass an object$"):
+        LanguageTaskSpec(objective="focal")  # type: ignore[arg-type]

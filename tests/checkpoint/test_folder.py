@@ -381,3 +381,12 @@ def test_folder_without_a_card_loads(folder: Path) -> None:
 def test_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere")
     load_model(tmp_path / "elsewhere")
+
+
+def test_module_without_a_spec_is_not_saved(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(Characters(), ["ab"])
+    with pytest.raises(
+        TypeError, match=r"a Linear has no spec; pass the result of tercet\.models\.build, or use torch"
+    ):
+        save_model(tmp_path / "model", torch.nn.Linear(2, 2), tokenizer, Card())  # type: ignore[arg-type]
+    assert not (tmp_path / "model").exists()

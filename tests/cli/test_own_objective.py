@@ -225,7 +225,8 @@ FAULTS = {
 def test_check_part_passes_the_objective_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--check-part", FOCAL, *ALLOW]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{FOCAL}: targets of single_label_classification"
+    tasks = "language, masked, translation, chat, labels with problem_type single_label_classification"
+    assert lines[0] == f"{FOCAL}: for task {tasks}"
     assert len(lines) == 10
     assert all(line.startswith("pass  ") for line in lines[1:]), lines
 

@@ -1,5 +1,6 @@
 """The verbs that read texts accept a column of a table, and list the columns of a table in one error line."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -116,3 +117,25 @@ def test_the_flags_are_keys_of_the_recipe(capsys: pytest.CaptureFixture[str]) ->
     out, _ = run_command("train demo --data a.csv --text-field body --documents blank_line --print-config", capsys)
     assert "text_field: body" in out
     assert "documents: blank_line" in out
+
+
+def test_lines_of_markdown_are_reported(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("notes.md").write_text("the cat\n\non the mat\n")
+    _, err = run_command(f"embed {runs['bert']} --input notes.md --output lines.jsonl", capsys)
+    assert "notes.md is read line by line; to read it as one text, pass --documents file" in err
+    _, err = run_command(f"embed {runs['bert']} --input notes.md --documents file --output one.jsonl", capsys)
+    assert "line by line" not in err
+    assert [len(Path(name).read_text().splitlines()) for name in ("lines.jsonl", "one.jsonl")] == [3, 1]
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.gz", "a.csv.gz", "a.jsonl.gz"])
+def test_compressed_input_is_read_as_what_it_contains(
+    name: str, runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {"csv": "text\nthe cat\n", "jsonl": '{"text": "the cat"}\n'}.get(name.split(".")[1], "the cat\n")
+    Path(name).write_bytes(gzip.compress(data.encode()))
+    Path("plain.txt").write_text("the cat\n")
+    run_command(f"embed {runs['bert']} --input {name} --output vectors.jsonl", capsys)
+    run_command(f"embed {runs['bert']} --input plain.txt --output plain.jsonl", capsys)
+    compressed, plain = (json.loads(Path(f"{name}.jsonl").read_text()) for name in ("vectors", "plain"))
+    assert compressed["vector"] == plain["vector"]

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from tercet.data.sources.tables import SPREADSHEET_ERRORS
+
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
@@ -40,21 +42,24 @@ def paragraph(text: str) -> str:
 
 
 def write_xlsx(path: Path, sheets: Mapping[str, Sequence[Sequence[str]]], hidden: Sequence[str] = ()) -> Path:
-    """Write a spreadsheet with cells of text."""
+    """Write a spreadsheet with cells of text, and of the errors that a formula can have."""
     members = {
         "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types"/>',
         "_rels/.rels": f'<Relationships xmlns="{PACKAGE}/relationships"><Relationship Id="r0" '
         f'Type="{OFFICE}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
     }
     entries, links = "", ""
-    cell_start, cell_end = '<c t="inlineStr"><is><t xml:space="preserve">', "</t></is></c>"
+
+    def cell_xml(cell: str) -> str:
+        if cell in SPREADSHEET_ERRORS:
+            return f'<c t="e"><f>A1</f><v>{cell}</v></c>'
+        return f'<c t="inlineStr"><is><t xml:space="preserve">{escape(cell)}</t></is></c>'
+
     for number, (name, rows) in enumerate(sheets.items(), 1):
         state = ' state="hidden"' if name in hidden else ""
         entries += f'<sheet name="{escape(name)}" sheetId="{number}"{state} r:id="r{number}"/>'
         links += f'<Relationship Id="r{number}" Type="{OFFICE}/worksheet" Target="worksheets/sheet{number}.xml"/>'
-        cells = "".join(
-            f"<row>{''.join(f'{cell_start}{escape(cell)}{cell_end}' for cell in row)}</row>" for row in rows
-        )
+        cells = "".join(f"<row>{''.join(map(cell_xml, row))}</row>" for row in rows)
         members[f"xl/worksheets/sheet{number}.xml"] = (
             f'<worksheet xmlns="{SHEET}"><sheetData>{cells}</sheetData></worksheet>'
         )

@@ -16,6 +16,7 @@ from tercet.data.extraction import markup
 from tercet.data.extraction.extract import Extraction, ExtractionReport, extract_documents
 from tercet.data.extraction.readers import DOCUMENT_READERS, PACKAGES, PAIR_READERS
 from tercet.data.sources.formats import DOCUMENT_SUFFIXES, TEXT_SUFFIXES, TRANSLATION_SUFFIXES
+from tercet.data.sources.tables import SPREADSHEET_ERRORS
 
 for module in PACKAGES:
     pytest.importorskip(module, reason=f"{module} is not installed; pip install 'tercet[documents]'")
@@ -255,3 +256,9 @@ def test_missing_package_is_named_with_the_extra(tmp_path: Path, monkeypatch: py
 
 def test_rows_stay_on_one_line() -> None:
     assert markup.keep_rows("<td><p>a</p></td><th x><p class='y'>b</p> </th>") == "<td>a</td><th x>b</th>"
+
+
+@pytest.mark.parametrize("error", sorted(SPREADSHEET_ERRORS))
+def test_error_of_a_formula_is_not_text(error: str, tmp_path: Path) -> None:
+    path = write.write_xlsx(tmp_path / "a.xlsx", {"S": [["a", error], ["b", "#1"]]})
+    assert read(path) == ("a\nb\t#1", {"errors of formulas in sheet S, first in row 1": 1})

@@ -177,3 +177,17 @@ def test_file_of_ids_is_still_recognized(tmp_path: Path) -> None:
     assert isinstance(ids, IdFile)
     assert [id for block in ids.blocks() for id in block.ids.tolist()] == [0, 1, 2, 3, 4]
     assert ids.size() == os.path.getsize(path)
+
+
+def test_gzip_file_without_another_suffix_is_read_by_its_content(tmp_path: Path) -> None:
+    for name, data in {"notes.gz": b"some text", "b.GZ": "é".encode(), "c.gz": bytes(99), "d.gz": b"%PDF-1"}.items():
+        (tmp_path / name).write_bytes(gzip.compress(data))
+    (tmp_path / "e.gz").write_bytes(b"not gzip")
+    source = DocumentFiles(root=tmp_path, may_be_empty=True)
+    assert [path.name for path in source.files()] == ["b.GZ", "e.gz", "notes.gz"]
+    assert texts(tmp_path / "notes.gz") == ["some text"]
+    assert source.count_unread_files() == {".gz": 2}
+    with pytest.raises(UserError, match=r"d\.gz is PDF"):
+        texts(tmp_path / "d.gz")
+    with pytest.raises(UserError, match=r"e\.gz is a damaged gzip file"):
+        texts(tmp_path / "e.gz")

@@ -167,3 +167,17 @@ def test_other_groups_or_labels_are_other_data(tmp_path: Path) -> None:
     ]  # fmt: skip
     hashes = [prepare_labels(parse(LabelsSpec, {**base, **change})).hash for change in changes]
     assert len(set(hashes)) == len(changes)
+
+
+def test_record_with_an_unknown_letter_is_named(tmp_path: Path) -> None:
+    records = [f">s{n} family={'xy'[n % 2]}\n{'ACGT' * (n + 1)}\n" for n in range(20)]
+    (tmp_path / "a.fa").write_text("".join(records) + ">odd one family=x\nACZT\n")
+    spec = parse(
+        LabelsSpec,
+        {
+            "source": str(tmp_path / "a.fa"), "label_field": "family",
+            "tokenizer": {**CHARACTERS, "alphabet": "ACGT"}, "validation": {"kind": "drawn", "count": 3},
+        },
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"a\.fa, record 'odd': .*'Z'"):
+        prepare_labels(spec)

@@ -15,6 +15,7 @@ from tercet.data import LabelsSpec, PairFiles, summarize_data
 from tercet.data.datasets.recognize import recognize
 from tercet.data.examples.labels import LabelFile
 from tercet.data.sources.documents import DocumentFiles
+from tercet.data.sources.tables import SPREADSHEET_ERRORS
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=["Cs"]), max_size=12)
 
@@ -143,3 +144,36 @@ def test_header_with_a_comma_has_no_other_separator(tmp_path: Path) -> None:
     assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["x;y"]
     path.write_text("text\tlabel\nx, y\tz\n")
     assert [piece.text for piece in DocumentFiles(root=path).pieces()] == ["x, y"]
+
+
+ERROR_CSV = "id,text,label\n#N/A,good,1\n2,bad,0\n3,{cell},1\n4,odd,0\n5,{cell},1\n6,fine,#n/a\n"
+
+
+@pytest.mark.parametrize("cell", [*sorted(SPREADSHEET_ERRORS), " #REF! "])
+def test_error_of_a_formula_in_a_used_column_is_rejected_with_place_and_count(cell: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(ERROR_CSV.format(cell=cell))
+    with pytest.raises(UserError) as error_info:
+        list(DocumentFiles(root=path).pieces())
+    assert str(error_info.value) == (
+        f"{path} line 4: the column 'text' has {cell.strip()}, the error of a formula (2 rows have such errors); "
+        "correct the spreadsheet, or remove these rows"
+    )
+    with pytest.raises(UserError, match=r"line 4: the column 'text' has"):
+        list(LabelFile(path=path).examples())
+    labels = LabelFile(path=path, text_field="label", label_field="text")
+    with pytest.raises(UserError, match=r"line 4: the column 'text' has"):
+        list(labels.examples())
+
+
+def test_error_of_a_formula_in_another_column_is_no_problem(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(ERROR_CSV.format(cell="#hashtag"))
+    assert [example.labels for example in LabelFile(path=path).examples()] == [
+        ("1",),
+        ("0",),
+        ("1",),
+        ("0",),
+        ("1",),
+        ("#n/a",),
+    ]

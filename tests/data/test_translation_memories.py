@@ -113,3 +113,10 @@ def test_pairs_survive_each_format(pairs: list[tuple[str, str]], tmp_path: Path)
     write.write_xlsx(tmp_path / "a.xlsx", {"S": [("source", "target"), *pairs]})
     for path in sorted(tmp_path.glob("a.*")):
         assert extract(path)[0] == pairs, path
+
+
+def test_errors_of_formulas_are_counted_with_their_place_and_left_out(tmp_path: Path) -> None:
+    rows = [["source", "target"], ["a", "b"], ["#N/A", "c"], ["d", "#DIV/0!"], ["e", "f"], ["g", "#NAME"]]
+    pairs, report = extract(write.write_xlsx(tmp_path / "a.xlsx", {"S": rows, "T": [["x", "y"]]}))
+    assert pairs == [("a", "b"), ("e", "f"), ("g", "#NAME"), ("x", "y")]
+    assert report.totals() == {"errors of formulas in sheet S, first in row 3": 2, "pairs with an empty side": 2}

@@ -147,3 +147,10 @@ def test_outputs_are_named_per_text() -> None:
     )  # fmt: skip
     values = np.array([1.5, 2.0])
     assert name_outputs(NumberPredictions(values, values + 1), over="texts") == ([1.5, 2.0], [2.5, 3.0])
+
+
+def test_class_in_place_of_a_metric_is_rejected() -> None:
+    with pytest.raises(
+        TypeError, match=r"the metric CustomMetric is a class; pass an object, such as CustomMetric\(\)"
+    ):
+        read_metrics([CustomMetric])  # type: ignore[list-item]

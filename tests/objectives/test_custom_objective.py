@@ -219,3 +219,8 @@ def test_ignored_targets_are_never_indices() -> None:
     objective = returning(lambda logits, targets: (seen.append(targets), logits.sum(1))[1])
     sum_losses(objective, torch.ones(3, V), torch.tensor([4, IGNORE_INDEX, 0]))
     assert seen[0].tolist() == [4, 0, 0]
+
+
+def test_class_in_place_of_an_objective_is_rejected() -> None:
+    with pytest.raises(TypeError, match=r"objective is the class Likelihood; pass an object, such as Likelihood\(\)"):
+        sum_losses(Likelihood, torch.zeros(2, V), torch.zeros(2, dtype=torch.long))  # type: ignore[arg-type]

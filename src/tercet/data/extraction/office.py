@@ -92,9 +92,14 @@ def _find_error_rows(archive: zipfile.ZipFile) -> dict[str, list[int]]:
         path = posixpath.normpath(posixpath.join("/xl", parts.get(number, ""))).lstrip("/")
         if path not in names or b't="e"' not in (data := archive.read(path)):
             continue
-        cells = etree.iterparse(io.BytesIO(data), tag="{*}c", resolve_entities=False, no_network=True, load_dtd=False)
-        found = [int(re.sub("[^0-9]", "", cell.get("r", "")) or 0) for _, cell in cells if cell.get("t") == "e"]
-        rows[sheet.get("name", "")] = found
+        found, number = rows.setdefault(sheet.get("name", ""), []), 0
+        elements = etree.iterparse(
+            io.BytesIO(data), tag="{*}row", resolve_entities=False, no_network=True, load_dtd=False
+        )
+        for _, row in elements:
+            number = int(row.get("r") or number + 1)
+            found += [number] * sum(cell.get("t") == "e" for cell in row)
+            row.clear()
     return rows
 
 

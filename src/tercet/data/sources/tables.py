@@ -56,10 +56,10 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
             values = dict(zip(header, row, strict=True))
             if error := _find_error(values, required):
                 others = sum(_find_error(dict(zip(header, row, strict=False)), required) is not None for _, row in rows)
-                total = counted(1 + others, "row has", "rows have")
+                count = counted(1 + others, "row has", "rows have")
                 raise UserError(
-                    f"{location}: the column {error!r} has {values[error].strip()}, the error of a formula ({total} such "
-                    "errors); correct the spreadsheet, or remove these rows"
+                    f"{location}: the column {error!r} has {values[error].strip()}, the error of a formula ({count} "
+                    "such errors); correct the spreadsheet, or remove these rows"
                 )
             yield location, values
 

@@ -287,6 +287,8 @@ def _unknown_key(variant: type, key: str, known: Iterable[str], path: str, line:
     prefix = f"{path}: " if path else ""
     if new := getattr(variant, "renamed_keys", {}).get(key):
         return _InvalidValue(f"{prefix}the key {key} is now `{new}`", line)
+    if key in ("type", "name") and "kind" in _hints(variant):
+        return _InvalidValue(f"{prefix}unknown key {show(key)}; did you mean 'kind'?", line)
     nested = sorted(_nested_keys(variant, key), key=lambda name: name.count("."))
     suggestion = f"; did you mean {nested[0]!r}?" if nested else suggest(key, known)
     return _UnknownKey(f"{prefix}unknown key {show(key)}", suggestion, f"{path}.{key}" if path else str(key), line)

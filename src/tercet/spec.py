@@ -96,8 +96,8 @@ def spec(cls: type[Class]) -> type[Class]:
     """Make a class a frozen, keyword-only dataclass whose fields are checked against their ranges.
 
     A value out of range raises a ValueError, and a class or a text in place of a spec a TypeError. A `__post_init__` of
-    the class is called after this check, and can check how fields fit together. The `repr` contains only the fields that
-    differ from their defaults.
+    the class is called after this check, and can check how fields fit together. The `repr` contains only the fields
+    that differ from their defaults.
 
     Raises:
         TypeError: If a subclass of `Custom` has a field `kind`.

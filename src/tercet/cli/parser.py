@@ -101,7 +101,15 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, Verbs) and value not in action.choices:
             raise Mistake(f"unknown {str(action.metavar).lower()} {value!r}{suggest(value, action.choices)}")
-        super()._check_value(action, value)
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from tercet.training.recipe.other_names import REPLACEMENTS
+
+            keys = [name for name in REPLACEMENTS.get(action.dest, ()) if "--set" in self.flags() and "." in name]
+            if keys:  # also a name of other programs, as --dtype for the precision
+                error.message += f"; or pass --set {keys[0]}=VALUE"
+            raise
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         value = super()._get_value(action, arg_string)
@@ -135,12 +143,12 @@ class Parser(argparse.ArgumentParser):
         if homes := [f"`{form.prog}`" for form in self.forms.values() if argument in form.flags()]:
             return f"; it is a flag of {' and '.join(homes)}"
         from tercet.training.recipe.keys import recipe_keys, task_of
-        from tercet.training.recipe.other_names import is_sentence, suggest_names
+        from tercet.training.recipe.other_names import NEAR, is_sentence, suggest_names
 
         keys = recipe_keys(task_of(recipe or "")) if "--set" in flags else {}
-        names = suggest_names(argument, flags=flags, keys=keys, near=CLEAR)
+        names = suggest_names(argument, flags=flags, keys=keys, near=NEAR if keys else CLEAR)
         if not names and (verbs := find_verbs(argument)):
-            return f"; it is a flag of {' and '.join(f'`tercet {verb}`' for verb in verbs)}"
+            return f"; it is a flag of {', '.join(f'`tercet {verb}`' for verb in verbs)}"
         names = names or suggest_names(argument, flags=flags, keys=keys)
         if not names and not keys:
             settings = suggest_names(argument, keys=recipe_keys(), near=CLEAR)

@@ -17,6 +17,7 @@ RARE_SECTIONS = ("adapter.", "model.classifier.", "model.masked_head.", "model.v
 # that the command has applies. It is a flag or a recipe key (with a value if the unit differs), or a sentence.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     # training
+    "trainer": ("training",),
     "learning_rate": ("training.optimizer.lr",),
     "min_lr": ("training.schedule={kind: cosine, final: SHARE}",),
     "lr_scheduler_type": ("training.schedule",),

@@ -156,7 +156,7 @@ def test_custom_spec_of_an_allowed_package_is_a_member_of_the_union(package: Pat
         ),
         (
             "planted_package.fourier:MoreArguments",
-            "missing a required keyword-only argument: 'waves'; define it as build(",
+            "'waves'; define it as build(",
         ),
     ],
 )

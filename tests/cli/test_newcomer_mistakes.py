@@ -151,11 +151,12 @@ def test_a_suggested_assignment_is_a_key_of_the_recipe(command: str, capsys: pyt
 
 
 def suggestions() -> dict[str, list[list[str]]]:
-    """Return the suggestions of the commands, and of `train` with the keys of three tasks, for each name."""
-    commands = list[tuple[list[str], list[str]]]()
+    """Return the suggestions of the commands, and of `train` and recipes with the keys of four tasks, by name."""
+    tasks = [[*recipe_keys(task)] for task in ("language", "translation", "masked", "labels")]
+    commands = [(list[str](), keys) for keys in tasks]
     for verb in VERBS:
         parser = make_parser([verb])[1].choices[verb]
-        keys = [[*recipe_keys(task)] for task in ("language", "translation", "masked")] if verb == "train" else [[]]
+        keys = tasks if verb == "train" else [[]]
         commands += [(form.flags(), part) for form in (parser, *parser.forms.values()) for part in keys]
     names = [name for names in OTHER_NAMES for name in names.split()]
     return {name: [suggest_names(name, flags=flags, keys=keys) for flags, keys in commands] for name in names}

@@ -23,7 +23,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "lr_scheduler_type": ("training.schedule",),
     "betas adam_betas": ("training.optimizer.beta1",),
     "epsilon adam_epsilon": ("training.optimizer.eps",),
-    "max_update updates iterations": ("training.max_steps",),
+    "max_update updates iterations steps": ("training.max_steps",),
     "batch_size eval_batch_size per_device_eval_batch_size": (
         "--batch-tokens",
         "task.batch_size",

@@ -106,7 +106,7 @@ def save_model(
         ValueError: If tokenizers and model differ in their ids, or state, model and its spec in the names of tensors.
     """
     sizes = {name: item.vocab_size for name, item in _tokenizers(tokenizer, source_tokenizer).items()}
-    if sizes != _sizes(_spec(model), separate_source=source_tokenizer is not None):
+    if sizes != _sizes(_find_spec(model), separate_source=source_tokenizer is not None):
         raise ValueError(f"tokenizers have {sizes} ids, but the model has {_sizes(model.spec)}")
     if state is None and not lora_layers(model):
         check_described(model)
@@ -377,7 +377,7 @@ def _check_sizes(folder: Path, spec: AnySpec, tokenizers: Mapping[str, Tokenizer
             )
 
 
-def _spec(model: AnyModel) -> AnySpec:
+def _find_spec(model: AnyModel) -> AnySpec:
     if isinstance(spec := getattr(model, "spec", None), AnySpec):
         return spec
     raise TypeError(f"a {type(model).__name__} has no spec; pass the result of tercet.models.build, or use torch.save")

@@ -1,8 +1,9 @@
 """The methods of `tercet.Run` for encoders: fill masks, embed, search, classify and rerank texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 import numpy as np
@@ -12,8 +13,6 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.nn.specs import Pooling
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from tercet.encoding import (
         ChunkEmbeddings,
         Chunking,
@@ -23,13 +22,15 @@ if TYPE_CHECKING:
         Neighbors,
         RankedDocument,
         Regression,
+        SearchIndex,
         Tagging,
     )
+    from tercet.encoding.embed import VectorSettings
     from tercet.models import EncoderOnly
 
 
 class LongTexts(TypedDict, total=False):
-    """How texts are read that exceed the context: in overlapping chunks, or cut to the context if `truncate` is True.
+    """Settings of texts that exceed the context: overlapping chunks, or texts cut to the context if `truncate` is True.
 
     `chunk` is the maximum number of tokens of a chunk, including bos and eos (default: the context), and `overlap` the
     maximum number that it shares with the chunk before it (default: an eighth of a chunk).
@@ -38,14 +39,6 @@ class LongTexts(TypedDict, total=False):
     chunk: int | None
     overlap: int | None
     truncate: bool
-
-
-class _VectorSettings(TypedDict):
-    pooling: Pooling
-    projection: "nn.Sequential | None"
-    normalize: bool
-    size: int | None
-    batch_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -102,19 +95,16 @@ class RunEncoding:
         Raises:
             UserError: If a text cannot be encoded, or `size`, `chunk` or `overlap` does not suit the model.
         """
-        from tercet.encoding import embed, embed_documents
+        from tercet.encoding import Chunking, embed, embed_documents
 
         encoder, all_texts = self.trained_model.require("embed"), [texts] if isinstance(texts, str) else texts
         settings = self._vector_settings(pooling, normalize, size, batch_tokens)
-        if long.get("truncate"):
-            _check_truncate(long)
-            vectors = embed(
-                encoder.model, self.trained_model.tokenizer, all_texts, max_len=encoder.text_len, **settings
-            ).vectors
+        chunking = Chunking.select(encoder.text_len, **long)
+        if chunking is None:
+            vectors = embed(encoder.model, encoder.tokenizer, all_texts, max_len=encoder.text_len, **settings).vectors
         else:
-            chunking = _chunking(long, encoder.text_len)
             vectors = embed_documents(
-                encoder.model, self.trained_model.tokenizer, all_texts, chunking=chunking, **settings
+                encoder.model, encoder.tokenizer, all_texts, chunking=chunking, **settings
             ).vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -188,9 +178,49 @@ class RunEncoding:
             return Neighbors(numbers=numbers[0], scores=result.scores[0], starts=starts, ends=ends)
         return Neighbors(numbers=numbers, scores=result.scores, starts=starts, ends=ends)
 
+    def index(
+        self, documents: "Iterable[tuple[str | int | None, str]]", *, pooling: Pooling | None = None,
+        size: int | None = None, batch_tokens: int = BATCH_TOKENS, **long: Unpack[LongTexts],
+    ) -> "SearchIndex":  # fmt: skip
+        """Return an index of documents and the vectors of their chunks, which `serve(index=...)` searches.
+
+        Args:
+            documents: Id and text of each document, such as those of `tercet.data.read_documents`.
+            pooling, size, batch_tokens: As in `embed`.
+            long: As in `embed`.
+
+        Raises:
+            UserError: If there are no documents, or as in `embed`.
+        """
+        from tercet.encoding import Chunking, build_index
+
+        encoder = self.trained_model.require("embed")
+        settings = self._vector_settings(pooling, True, size, batch_tokens)
+        return build_index(
+            encoder.model, encoder.tokenizer, documents, max_len=encoder.text_len,
+            chunking=Chunking.select(encoder.text_len, **long), **settings,
+        )  # fmt: skip
+
+    def open_index(self, path: str | Path, *, pooling: Pooling | None = None) -> "SearchIndex":
+        """Return an index of the vectors in a file that `tercet embed --output vectors.npz` has written.
+
+        Args:
+            path: The file. It must not be changed while the index is used.
+            pooling: Pooling of the vectors (default: as in `embed`).
+
+        Raises:
+            UserError: If the file cannot be read, has no vectors, or those of another model.
+        """
+        from tercet.encoding import open_index, read_vectors
+
+        file, encoder = read_vectors(Path(path)), self.trained_model.require("embed")
+        size = next((size for size in encoder.sentence.sizes if size == file.vectors.shape[1]), None)
+        probe = self.embed("", pooling=pooling, size=size)
+        return open_index(file, probe, pooling=pooling or encoder.sentence.pooling, size=size)
+
     def _vector_settings(
         self, pooling: Pooling | None, normalize: bool, size: int | None, batch_tokens: int
-    ) -> "_VectorSettings":
+    ) -> "VectorSettings":
         from tercet.encoding.embed import check_size, vector_width
 
         encoder = self.trained_model.require("embed")
@@ -264,11 +294,10 @@ class RunEncoding:
         return results[0] if isinstance(texts, str) else results
 
     def _text_classifier(self, long: LongTexts) -> "tuple[EncoderOnly, Chunking | None]":
+        from tercet.encoding import Chunking
+
         model = self.trained_model.require("classify").require_labels("texts")
-        if long.get("truncate"):
-            _check_truncate(long)
-            return model, None
-        return model, _chunking(long, model.max_len)
+        return model, Chunking.select(model.max_len, **long)
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> "list[Tagging]":
         """Return the label of each word and its probability, for sentences that are lists of words."""
@@ -283,14 +312,3 @@ class RunEncoding:
         from tercet.encoding import rerank
 
         return rerank(self.trained_model.require("classify").model, self.trained_model.tokenizer, query, documents)
-
-
-def _chunking(long: LongTexts, max_len: int) -> "Chunking":
-    from tercet.encoding import Chunking
-
-    return Chunking.create(max_len, long.get("chunk"), long.get("overlap"))
-
-
-def _check_truncate(long: LongTexts) -> None:
-    if long.get("chunk") is not None or long.get("overlap") is not None:
-        raise ValueError("truncate=True excludes chunk and overlap; pass one of them")

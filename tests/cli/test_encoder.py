@@ -2,20 +2,18 @@
 
 import csv
 import importlib.util
-import io
 import json
 import math
-import sys
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from piped_command import run_command
 
 import tercet
 from tercet.checkpoint import Card, save_model
-from tercet.cli.main import main
 from tercet.models import (
     AnyModel,
     Classifier,
@@ -64,17 +62,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "translator": EncoderDecoder(EncoderDecoderSpec(vocab_size=size, max_len=ROOM, encoder=STACK, decoder=STACK)),
     }
     return {name: save_with_tokenizer(folder / name, model) for name, model in models.items()}
-
-
-def run_command(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], stdin_text: str = "", *, code: int = 0
-) -> tuple[list[str], str]:
-    """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
-        exit_code = main(arguments)
-    out, err = capsys.readouterr()
-    assert exit_code == code, err
-    return out.splitlines(), err
 
 
 STDIN_TEXT = "".join(line + "\n" for line in LINES)

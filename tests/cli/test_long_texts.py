@@ -1,19 +1,16 @@
 """Long texts, documents and folders in `embed`, `classify` and `evaluate --per-line`: chunks, places and counts."""
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from piped_command import run_command
 
 import tercet
 from tercet.checkpoint import Card, save_model
-from tercet.cli.main import main
 from tercet.data.extraction.readers import PACKAGES
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import Tokenizer, WordPiece
@@ -54,18 +51,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def enter_runs_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
-
-
-def run_command(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], stdin_text: str = "", *, code: int = 0
-) -> tuple[list[str], str]:
-    """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
-    capsys.readouterr()
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
-        exit_code = main(arguments)
-    out, err = capsys.readouterr()
-    assert exit_code == code, err
-    return out.split("\n")[:-1], err
 
 
 STDIN = f"{TEXTS[0]}\n\n{LONG}\n"

@@ -1,18 +1,16 @@
 """`tercet embed --query`: equal results from texts, from vectors and from Python, and one line per error."""
 
-import io
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from piped_command import run_command
 
 import tercet
 from tercet import checkpoint
@@ -59,18 +57,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def enter_runs_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
-
-
-def run_command(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], stdin_text: str = "", *, code: int = 0
-) -> tuple[list[str], str]:
-    """Return the lines on stdout and the text on stderr of a command that reads `stdin_text` from stdin."""
-    capsys.readouterr()
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin_text.encode()))):
-        exit_code = main(arguments)
-    out, err = capsys.readouterr()
-    assert exit_code == code, err
-    return out.split("\n")[:-1], err  # other line ends may be part of a text
 
 
 def first_numbers(numbers: Any) -> list[int]:

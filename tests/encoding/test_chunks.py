@@ -23,7 +23,7 @@ from tercet.encoding import (
     pseudo_scores,
     regress,
 )
-from tercet.encoding.chunks import chunk_spans
+from tercet.encoding.chunks import chunk_rows, chunk_spans
 from tercet.models import Classifier, EncoderOnly
 from tercet.tokens import PlainIds, Tokenizer
 
@@ -63,6 +63,8 @@ def test_chunks_cover_all_tokens_and_share_at_most_the_overlap(
     spans = chunk_spans(np.array(words, dtype=bool), chunking)
     assert spans[0][0] == 0
     assert spans[-1][1] == len(words)
+    assert len(spans) <= chunking.max_chunks(len(words))
+    assert (len(spans) == 1) == (chunking.max_chunks(len(words)) == 1)
     assert all(end - start <= size - 2 for start, end in spans)
     for (start, end), (next_start, next_end) in itertools.pairwise(spans):
         assert start < next_start <= end < next_end
@@ -173,6 +175,25 @@ def test_predictions_of_a_long_text_are_averaged(problem_type: Any, tokenizer: T
         assert [found[n].scores for n in (0, 2)] == [pytest.approx(result.scores, rel=1e-5) for result in short]
     assert [result.chunks for result in found] == [1, len(parts), 1]
     assert not any(result.truncated for result in found)
+
+
+def test_rows_of_ids_are_those_of_their_texts(tokenizer: Tokenizer) -> None:
+    texts = [TEXTS[0], LONG, ""]
+    expected, found = (
+        chunk_texts(tokenizer, texts, CHUNKING),
+        chunk_rows(tokenizer, [tokenizer.encode(text) for text in texts], CHUNKING),
+    )
+    assert (found.rows, found.counts, found.tokens) == (expected.rows, expected.counts, expected.tokens)
+    assert expected.tokens == [chunk.tokens for chunk in expected.chunks]
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("chunk", ""), ("overlap", "--")])
+def test_truncation_excludes_lengths_of_chunks(name: Any, prefix: str) -> None:
+    assert Chunking.select(37, truncate=True) is None
+    assert Chunking.select(37, chunk=12, overlap=3) == Chunking.create(37, 12, 3)
+    lengths: dict[str, Any] = {name: 9}
+    with pytest.raises(UserError, match=f"{prefix}truncate and {prefix}{name} exclude each other; pass one of them"):
+        Chunking.select(37, truncate=True, prefix=prefix, **lengths)
 
 
 def test_pairs_are_truncated_and_not_split(tokenizer: Tokenizer) -> None:

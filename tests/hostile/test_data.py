@@ -25,10 +25,11 @@ import tercet.checkpoint
 import tercet.encoding
 import tercet.generation  # noqa: F401  # in the parent once, and not in every child
 from tercet import limits
-from tercet.cli.lines import read_lines, take_pool
+from tercet.cli.lines import read_lines
 from tercet.cli.main import main
 from tercet.config import UserError
 from tercet.data import TextSpec, prepare
+from tercet.data.rows.pools import take_pool
 from tercet.data.sources.documents import DocumentFiles, cut_pieces
 from tercet.reading.text_files import open_regular_file
 from tercet.tokens import BPE, Tokenizer, TrainableTokenizerSpec, Unigram, WordPiece, Words, trainers

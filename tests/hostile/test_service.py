@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_served import LIMITS, client
+from http_served import LIMITS, client, index_texts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report import count_inputs
@@ -25,6 +25,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "gpt", "prompt": "the cat", "max_tokens": 3},
     "/v1/chat/completions": {"model": "chat", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
     "/v1/embeddings": {"model": "bert", "input": "the cat"},
+    "/v1/search": {"model": "bert", "query": "the cat"},
     "/translate": {"model": "translator", "text": "a dog ran"},
     "/fill-mask": {"model": "bert", "text": "the [MASK] sat"},
     "/classify": {"model": "texts", "text": "the cat"},
@@ -68,7 +69,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def test_client() -> Iterator[TestClient]:
-    with client(*MODELS) as service:
+    with client(*MODELS, indexes={"bert": index_texts("bert")}) as service:
         yield service
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from starlette.testclient import TestClient
 
 from tercet.checkpoint import TrainedModel
+from tercet.encoding import SearchIndex
 from tercet.limits import HEAD_SECONDS, MAX_CONNECTIONS, READING_SECONDS
 from tercet.models import (
     AnyModel,
@@ -25,6 +26,7 @@ from tercet.models import (
     StackSpec,
 )
 from tercet.nn import Rotary
+from tercet.run_encoding import RunEncoding
 from tercet.serve.engine import GenerationRequest, Limits, QueueFull, SampledToken, ShuttingDown, TokenEvent
 from tercet.serve.http.app import application
 from tercet.serve.http.guard import AccessRules
@@ -50,7 +52,7 @@ LIMITS = Limits(slots=3, waiting=64, max_new_tokens=50, seconds=30)
 
 
 def trained_model(kind: str) -> TrainedModel:
-    """Return a model of this kind: gpt, chat, bert, texts, sets, numbers, pairs, words or translator."""
+    """Return a model of this kind: gpt, chat, bert, vectors, texts, sets, numbers, pairs, words or translator."""
     reader = {"vocab_size": READER.vocab_size, "max_len": ROOM, "stack": STACK}
     model: AnyModel
     match kind:
@@ -58,6 +60,8 @@ def trained_model(kind: str) -> TrainedModel:
             model = DecoderOnly(DecoderOnlySpec(vocab_size=WRITER.vocab_size, max_len=ROOM, stack=STACK))
         case "bert":
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=MaskedHead(bias=True)))
+        case "vectors":
+            model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None))
         case "texts":
             model = EncoderOnly(EncoderOnlySpec(**reader, masked_head=None, classifier=Classifier(labels=LABELS)))
         case "sets":
@@ -78,6 +82,12 @@ def trained_model(kind: str) -> TrainedModel:
     tokenizer = WRITER if kind in ("gpt", "chat") else READER
     template = TEMPLATE if kind == "chat" else None
     return TrainedModel.wrap(scale_weights(model), tokenizer, chat_template=template, folder=Path(kind))
+
+
+def index_texts(kind: str, texts: Sequence[str] = TEXTS, **settings: Any) -> SearchIndex:
+    """Return an index of texts, with the ids 0.txt, 1.txt and so on, for the encoder of this kind."""
+    documents = [(f"{number}.txt", text) for number, text in enumerate(texts)]
+    return RunEncoding(trained_model=trained_model(kind)).index(documents, **settings)
 
 
 def scale_weights(model: AnyModel) -> AnyModel:
@@ -163,10 +173,12 @@ def registry(
     limits: Limits = LIMITS,
     models: dict[str, TrainedModel] | None = None,
     scheduler: GenerationWorker | None = None,
+    indexes: dict[str, SearchIndex] | None = None,
 ) -> Iterator[ModelRegistry]:
-    trained_models = {kind: trained_model(kind) for kind in kinds} | (models or {})
+    trained_models, documents = {kind: trained_model(kind) for kind in kinds} | (models or {}), indexes or {}
     model_registry = ModelRegistry(
-        LoadedModel(model, name=name, limits=limits, scheduler=scheduler) for name, model in trained_models.items()
+        LoadedModel(model, name=name, limits=limits, scheduler=scheduler, index=documents.get(name))
+        for name, model in trained_models.items()
     )
     try:
         yield model_registry

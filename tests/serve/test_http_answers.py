@@ -300,7 +300,9 @@ def test_vectors_equal_those_of_embed(test_client: TestClient) -> None:
     vectors = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in packed["data"]]
     np.testing.assert_allclose(np.stack(vectors), expected, atol=1e-6)
     n = sum(len(READER.encode(text)) for text in texts)
-    assert packed["usage"] == {"prompt_tokens": n, "total_tokens": n}
+    assert packed["usage"] == {
+        "prompt_tokens": n, "total_tokens": n, "chunks": 4, "truncated_texts": 0, "truncated_tokens": 0,
+    }  # fmt: skip
     ids = post_json(
         test_client, "/v1/embeddings", model="bert", input=[READER.encode(text) for text in texts[2:]], normalize=False
     )
@@ -372,7 +374,7 @@ def test_filled_masks_equal_those_of_fill(test_client: TestClient) -> None:
 def test_labels_equal_those_of_classify(test_client: TestClient) -> None:
     texts = ["the cat sat", "", "a dog ran " * 20]
     expected = Run(trained_model=trained_model("texts")).classify(texts, truncate=True)
-    response = post_json(test_client, "/classify", model="texts", text=texts)["answers"]
+    response = post_json(test_client, "/classify", model="texts", text=texts, truncate=True)["answers"]
     for answer, expected_answer in zip(response, expected, strict=True):
         assert (answer["label"], answer["truncated"]) == (expected_answer.label, expected_answer.truncated)
         assert answer["scores"] == pytest.approx(expected_answer.scores, abs=1e-5)

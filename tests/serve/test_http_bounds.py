@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from tercet.limits import MAX_FILLED_CHARACTERS
 from tercet.serve.http.item_list import LARGE, item_list_response
+from tercet.serve.http.long_texts import make_usage
 from tercet.serve.http.requests import MAX_INPUT_TEXTS
 from tercet.serve.http.responses import ClassifyResponse, RegressedText
 
@@ -52,11 +53,12 @@ def test_large_answers_are_encoded_in_another_thread(size: int) -> None:
 
     def describe(number: int) -> RegressedText:
         threads.add(threading.current_thread())
-        return RegressedText(text=f"\u00e9{number}", value=number, truncated=False)
+        return RegressedText(text=f"\u00e9{number}", value=number, truncated=False, chunks=1)
 
-    whole = ClassifyResponse(model="m", answers=[describe(1), describe(2)])
+    usage = make_usage([3, 4], [0, 0])
+    whole = ClassifyResponse(model="m", usage=usage, answers=[describe(1), describe(2)])
     threads.clear()
-    empty = ClassifyResponse(model="m", answers=[])
+    empty = ClassifyResponse(model="m", usage=usage, answers=[])
     response = asyncio.run(item_list_response(empty, "answers", [1, 2], describe, characters=size))
     assert json.loads(bytes(response.body)) == whole.model_dump()
     assert response.media_type == "application/json"

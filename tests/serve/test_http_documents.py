@@ -8,15 +8,16 @@ from typing import Any
 
 import httpx
 import pytest
-from http_served import on_a_socket, registry, trained_model
+from http_served import index_texts, on_a_socket, registry, trained_model
 
 from tercet.checkpoint import Card, save_model
 from tercet.cli import serve as verb
 from tercet.cli.parser import Parser
+from tercet.limits import MAX_CHUNKS
 from tercet.serve.engine import Limits
 from tercet.serve.http.guard import AccessRules
 from tercet.serve.http.page_files import page_paths
-from tercet.serve.http.requests import MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS, MAX_LOGPROBS
+from tercet.serve.http.requests import MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS, MAX_LOGPROBS, MAX_QUERIES, MAX_RESULTS
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "serving.md").read_text()
 ADDRESS = "http://127.0.0.1:8000"
@@ -26,7 +27,9 @@ ADDRESS = "http://127.0.0.1:8000"
 def address() -> Iterator[str]:
     models = {"mine": trained_model("gpt"), "bert": trained_model("bert")}
     with (
-        registry("pairs", "translator", models=models, limits=Limits(slots=2)) as models,
+        registry(
+            "pairs", "translator", models=models, limits=Limits(slots=2), indexes={"bert": index_texts("bert")}
+        ) as models,
         on_a_socket(models) as address,
     ):
         yield address
@@ -80,7 +83,7 @@ def test_the_documented_tables_match_the_code(address: str) -> None:
     verb.register(verbs, "")
     flags, known_flags = set(re.findall(r"--[a-z][a-z-]+", TEXT)), set(verbs.choices["serve"].flags())
     assert flags <= known_flags | {"--to"}
-    for number in (MAX_LOGPROBS, MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS):
+    for number in (MAX_LOGPROBS, MAX_GENERATED_TEXTS, MAX_INPUT_TEXTS, MAX_CHUNKS, MAX_QUERIES, MAX_RESULTS):
         assert f"{number:,}" in TEXT
     paths = httpx.get(f"{address}/openapi.json").json()["paths"]
     assert all(f"`{path}`" in TEXT for path in (*paths, *page_paths()) if "{" not in path and "/page/" not in path)

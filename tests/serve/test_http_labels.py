@@ -28,7 +28,7 @@ def answers(test_client: TestClient, model: str, **body: Any) -> Any:
 def test_label_sets_equal_those_of_classify(test_client: TestClient, threshold: float | None) -> None:
     options = {} if threshold is None else {"threshold": threshold}
     expected = Run(trained_model=trained_model("sets")).classify_multi_label(TEXTS, truncate=True, **options)
-    response, limit = answers(test_client, "sets", **options), 0.5 if threshold is None else threshold
+    response, limit = answers(test_client, "sets", truncate=True, **options), 0.5 if threshold is None else threshold
     for answer, expected_answer in zip(response, expected, strict=True):
         assert list(answer["labels"]) == [label for label, p in expected_answer.scores.items() if p > limit]
         assert answer["scores"] == pytest.approx(expected_answer.scores, abs=1e-5)
@@ -39,11 +39,11 @@ def test_label_sets_equal_those_of_classify(test_client: TestClient, threshold: 
 
 def test_numbers_equal_those_of_classify(test_client: TestClient) -> None:
     expected = Run(trained_model=trained_model("numbers")).regress(TEXTS, truncate=True)
-    response = answers(test_client, "numbers")
+    response = answers(test_client, "numbers", truncate=True)
     assert [answer["value"] for answer in response] == pytest.approx(
         [expected_answer.value for expected_answer in expected], rel=1e-6
     )
-    assert all(set(answer) == {"text", "value", "truncated"} for answer in response)
+    assert all(set(answer) == {"text", "value", "truncated", "chunks"} for answer in response)
     assert len({answer["value"] for answer in response}) == 3
 
 
@@ -66,6 +66,6 @@ def test_unsuitable_thresholds_and_models_are_rejected(
 
 def test_the_openapi_document_describes_the_answers(test_client: TestClient) -> None:
     schemas = test_client.get("/openapi.json").json()["components"]["schemas"]
-    assert set(schemas["MultiLabeledText"]["properties"]) == {"labels", "scores", "text", "truncated"}
-    assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated"}
+    assert set(schemas["MultiLabeledText"]["properties"]) == {"labels", "scores", "text", "truncated", "chunks"}
+    assert set(schemas["RegressedText"]["properties"]) == {"value", "text", "truncated", "chunks"}
     assert "threshold" in schemas["ClassifyRequest"]["properties"]

@@ -23,7 +23,7 @@ from tercet.web.access import SECURITY_HEADERS, AllowedNames
 
 JSON = {"Content-Type": "application/json"}
 COMPLETE, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
-RERANK = "/v1/rerank"
+RERANK, SEARCH = "/v1/rerank", "/v1/search"
 LONG = "mat " * 100
 
 
@@ -84,7 +84,11 @@ def check_rejection(answer: Any, status: int) -> dict[str, Any]:
         (CHAT, {"messages": [{"role": "user", "content": LONG}], "model": "chat"}, "messages", "the conversation has"),
         (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": []}, "tools", "unknown field 'tools'"),
         (EMBED, {"model": "bert"}, "input", "missing field: input"),
-        (EMBED, {"input": LONG, "model": "bert"}, "input", f"100 tokens, more than the maximum of bert ({ROOM - 2})"),
+        (EMBED, {"input": LONG, "model": "bert", "chunk": 38}, "chunk", "a chunk has 3 to 37 tokens, the context"),
+        (EMBED, {"input": LONG, "model": "bert", "overlap": 35}, "overlap", "can share 0 to 34, because two are bos"),
+        (EMBED, {"input": "a", "model": "bert", "truncate": True, "overlap": 1}, "overlap", "exclude each other"),
+        (EMBED, {"input": "a", "model": "bert", "truncate_prompt_tokens": 2}, "truncate_prompt_tokens", "-1, or 3 to"),
+        (EMBED, {"input": "a", "model": "bert", "truncate_prompt_tokens": ROOM + 1}, "truncate_prompt_tokens", "to 37"),
         (EMBED, {"input": "a", "dimensions": 3, "model": "bert"}, "dimensions", "have 24 dimensions"),
         (EMBED, {"input": "a", "encoding_format": "int8", "model": "bert"}, "encoding_format", "'float' or 'base64'"),
         ("/translate", {"text": "a", "temperature": 1.0}, "temperature", "add sample: true"),
@@ -99,6 +103,12 @@ def check_rejection(answer: Any, status: int) -> dict[str, Any]:
         ("/classify", {"text": "a", "model": "gpt"}, "model", "gpt is a language model, which does not support"),
         ("/classify", {"text": "a", "model": "texts", "text_pair": ["b", "c"]}, "text_pair", "send one for each"),
         ("/classify", {"text": "a", "model": "texts", "text_pair": []}, "text_pair", "text_pair must be a text or a"),
+        ("/classify", {"text": "a", "model": "texts", "text_pair": "b", "chunk": 9}, "chunk", "to pairs of texts"),
+        (SEARCH, {"query": "a"}, "model", "has no documents to search; start it with `tercet serve RUN --input"),
+        (SEARCH, {"query": "a", "model": "bert"}, "model", "bert has no documents to search; start it with `tercet"),
+        (SEARCH, {"query": "a", "model": "gpt"}, "model", "is a language model, which does not support /v1/search"),
+        (SEARCH, {"query": "a", "top": 0}, "top", "greater than or equal to 1"),
+        (SEARCH, {"query": []}, "query", "query must be a text or a list of 1 to 128 texts"),
         (RERANK, {"query": "a", "documents": ["b"], "model": "texts"}, "model", "has several labels"),
         (RERANK, {"query": "a", "documents": ["b"], "model": "bert"}, "model", "which does not support /v1/rerank"),
         (RERANK, {"query": "a", "documents": []}, "documents", "documents should have at least 1 item"),
@@ -361,6 +371,7 @@ def test_metrics_count_requests_and_tokens(test_client: TestClient) -> None:
 
 
 SAMPLING_FIELDS = "temperature top_p top_k min_p repetition_penalty max_tokens seed n logprobs echo stream stop"
+LONG_FIELDS = "truncate truncate_prompt_tokens chunk overlap"
 WORDS = st.sampled_from(["the cat", "", "[MASK]", "é\u4e2d\U0001f600", "\u0000", "a" * 60, "<eos>", "null"])
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5) | WORDS,
@@ -392,6 +403,10 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sample": st.booleans(),
     "prefix": WORDS,
     "threshold": st.floats(-1, 2),
+    "truncate": st.booleans(),
+    "truncate_prompt_tokens": st.integers(-1, 40),
+    "chunk": st.integers(0, 40),
+    "overlap": st.integers(0, 40),
     "text_pair": WORDS | st.lists(WORDS, max_size=3),
 }
 
@@ -404,8 +419,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 )
 def test_any_request_is_answered_or_rejected(test_client: TestClient, path: str, body: dict[str, Any]) -> None:
     fields = {
-        COMPLETE: f"prompt {SAMPLING_FIELDS}", CHAT: f"messages {SAMPLING_FIELDS}", EMBED: "input",
-        "/fill-mask": "text top only", "/classify": "text text_pair threshold",
+        COMPLETE: f"prompt {SAMPLING_FIELDS}", CHAT: f"messages {SAMPLING_FIELDS}", EMBED: f"input {LONG_FIELDS}",
+        "/fill-mask": "text top only", "/classify": f"text text_pair threshold {LONG_FIELDS}",
         "/translate": f"text prefix sample beam n_best {SAMPLING_FIELDS}",
     }  # fmt: skip
     request = {name: value for name, value in body.items() if name in ("model", *fields[path].split())}

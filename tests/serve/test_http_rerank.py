@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from http_served import client, trained_model
 from hypothesis import HealthCheck, given, settings
@@ -41,8 +42,13 @@ def test_ranking_equals_that_of_rerank(test_client: TestClient) -> None:
     assert [result["document"]["text"] for result in response["results"]] == [
         DOCUMENTS[document.index] for document in expected
     ]
-    tokens = sum(len(RERANKER.tokenizer.encode(text)) for text in [QUERY, *DOCUMENTS])
-    assert response["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    encode, room = RERANKER.tokenizer.encode, RERANKER.model.max_len - 3
+    lengths = [len(encode(QUERY)) + len(encode(document)) for document in DOCUMENTS]
+    tokens, cut = sum(min(length, room) for length in lengths), sum(max(0, length - room) for length in lengths)
+    assert cut > 0
+    assert response["usage"] == {
+        "prompt_tokens": tokens, "total_tokens": tokens, "chunks": 5, "truncated_texts": 1, "truncated_tokens": cut,
+    }  # fmt: skip
 
 
 def test_top_n_and_texts_are_optional(test_client: TestClient) -> None:
@@ -64,9 +70,32 @@ def test_any_documents_are_sorted_by_their_scores(test_client: TestClient, query
         assert result["relevance_score"] == pytest.approx(alone.score, abs=1e-5)
 
 
+def test_lengths_of_chunks_are_rejected_for_pairs(test_client: TestClient) -> None:
+    answer = test_client.post("/v1/rerank", json={"model": "pairs", "query": "a", "documents": ["b"], "overlap": 1})
+    assert answer.status_code == 400
+    assert "overlap does not apply to pairs of a query and a document, which are cut" in answer.text
+
+
 def test_models_with_one_score_support_the_route(test_client: TestClient) -> None:
     routes = {model["id"]: model["routes"] for model in test_client.get("/v1/models").json()["data"]}
     assert {name for name, supported in routes.items() if "/v1/rerank" in supported} == {"pairs", "numbers"}
+
+
+@pytest.mark.parametrize("lengths", [{}, {"chunk": 9}, {"truncate": True}], ids=str)
+def test_vector_model_ranks_by_similarity(lengths: dict[str, Any]) -> None:
+    run = Run(trained_model=trained_model("vectors"))
+    expected = run.embed(DOCUMENTS, **lengths) @ run.embed(QUERY)
+    with client("vectors", "pairs") as test_client:
+        body = {"query": QUERY, "documents": DOCUMENTS, **lengths}
+        response = test_client.post("/v1/rerank", json={"model": "vectors", **body}).json()
+        assert test_client.post("/v1/rerank", json={**body, "chunk": None}).json()["model"] == "pairs"
+    results = response["results"]
+    assert [result["index"] for result in results] == np.argsort(-expected, kind="stable").tolist()
+    scores = [result["relevance_score"] for result in results]
+    assert scores == pytest.approx(np.sort(expected)[::-1].tolist(), abs=1e-6)
+    is_cut = bool(lengths.get("truncate"))
+    assert [result["truncated"] for result in results] == [is_cut and result["index"] == 3 for result in results]
+    assert (response["usage"]["chunks"] == len(DOCUMENTS) + 1) == is_cut
 
 
 def test_labels_of_pairs_equal_those_of_classify(test_client: TestClient) -> None:

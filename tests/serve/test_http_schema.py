@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from http_served import on_a_socket, registry
+from http_served import index_texts, on_a_socket, registry
 
 from tercet.serve.engine import Limits
 
@@ -21,7 +21,9 @@ def test_schemathesis_finds_nothing(examples: int, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(SETTINGS)
     limits = Limits(slots=64, waiting=200, max_new_tokens=6, seconds=90)
     with (
-        registry("gpt", "chat", "bert", "pairs", "translator", limits=limits) as models,
+        registry(
+            "gpt", "chat", "bert", "pairs", "translator", limits=limits, indexes={"bert": index_texts("bert")}
+        ) as models,
         on_a_socket(models) as address,
     ):
         program = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", "settings.toml", "run"]
@@ -32,6 +34,6 @@ def test_schemathesis_finds_nothing(examples: int, tmp_path: Path) -> None:
         assert process.returncode == 0, process.stdout[-5000:]
         summary = re.search(r"Tested: (\d+)", process.stdout)
         assert summary is not None
-        assert int(summary[1]) == 12
+        assert int(summary[1]) == 13
         for model in models.models.values():
             assert all(worker.running == worker.waiting == 0 for worker in model.workers.values())

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from http_served import ROOM, PacedWorker, on_a_socket, registry
+from http_served import ROOM, TEXTS, PacedWorker, index_texts, on_a_socket, registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "explorer"))
 
@@ -35,7 +35,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with registry(*KINDS) as models, on_a_socket(models) as address:
+    with registry(*KINDS, indexes={"texts": index_texts("texts")}) as models, on_a_socket(models) as address:
         yield f"{address}/"
 
 
@@ -118,6 +118,14 @@ def test_every_task_is_answered(browser: Any, address: str) -> None:
         key(tab, "other").fill(key(tab, "one").input_value())
         run_task(tab)
         assert key(tab, "alike").text_content() == "1.000"
+        tab.page.get_by_role("tab", name="Search").click()
+        key(tab, "searched").fill(TEXTS[1])
+        key(tab, "results").fill("2")
+        run_task(tab)
+        assert tab.page.locator(".others li").count() == 2
+        assert (
+            tab.page.locator(".others li").first.text_content() == f"{TEXTS[1]} score 1.000 in 1.txt, characters 0 to 9"
+        )
         tab.page.get_by_role("radio", name="pairs").check()
         tab.page.get_by_role("tab", name="Rerank").click()
         key(tab, "documents").fill("the cat sat\n\na dog ran\nthe mat")

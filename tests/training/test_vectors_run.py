@@ -14,10 +14,11 @@ from tercet.checkpoint import load_model
 from tercet.checkpoint.conversion import convert
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import UserError
+from tercet.encoding import encode_texts
 from tercet.evaluate import VectorsEvaluation, evaluation_of
 from tercet.evaluate.retrieval import MEASURES
 from tercet.run import Run
-from tercet.serve.engine.batch_tasks import BatchTasks, PoolingOptions
+from tercet.serve.engine.batch_tasks import BatchTasks, EncodedRow, PoolingOptions
 from tercet.training import train
 from tercet.training.loop.out_of_memory import remedies
 from tercet.training.planning.micro_batch import smallest_micro_batch
@@ -61,9 +62,12 @@ def test_finished_run_embeds_with_its_pooling_and_sizes(finished_run: FinishedRu
     assert not np.allclose(vectors, run.embed(texts, pooling="mean"))
     small = vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
     assert np.allclose(run.embed(texts, size=8), small, atol=1e-6)
-    ids = [tuple(trained_model.tokenizer.encode(text)) for text in texts]
-    served = BatchTasks(trained_model).embed(ids, PoolingOptions(pooling="first", normalize=True, size=8))
-    assert np.allclose(np.stack(served), small, atol=1e-6)
+    encoder = trained_model.require("embed")
+    rows = [
+        EncodedRow(tuple(ids)) for ids in encode_texts(encoder.tokenizer, texts, max_len=encoder.model.max_len).rows
+    ]
+    served = np.stack(BatchTasks(trained_model).embed(rows, PoolingOptions(pooling="first", size=8)))
+    assert np.allclose(served / np.linalg.norm(served, axis=1, keepdims=True), small, atol=1e-6)
     convert(folder, tmp_path / "copy")
     assert load_model(tmp_path / "copy").sentence == trained_model.sentence
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.parser import parse_number, passed_flags
+from tercet.cli.parser import parse_number
 from tercet.messages import counted, print_note
 from tercet.spec import Context, Overlap
 
@@ -33,14 +33,9 @@ def select_chunking(args: argparse.Namespace, max_len: int) -> "Chunking | None"
     Raises:
         UserError: If the flags exclude each other, or do not fit the model.
     """
-    from tercet.config import UserError
     from tercet.encoding import Chunking
 
-    if args.truncate:
-        if flags := passed_flags(args, ("chunk", "overlap")):
-            raise UserError(f"--truncate and {flags[0]} exclude each other; pass one of them")
-        return None
-    return Chunking.create(max_len, args.chunk, args.overlap)
+    return Chunking.select(max_len, chunk=args.chunk, overlap=args.overlap, truncate=args.truncate, prefix="--")
 
 
 @dataclass

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.chunks import SplitTexts, add_chunks, select_chunking
 from tercet.cli.device import add_device, select_device
 from tercet.cli.documents import add_documents
-from tercet.cli.lines import replace_line_ends, take_pool
+from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.rerank import add_query, rerank_texts
 from tercet.cli.texts import (
-    POOL,
     Text,
     add_batches,
     add_input,
@@ -24,6 +23,7 @@ from tercet.cli.texts import (
     read_texts,
     report_truncated,
 )
+from tercet.data.rows.pools import POOL, take_pool
 from tercet.spec import Share
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from tercet.cli.chunks import add_chunks
 from tercet.cli.device import add_device, select_device
 from tercet.cli.documents import add_documents
 from tercet.cli.embedder import TextEmbedder
-from tercet.cli.lines import take_pool
 from tercet.cli.nearest import add_query, search
 from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
-from tercet.cli.texts import POOL, Text, add_batches, add_input, add_text, letters_as_trained, name_records, read_texts
+from tercet.cli.texts import Text, add_batches, add_input, add_text, letters_as_trained, name_records, read_texts
+from tercet.data.rows.pools import POOL, take_pool
 from tercet.messages import counted, print_note, show
 from tercet.spec import Width
 

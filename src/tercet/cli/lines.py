@@ -1,11 +1,9 @@
 """Reading and writing of lines: a line ends only at "\\n", so that the output has as many lines as the input."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TypeVar
-
-Item = TypeVar("Item")
+from typing import IO
 
 
 def open_lines(path: Path, flag: str, files: ExitStack) -> Iterator[str]:
@@ -59,28 +57,6 @@ def read_lines(file: IO[bytes], name: str) -> Iterator[str]:
                 f"{name} line {number} is not UTF-8 text (byte {error.start} of the line); convert it first"
             ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
-
-
-def take_pool(items: Iterator[Item], lines: int, text: Callable[[Item], str]) -> list[Item]:
-    """Return the next items of an iterator, which are then sorted by length and batched.
-
-    Args:
-        items: Iterator, which is advanced.
-        lines: Maximum number of items. Fewer are returned if their texts have `limits.POOL_CHARACTERS` in total.
-        text: Function that returns the text of an item.
-
-    Returns:
-        The items; an empty list if the iterator is exhausted.
-    """
-    from tercet import limits
-
-    pool, characters = list[Item](), 0
-    for item in items:
-        pool.append(item)
-        characters += len(text(item))
-        if len(pool) >= lines or characters >= limits.POOL_CHARACTERS:
-            break
-    return pool
 
 
 def replace_line_ends(text: str) -> str:

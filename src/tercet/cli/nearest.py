@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.cli.device import select_device
 from tercet.cli.embedder import TextEmbedder
-from tercet.cli.lines import read_lines, replace_line_ends, take_pool
+from tercet.cli.lines import read_lines, replace_line_ends
 from tercet.cli.parser import parse_number, passed_flags
-from tercet.cli.texts import POOL, Text, read_texts
+from tercet.cli.texts import Text, read_texts
+from tercet.data.rows.pools import POOL, take_pool
 from tercet.spec import Candidates
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.cli.chunks import SplitTexts
 from tercet.cli.device import place_model, select_device
-from tercet.cli.lines import take_pool
 from tercet.cli.parser import passed_flags
-from tercet.cli.texts import POOL, letters_as_trained, read_texts, report_truncated
+from tercet.cli.texts import letters_as_trained, read_texts, report_truncated
+from tercet.data.rows.pools import POOL, take_pool
 
 if TYPE_CHECKING:
     from tercet.data import PairsSpec

@@ -1,14 +1,24 @@
 """`tercet serve`: serve trained models over HTTP; OpenAI clients work unchanged."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
+from tercet.cli.document_index import add_index, make_index, open_documents
 from tercet.cli.parser import Verbs, parse_number
 from tercet.messages import print_note
 from tercet.spec import BodyBytes, Seconds
 
+if TYPE_CHECKING:
+    import torch
+
+    from tercet.checkpoint import TrainedModel
+
+Result = TypeVar("Result")
 LIMITS = {"slots": "slots", "queue": "waiting", "max_tokens": "max_new_tokens", "timeout": "seconds"}
 SETTINGS = ("host", "port", "max_body", "grace", "shutdown_delay")
 
@@ -17,10 +27,10 @@ def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "serve",
         help=summary,
-        description="Serve models over HTTP: completions, chat, embeddings, translations, filled masks and labels. "
-        "Each model is named after its folder. If the environment variable TERCET_API_KEY is set, requests must "
-        "contain that key. Ctrl-C or SIGTERM shuts the server down gracefully; a second one stops it immediately.",
-        epilog="Example: tercet serve runs/mine --port 8000",
+        description="Serve models over HTTP: completions, chat, embeddings, search, translations, filled masks and "
+        "labels. Each model is named after its folder. If the environment variable TERCET_API_KEY is set, requests "
+        "must contain that key. Ctrl-C or SIGTERM shuts the server down gracefully; a second one stops it immediately.",
+        epilog="Examples: tercet serve runs/mine --port 8000; tercet serve runs/vectors --input reports/",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run or model, or hf://user/name")
     reach = parser.add_argument_group("access")
@@ -37,6 +47,7 @@ def register(verbs: Verbs, summary: str) -> None:
         help="allow requests from web pages of this origin, such as https://example.org; can be repeated (default: "
         "none)",
     )  # fmt: skip
+    add_index(parser.add_argument_group("documents to search").add_argument)
     limits = parser.add_argument_group("limits")
     limits.add_argument("--slots", metavar="N", type=int, help="concurrent sequences per model (default: 8)")
     limits.add_argument(
@@ -77,41 +88,66 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     runs = _model_folders(args.runs)
-    device = select_device(args.device, models=runs)
+    with ExitStack() as files:
+        texts = open_documents(args, files)
+        device = select_device(args.device, models=runs)
 
-    from tercet.serve.required_packages import require_packages
+        from tercet.serve.required_packages import require_packages
 
-    require_packages()
+        require_packages()
 
-    from concurrent.futures import ThreadPoolExecutor
+        from tercet.serve.engine import Limits
+        from tercet.serve.server import name_models, serve
 
-    from tercet.checkpoint import TrainedModel, load_model
-    from tercet.serve.engine import Limits
-    from tercet.serve.server import name_models, serve
+        bounds = {name: getattr(args, flag) for flag, name in LIMITS.items() if getattr(args, flag) is not None}
+        try:
+            limits = Limits(**bounds)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
-    bounds = {name: getattr(args, flag) for flag, name in LIMITS.items() if getattr(args, flag) is not None}
-    try:
-        limits = Limits(**bounds)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-    def load(folder: Path) -> TrainedModel:
-        trained_model = load_model(folder)
-        place_model(trained_model.model, device, args.quantize)
-        return trained_model
-
-    # Load the models in a thread that ends. OpenMP keeps a team of threads for each thread that has computed something.
-    # If the teams have more threads than there are cores, the threads of the workers sleep at every barrier: a step of
-    # eight rows then takes twice as long on two cores.
-    folders = name_models(runs)
-    with ThreadPoolExecutor(1) as loading:
-        models = {name: loading.submit(load, folder).result() for name, folder in folders.items()}
-    settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
-    serve(
-        models, limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), allow_no_key=args.no_key,
-        json_log=args.json_log, quiet=args.quiet, **settings,
-    )  # fmt: skip
+        folders = name_models(runs)
+        models = _call_in_thread(lambda: {name: _load(args, folder, device) for name, folder in folders.items()})
+        first = next(iter(models.values()))
+        is_searched = args.input is not None or args.vectors is not None
+        if is_searched:
+            first.require("embed")
+        settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+        serve(
+            models, index=partial(_call_in_thread, partial(make_index, args, texts, first)) if is_searched else None,
+            limits=limits, hosts=tuple(args.allow_host), origins=tuple(args.cors_origin), allow_no_key=args.no_key,
+            json_log=args.json_log, quiet=args.quiet, **settings,
+        )  # fmt: skip
     return 0
+
+
+def _call_in_thread(function: Callable[[], Result]) -> Result:
+    """Return the result of a function that is called in a thread, which then ends; Ctrl-C does not wait for it.
+
+    Models are loaded and documents are read in such threads, because OpenMP keeps a team of threads for each thread
+    that has computed something. If the teams have more threads than there are cores, the threads of the workers sleep
+    at every barrier: a step of eight rows then takes twice as long on two cores.
+    """
+    from concurrent.futures import Future
+    from threading import Thread
+
+    future = Future[Result]()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=call, daemon=True).start()
+    return future.result()
+
+
+def _load(args: argparse.Namespace, folder: Path, device: "torch.device") -> "TrainedModel":
+    from tercet.checkpoint import load_model
+
+    trained_model = load_model(folder)
+    place_model(trained_model.model, device, args.quantize)
+    return trained_model
 
 
 def _model_folders(names: Sequence[str]) -> Sequence[str]:

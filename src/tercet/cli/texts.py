@@ -38,7 +38,6 @@ DATA_FLAGS = (
     "validation_target",
     "pretrained",
 )  # fields of `RunRequest`
-POOL = 1024  # texts read ahead and sorted by length, so that batches have little padding
 FIELD = "text"  # default of --text-field
 
 if TYPE_CHECKING:

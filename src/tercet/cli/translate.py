@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.cli.decoding import add_beam, add_sampling, add_search, describe_search, parse_search
 from tercet.cli.device import add_device, add_quantize, place_model, select_device
-from tercet.cli.lines import open_lines, replace_line_ends, take_pool
+from tercet.cli.lines import open_lines, replace_line_ends
 from tercet.cli.parser import Verbs, out_path, parse_number
 from tercet.cli.texts import add_batches, add_input, read_texts
+from tercet.data.rows.pools import POOL, take_pool
 from tercet.messages import counted, one_line, print_note
 from tercet.spec import PoolLines
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tercet.generation import Beam, Sampling, SourceDecoder, Translation
     from tercet.inspect.cross_attention import CrossAttentionMap
     from tercet.models import EncoderDecoder
-
-POOL = 1024  # lines read ahead and sorted by length, so that batches have little padding
 
 
 def register(verbs: Verbs, summary: str) -> None:

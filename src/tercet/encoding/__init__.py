@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from tercet.encoding.pseudo import pseudo_scores as pseudo_scores
     from tercet.encoding.rerank import RankedDocument as RankedDocument
     from tercet.encoding.rerank import rerank as rerank
+    from tercet.encoding.search_index import IndexedText as IndexedText
+    from tercet.encoding.search_index import SearchIndex as SearchIndex
+    from tercet.encoding.search_index import build_index as build_index
+    from tercet.encoding.search_index import open_index as open_index
     from tercet.encoding.vector_file import VectorFile as VectorFile
     from tercet.encoding.vector_file import read_vectors as read_vectors
     from tercet.encoding.vector_file import write_vectors as write_vectors

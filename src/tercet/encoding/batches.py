@@ -15,7 +15,7 @@ from torch import Tensor
 from tercet.config import UserError
 from tercet.data.encode.unknown_text import encode_located
 from tercet.data.rows.batching import BATCH_TOKENS, map_by_length
-from tercet.data.rows.pair_rows import frame_pair
+from tercet.data.rows.pair_rows import PAIR_FRAME, frame_pair
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
 from tercet.objectives import pad_rows
@@ -31,13 +31,18 @@ class EncodedTexts:
 
     Attributes:
         rows: Ids of each text, from bos to eos.
-        cut: True for each text that was truncated.
+        cut_tokens: Number of tokens that were cut from each text; 0 for a text that fits.
         second_starts: For pairs, the position of the second text in each row; None for single texts.
     """
 
     rows: list[list[int]]
-    cut: list[bool]
+    cut_tokens: list[int]
     second_starts: list[int] | None = None
+
+    @property
+    def cut(self) -> list[bool]:
+        """True for each text that was truncated."""
+        return [count > 0 for count in self.cut_tokens]
 
     @property
     def truncated(self) -> int:
@@ -83,7 +88,9 @@ def frame_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], *, max_len: int
     if max_len < 3:
         raise ValueError(f"max_len={max_len} must be at least 3, for bos, one token and eos")
     max_ids = max_len - 2
-    return EncodedTexts(rows=[[bos, *ids[:max_ids], eos] for ids in texts], cut=[len(ids) > max_ids for ids in texts])
+    return EncodedTexts(
+        rows=[[bos, *ids[:max_ids], eos] for ids in texts], cut_tokens=[max(0, len(ids) - max_ids) for ids in texts]
+    )
 
 
 def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_len: int) -> EncodedTexts:
@@ -93,7 +100,10 @@ def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], max_le
     rows = [frame_pair(ids[first], ids[second], max_len=max_len, bos=bos, eos=eos) for first, second in pairs]
     return EncodedTexts(
         rows=[row.ids for row in rows],
-        cut=[row.is_cut for row in rows],
+        cut_tokens=[
+            len(ids[first]) + len(ids[second]) + PAIR_FRAME - len(row.ids)
+            for (first, second), row in zip(pairs, rows, strict=True)
+        ],
         second_starts=[row.second_start for row in rows],
     )
 

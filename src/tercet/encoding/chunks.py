@@ -9,11 +9,13 @@ overlap. All characters of a text are in a chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from tercet.config import UserError
-from tercet.encoding.batches import encode_texts, frame_rows
+from tercet.data.encode.unknown_text import encode_located
+from tercet.encoding.batches import frame_rows
 from tercet.tokens import Tokenizer
 
 OVERLAP_SHARE = 8  # the default overlap is the tokens of a chunk divided by this number
@@ -76,20 +78,70 @@ class Chunking:
             )
         return cls(size=size, overlap=overlap)
 
+    @classmethod
+    def select(
+        cls,
+        max_len: int,
+        *,
+        chunk: int | None = None,
+        overlap: int | None = None,
+        truncate: bool | None = False,
+        prefix: str = "",
+    ) -> "Chunking | None":
+        """Return the lengths of chunks that settings define for a model, or None if long texts are to be truncated.
+
+        Args:
+            max_len: Context of the model.
+            chunk, overlap: Lengths as in `create`.
+            truncate: If True, long texts are truncated.
+            prefix: Characters before the names of the settings in messages, such as "--" for flags.
+
+        Raises:
+            UserError: If `truncate` is combined with a length, or as in `create`.
+        """
+        if not truncate:
+            return cls.create(max_len, chunk, overlap)
+        for name, length in (("chunk", chunk), ("overlap", overlap)):
+            if length is not None:
+                raise UserError(f"{prefix}truncate and {prefix}{name} exclude each other; pass one of them")
+        return None
+
+    def max_chunks(self, tokens: int) -> int:
+        """Return an upper limit of the number of chunks of a text with `tokens` tokens, without bos and eos."""
+        room = self.size - SPECIAL
+        step = max(1, room - room // OVERLAP_SHARE - self.overlap)  # tokens between the starts of the closest chunks
+        return 1 + max(0, -(-(tokens - room) // step))
+
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkedTexts:
-    """Texts as chunks.
+class ChunkedRows:
+    """Texts as rows of token ids, one for each chunk.
 
     Attributes:
-        rows: Ids of each chunk, from bos to eos.
-        chunks: Place of each chunk, in the order of the texts.
-        counts: Number of chunks of each text.
+        rows: Ids of each chunk, from bos to eos, in the order of the texts.
+        spans: First token of each chunk in its text, and the end.
+        counts: Number of chunks of each text; 1 if it was not split.
     """
 
     rows: list[list[int]]
-    chunks: list[Chunk]
+    spans: list[tuple[int, int]]
     counts: list[int]
+
+    @property
+    def tokens(self) -> list[int]:
+        """Number of tokens of each chunk, without bos and eos."""
+        return [end - start for start, end in self.spans]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedTexts(ChunkedRows):
+    """Texts as chunks, with their places.
+
+    Attributes:
+        chunks: Place of each chunk, in the order of the texts.
+    """
+
+    chunks: list[Chunk]
 
 
 def chunk_texts(tokenizer: Tokenizer, texts: Sequence[str], chunking: Chunking) -> ChunkedTexts:
@@ -98,23 +150,34 @@ def chunk_texts(tokenizer: Tokenizer, texts: Sequence[str], chunking: Chunking) 
     Raises:
         UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
     """
-    whole = encode_texts(tokenizer, texts, max_len=chunking.size)
-    rows, chunks, counts = list[list[int]](), list[Chunk](), list[int]()
-    for number, (text, row, is_long) in enumerate(zip(texts, whole.rows, whole.cut, strict=True)):
-        if not is_long:
-            rows.append(row)
-            chunks.append(Chunk(document=number, start=0, end=len(text), tokens=len(row) - SPECIAL))
-            counts.append(1)
+    split = chunk_rows(tokenizer, [ids.tolist() for ids in encode_located(tokenizer, texts)], chunking)
+    chunks, spans = list[Chunk](), iter(split.spans)
+    for number, (text, count) in enumerate(zip(texts, split.counts, strict=True)):
+        if count == 1:
+            chunks.append(Chunk(document=number, start=0, end=len(text), tokens=next(spans)[1]))
             continue
-        ids = tokenizer.encode(text)
-        spans = chunk_spans(tokenizer.word_starts(np.array(ids)), chunking)
         places = [*tokenizer.token_starts(text).tolist(), len(text)]
-        rows += frame_rows(tokenizer, [ids[start:end] for start, end in spans], max_len=chunking.size).rows
         chunks += [
-            Chunk(document=number, start=places[start], end=places[end], tokens=end - start) for start, end in spans
+            Chunk(document=number, start=places[start], end=places[end], tokens=end - start)
+            for start, end in islice(spans, count)
         ]
-        counts.append(len(spans))
-    return ChunkedTexts(rows=rows, chunks=chunks, counts=counts)
+    return ChunkedTexts(rows=split.rows, spans=split.spans, counts=split.counts, chunks=chunks)
+
+
+def chunk_rows(tokenizer: Tokenizer, texts: Sequence[list[int]], chunking: Chunking) -> ChunkedRows:
+    """Split texts that are already ids, as `chunk_texts` does, and add bos and eos.
+
+    Raises:
+        UserError: If the tokenizer has no bos or eos.
+    """
+    room, spans, counts, parts = chunking.size - SPECIAL, list[tuple[int, int]](), list[int](), list[list[int]]()
+    for ids in texts:
+        is_long = len(ids) > room
+        places = chunk_spans(tokenizer.word_starts(np.array(ids)), chunking) if is_long else [(0, len(ids))]
+        spans += places
+        counts.append(len(places))
+        parts += [ids[start:end] for start, end in places]
+    return ChunkedRows(rows=frame_rows(tokenizer, parts, max_len=chunking.size).rows, spans=spans, counts=counts)
 
 
 def chunk_spans(word_starts: np.ndarray, chunking: Chunking) -> list[tuple[int, int]]:
@@ -138,6 +201,6 @@ def chunk_spans(word_starts: np.ndarray, chunking: Chunking) -> list[tuple[int, 
     return [*spans, (start, len(word_starts))]
 
 
-def mean_of_chunks(values: np.ndarray, chunks: Sequence[Chunk]) -> np.ndarray:
+def mean_of_chunks(values: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
     """Return the mean (L,) of the values (C, L) of the chunks of one text, weighted by their tokens."""
-    return np.average(values.astype(np.float64), axis=0, weights=[chunk.tokens for chunk in chunks])
+    return np.average(values.astype(np.float64), axis=0, weights=tokens)

@@ -140,9 +140,9 @@ def classify(
         UserError: If the model has another classifier or none, the tokenizer has no bos or eos, or a text cannot be
             encoded.
     """
-    labels = _head(model, "texts", "single_label_classification").labels
-    predictions = _predict(model, tokenizer, texts, lambda row: row.softmax(-1), chunking, batch_tokens)
-    return [_make_classification(labels, row.tolist(), cut, chunks) for row, cut, chunks in predictions]
+    head = _head(model, "texts", "single_label_classification")
+    predictions = _predict(model, head, tokenizer, texts, chunking, batch_tokens)
+    return [_make_classification(head.labels, row.tolist(), cut, chunks) for row, cut, chunks in predictions]
 
 
 def classify_multi_label(
@@ -168,13 +168,9 @@ def classify_multi_label(
         UserError: If the model has another classifier or none, the tokenizer has no bos or eos, or a text cannot be
             encoded.
     """
-    labels = _head(model, "texts", "multi_label_classification").labels
-    results = list[MultiLabelClassification]()
-    for row, cut, chunks in _predict(model, tokenizer, texts, torch.sigmoid, chunking, batch_tokens):
-        scores = _rank(labels, row.tolist())
-        selected = tuple(label for label, probability in scores.items() if probability > threshold)
-        results.append(MultiLabelClassification(labels=selected, scores=scores, truncated=cut, chunks=chunks))
-    return results
+    head = _head(model, "texts", "multi_label_classification")
+    predictions = _predict(model, head, tokenizer, texts, chunking, batch_tokens)
+    return [_make_multi_label(head.labels, row.tolist(), cut, chunks, threshold) for row, cut, chunks in predictions]
 
 
 def regress(
@@ -198,11 +194,8 @@ def regress(
         UserError: If the model does not predict numbers, the tokenizer has no bos or eos, or a text cannot be encoded.
     """
     head = _head(model, "texts", "regression")
-    predictions = _predict(model, tokenizer, texts, lambda row: row, chunking, batch_tokens)
-    return [
-        Regression(value=head.target_mean + head.target_std * row.item(), truncated=cut, chunks=chunks)
-        for row, cut, chunks in predictions
-    ]
+    predictions = _predict(model, head, tokenizer, texts, chunking, batch_tokens)
+    return [_make_regression(head, row.item(), cut, chunks) for row, cut, chunks in predictions]
 
 
 def tag(
@@ -263,49 +256,100 @@ def text_logits(
 ) -> tuple[list[Tensor], list[bool]]:
     """Return the logits (L,) of each text, on the CPU, and whether each text was truncated."""
     encoded_texts = encode_texts(tokenizer, texts, max_len=model.max_len)
-    logits = _row_logits(model, tokenizer, encoded_texts.rows, batch_tokens, encoded_texts.second_starts)
+    logits = row_logits(
+        model, encoded_texts.rows, pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+        second_starts=encoded_texts.second_starts,
+    )  # fmt: skip
     return logits, encoded_texts.cut
 
 
-def _row_logits(
+def row_logits(
     model: EncoderOnly,
-    tokenizer: Tokenizer,
-    rows: Sequence[list[int]],
-    batch_tokens: int,
+    rows: Sequence[Sequence[int]],
+    *,
+    pad: int | None,
+    batch_tokens: int = BATCH_TOKENS,
     second_starts: Sequence[int] | None = None,
 ) -> list[Tensor]:
+    """Return the logits (L,) of each row of token ids, on the CPU; arguments as in `map_hidden`."""
+
     def logits(batch: HiddenBatch) -> list[Tensor]:
         return [*to_host(model.classify(batch.hidden, batch.token_mask))]  # (B, L)
 
     return map_hidden(
-        model, [len(row) for row in rows], rows.__getitem__, logits, pad=tokenizer.pad_id, batch_tokens=batch_tokens,
+        model, [len(row) for row in rows], rows.__getitem__, logits, pad=pad, batch_tokens=batch_tokens,
         second_starts=second_starts,
     )  # fmt: skip
 
 
 def _predict(
     model: EncoderOnly,
+    head: Classifier,
     tokenizer: Tokenizer,
     texts: Texts,
-    activation: Callable[[Tensor], Tensor],
     chunking: Chunking | None,
     batch_tokens: int,
 ) -> list[tuple[Tensor, bool, int]]:
-    """Return for each text the activation (L,) of its logits, whether it was truncated, and its number of chunks."""
+    """Return for each text the outputs (L,) of the head, whether it was truncated, and its number of chunks."""
     if chunking is None or (texts and isinstance(texts[0], tuple)):
         logits, cuts = text_logits(model, tokenizer, texts, batch_tokens)
-        return [(activation(row), cut, 1) for row, cut in zip(logits, cuts, strict=True)]
+        outputs = mean_outputs(head, logits, [1] * len(cuts), [1] * len(cuts))
+        return [(output, cut, 1) for output, cut in zip(outputs, cuts, strict=True)]
     chunked = chunk_texts(tokenizer, cast("Sequence[str]", texts), chunking)
-    outputs = [activation(row) for row in _row_logits(model, tokenizer, chunked.rows, batch_tokens)]
-    predictions, first = list[tuple[Tensor, bool, int]](), 0
-    for count in chunked.counts:
-        output = outputs[first]
+    logits = row_logits(model, chunked.rows, pad=tokenizer.pad_id, batch_tokens=batch_tokens)
+    outputs = mean_outputs(head, logits, chunked.tokens, chunked.counts)
+    return [(output, False, count) for output, count in zip(outputs, chunked.counts, strict=True)]
+
+
+ACTIVATIONS: dict[ProblemType, Callable[[Tensor], Tensor]] = {
+    "single_label_classification": lambda logits: logits.softmax(-1),
+    "multi_label_classification": torch.sigmoid,
+    "regression": lambda logits: logits,
+}
+
+
+def mean_outputs(
+    head: Classifier, logits: Sequence[Tensor], tokens: Sequence[int], counts: Sequence[int]
+) -> list[Tensor]:
+    """Return the outputs (L,) of a head for each text: the mean over its chunks, weighted by their tokens.
+
+    Args:
+        head: The head. Its outputs are probabilities, or a number in standard deviations of the training labels.
+        logits: Logits (L,) of all chunks, in the order of the texts.
+        tokens: Number of tokens of each chunk.
+        counts: Number of chunks of each text.
+    """
+    activations = [ACTIVATIONS[head.problem_type](row) for row in logits]
+    outputs, first = list[Tensor](), 0
+    for count in counts:
+        output = activations[first]
         if count > 1:
-            values = torch.stack(outputs[first : first + count]).numpy()  # (C, L)
-            output = torch.from_numpy(mean_of_chunks(values, chunked.chunks[first : first + count]))
-        predictions.append((output, False, count))
+            values = torch.stack(activations[first : first + count]).numpy()  # (C, L)
+            output = torch.from_numpy(mean_of_chunks(values, tokens[first : first + count]))
+        outputs.append(output)
         first += count
-    return predictions
+    return outputs
+
+
+def make_prediction(
+    head: Classifier, outputs: Tensor, *, truncated: bool, chunks: int, threshold: float = THRESHOLD
+) -> Classification | MultiLabelClassification | Regression:
+    """Return the prediction for a text as `classify`, `classify_multi_label` or `regress` do.
+
+    Args:
+        head: Classifier of texts.
+        outputs: (L,) from `mean_outputs`.
+        truncated: True if the text was cut.
+        chunks: Number of chunks of the text.
+        threshold: Probability above which a label is assigned, if a text may have several.
+    """
+    match head.problem_type:
+        case "single_label_classification":
+            return _make_classification(head.labels, outputs.tolist(), truncated, chunks)
+        case "multi_label_classification":
+            return _make_multi_label(head.labels, outputs.tolist(), truncated, chunks, threshold)
+        case "regression":
+            return _make_regression(head, outputs.item(), truncated, chunks)
 
 
 def _chunks_note(chunks: int) -> str:
@@ -336,6 +380,18 @@ def _make_classification(
     scores = _rank(labels, probabilities)
     label, probability = next(iter(scores.items()))
     return Classification(label=label, probability=probability, scores=scores, truncated=cut, chunks=chunks)
+
+
+def _make_multi_label(
+    labels: Sequence[str], probabilities: Sequence[float], cut: bool, chunks: int, threshold: float
+) -> MultiLabelClassification:
+    scores = _rank(labels, probabilities)
+    selected = tuple(label for label, probability in scores.items() if probability > threshold)
+    return MultiLabelClassification(labels=selected, scores=scores, truncated=cut, chunks=chunks)
+
+
+def _make_regression(head: Classifier, output: float, cut: bool, chunks: int) -> Regression:
+    return Regression(value=head.target_mean + head.target_std * output, truncated=cut, chunks=chunks)
 
 
 def _rank(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ normalization.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch.nn.functional as F
@@ -64,17 +65,32 @@ class ChunkEmbeddings:
     chunks: list[Chunk]
 
 
+class VectorSettings(TypedDict, total=False):
+    """Settings of the vectors of texts.
+
+    Attributes:
+        pooling: `mean` of the hidden states of all tokens (default), `first`, the hidden state of bos, or `max` of each
+            number.
+        projection: Dense layers that are applied to the pooled vector; they are moved to the device of the model.
+        normalize: If True, normalize vectors to length 1 (default: True).
+        size: Number of elements to which vectors are cut, before they are normalized (default: all).
+        batch_tokens: Maximum number of tokens per batch, including padding.
+    """
+
+    pooling: Pooling
+    projection: nn.Sequential | None
+    normalize: bool
+    size: int | None
+    batch_tokens: int
+
+
 def embed(
     model: EncoderOnly,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
-    pooling: Pooling = "mean",
-    projection: nn.Sequential | None = None,
-    normalize: bool = True,
-    size: int | None = None,
     max_len: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    **settings: Unpack[VectorSettings],
 ) -> Embeddings:
     """Return the vectors of the texts. The vector of an empty text is that of bos and eos.
 
@@ -82,13 +98,9 @@ def embed(
         model: Model that computes the hidden states.
         tokenizer: Tokenizer of the model.
         texts: Texts to embed.
-        pooling: `mean` of the hidden states of all tokens, `first`, the hidden state of bos, or `max` of each number.
-        projection: Dense layers that are applied to the pooled vector; they are moved to the device of the model.
-        normalize: If True, normalize vectors to length 1.
-        size: Number of elements to which vectors are cut, before they are normalized (default: all).
         max_len: Maximum number of tokens per text, including bos and eos (default: the model's context, which is also
             the upper limit).
-        batch_tokens: Maximum number of tokens per batch, including padding.
+        settings: Settings of the vectors; see `VectorSettings`.
 
     Raises:
         UserError: If the tokenizer has no bos or eos, or a text cannot be encoded.
@@ -96,12 +108,8 @@ def embed(
     """
     longest = model.max_len if max_len is None else min(model.max_len, max_len)
     encoded_texts = encode_texts(tokenizer, texts, max_len=longest)
-    vectors = embed_rows(
-        model, encoded_texts.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
-        size=size, batch_tokens=batch_tokens,
-    )  # fmt: skip
-    width = size or vector_width(model, projection)
-    return Embeddings(vectors=_stack(vectors, width), truncated=encoded_texts.truncated)
+    vectors = embed_rows(model, encoded_texts.rows, pad=tokenizer.pad_id, **settings)
+    return Embeddings(vectors=_stack(vectors, model, settings), truncated=encoded_texts.truncated)
 
 
 def embed_chunks(
@@ -110,11 +118,7 @@ def embed_chunks(
     texts: Sequence[str],
     *,
     chunking: Chunking,
-    pooling: Pooling = "mean",
-    projection: nn.Sequential | None = None,
-    normalize: bool = True,
-    size: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    **settings: Unpack[VectorSettings],
 ) -> ChunkEmbeddings:
     """Return the vectors of the chunks of texts. The vector of a text that fits into the context is that of `embed`.
 
@@ -122,11 +126,8 @@ def embed_chunks(
         chunking: Lengths of the chunks; the other arguments and the errors are those of `embed`.
     """
     chunked = chunk_texts(tokenizer, texts, chunking)
-    vectors = embed_rows(
-        model, chunked.rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection, normalize=normalize,
-        size=size, batch_tokens=batch_tokens,
-    )  # fmt: skip
-    return ChunkEmbeddings(vectors=_stack(vectors, size or vector_width(model, projection)), chunks=chunked.chunks)
+    vectors = embed_rows(model, chunked.rows, pad=tokenizer.pad_id, **settings)
+    return ChunkEmbeddings(vectors=_stack(vectors, model, settings), chunks=chunked.chunks)
 
 
 def embed_documents(
@@ -135,11 +136,7 @@ def embed_documents(
     texts: Sequence[str],
     *,
     chunking: Chunking,
-    pooling: Pooling = "mean",
-    projection: nn.Sequential | None = None,
-    normalize: bool = True,
-    size: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    **settings: Unpack[VectorSettings],
 ) -> DocumentEmbeddings:
     """Return one vector per text, also for texts that are longer than the context.
 
@@ -150,32 +147,46 @@ def embed_documents(
         chunking: Lengths of the chunks; the other arguments and the errors are those of `embed`.
     """
     chunked = chunk_texts(tokenizer, texts, chunking)
-    is_part = [chunked.counts[chunk.document] > 1 for chunk in chunked.chunks]
+    is_part = [count > 1 for count in chunked.counts for _ in range(count)]
 
-    def embed_selected(*, parts: bool) -> list[np.ndarray]:
+    def embed_selected(settings: VectorSettings, *, parts: bool) -> list[np.ndarray]:
         rows = [row for row, part in zip(chunked.rows, is_part, strict=True) if part == parts]
-        return embed_rows(
-            model, rows, pad=tokenizer.pad_id, pooling=pooling, projection=projection,
-            normalize=normalize and not parts, size=size, batch_tokens=batch_tokens,
-        )  # fmt: skip
+        return embed_rows(model, rows, pad=tokenizer.pad_id, **settings)
 
-    whole, parts, first = iter(embed_selected(parts=False)), iter(embed_selected(parts=True)), 0
-    vectors = list[np.ndarray]()
-    for count in chunked.counts:
-        if count == 1:
-            vectors.append(next(whole))
-        else:
-            mean = mean_of_chunks(
-                np.stack([next(parts) for _ in range(count)]), chunked.chunks[first : first + count]
-            )  # (D,)
-            length = np.linalg.norm(mean)
-            vectors.append((mean / length if normalize and length else mean).astype(np.float32))
+    whole = iter(embed_selected(settings, parts=False))
+    parts = embed_selected({**settings, "normalize": False}, parts=True)
+    tokens = [n for n, part in zip(chunked.tokens, is_part, strict=True) if part]
+    counts = [count for count in chunked.counts if count > 1]
+    means = iter(mean_vectors(parts, tokens, counts, normalize=settings.get("normalize", True)))
+    vectors = [next(whole if count == 1 else means) for count in chunked.counts]
+    return DocumentEmbeddings(vectors=_stack(vectors, model, settings), counts=chunked.counts)
+
+
+def mean_vectors(
+    vectors: Sequence[np.ndarray], tokens: Sequence[int], counts: Sequence[int], *, normalize: bool
+) -> list[np.ndarray]:
+    """Return the vector (D,) of each text, which is the mean of those of its chunks, weighted by their tokens.
+
+    Args:
+        vectors: Vectors (D,) of all chunks, not normalized, in the order of the texts.
+        tokens: Number of tokens of each chunk.
+        counts: Number of chunks of each text.
+        normalize: If True, normalize the vectors of the texts to length 1.
+    """
+    means, first = list[np.ndarray](), 0
+    for count in counts:
+        chunks = slice(first, first + count)
+        mean = mean_of_chunks(np.stack(vectors[chunks]), tokens[chunks]) if count > 1 else vectors[first]
+        length = np.linalg.norm(mean.astype(np.float64))
+        means.append((mean / length if normalize and length else mean).astype(np.float32))
         first += count
-    return DocumentEmbeddings(vectors=_stack(vectors, size or vector_width(model, projection)), counts=chunked.counts)
+    return means
 
 
-def _stack(vectors: Sequence[np.ndarray], width: int) -> np.ndarray:
-    return np.stack(vectors) if len(vectors) else np.zeros((0, width), np.float32)
+def _stack(vectors: Sequence[np.ndarray], model: EncoderOnly, settings: VectorSettings) -> np.ndarray:
+    if vectors:
+        return np.stack(vectors)
+    return np.zeros((0, settings.get("size") or vector_width(model, settings.get("projection"))), np.float32)
 
 
 def vector_width(model: EncoderOnly, projection: nn.Sequential | None = None) -> int:
@@ -201,9 +212,9 @@ def embed_rows(
     rows: Sequence[list[int]],
     *,
     pad: int | None,
-    pooling: Pooling,
+    pooling: Pooling = "mean",
     projection: nn.Sequential | None = None,
-    normalize: bool,
+    normalize: bool = True,
     size: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[np.ndarray]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from tercet.config import UserError
 from tercet.data.rows.batching import BATCH_TOKENS
@@ -69,11 +70,16 @@ def score_relevance(
     """Return the score of each pair of a query and a document, and whether it was truncated; see `rerank`."""
     head = relevance_head(model)
     logits, cuts = text_logits(model, tokenizer, pairs, batch_tokens)
+    return relevance_scores(head, logits), cuts
+
+
+def relevance_scores(head: Classifier, logits: Sequence[Tensor]) -> list[float]:
+    """Return the score of each pair from its logits (1,); see `rerank`."""
     if not logits:
-        return [], []
-    outputs = torch.cat(logits).double()  # in float32 many probabilities would be equal to 1
+        return []
+    outputs = torch.cat([*logits]).double()  # in float32 many probabilities would be equal to 1
     scores = outputs.sigmoid() if head.problem_type == "multi_label_classification" else outputs
-    return (head.target_mean + head.target_std * scores).tolist(), cuts
+    return (head.target_mean + head.target_std * scores).tolist()
 
 
 def can_rerank(model: EncoderOnly) -> bool:

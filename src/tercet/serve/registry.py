@@ -11,23 +11,28 @@ from typing import Any, Literal, Protocol
 
 from tercet.checkpoint import Encoder, TrainedModel, Verb
 from tercet.config import UserError, suggest
+from tercet.encoding import SearchIndex
 from tercet.encoding.rerank import can_rerank
 from tercet.serve.engine import Batcher, GenerationRequest, Limits, Scheduler, TokenEvent
 from tercet.serve.engine.batch_tasks import BatchTasks
 from tercet.tokens.chat_template import ChatTemplate
 
 Endpoint = Literal[
-    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/fill-mask", "/classify", "/v1/rerank"
-]
-BatchTask = Literal["score", "embed", "translate", "fill", "classify", "rerank"]
+    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/search", "/translate", "/fill-mask", "/classify",
+    "/v1/rerank",
+]  # fmt: skip
+BatchTask = Literal["score", "embed", "search", "translate", "fill", "classify"]
 BATCH_TASKS: dict[Endpoint, tuple[BatchTask, ...]] = {
     "/v1/completions": ("score",), "/v1/chat/completions": (), "/v1/embeddings": ("embed",),
-    "/translate": ("translate",), "/fill-mask": ("fill",), "/classify": ("classify",), "/v1/rerank": ("rerank",),
+    "/v1/search": ("embed", "search"), "/translate": ("translate",), "/fill-mask": ("fill",),
+    "/classify": ("classify",), "/v1/rerank": (),  # by the task classify or embed, which such a model has
 }  # fmt: skip
 VERBS: dict[Endpoint, Verb] = {  # required capability of the model
     "/v1/completions": "generate", "/v1/chat/completions": "generate", "/v1/embeddings": "embed",
-    "/translate": "translate", "/fill-mask": "fill", "/classify": "classify", "/v1/rerank": "classify",
+    "/v1/search": "embed", "/translate": "translate", "/fill-mask": "fill", "/classify": "classify",
+    "/v1/rerank": "embed",
 }  # fmt: skip
+SEARCH_REMEDY = "start it with `tercet serve RUN --input FOLDER` or `--vectors FILE.npz`"
 
 
 class ModelSelectionError(UserError):
@@ -77,21 +82,34 @@ class LoadedModel:
         name: Name by which requests select the model.
         limits: Limits of each worker of the model.
         scheduler: Worker that generates text; None for a new `Scheduler` if the model is a language model.
+        index: Documents with vectors of the model, which /v1/search searches; None for no documents.
+
+    Raises:
+        UserError: If there are documents, and the model is not an encoder.
     """
 
     def __init__(
-        self, trained_model: TrainedModel, *, name: str, limits: Limits, scheduler: GenerationWorker | None = None
+        self,
+        trained_model: TrainedModel,
+        *,
+        name: str,
+        limits: Limits,
+        scheduler: GenerationWorker | None = None,
+        index: SearchIndex | None = None,
     ) -> None:
-        self.trained_model, self.name, self.limits = trained_model, name, limits
+        self.trained_model, self.name, self.limits, self.index = trained_model, name, limits, index
+        if index is not None:
+            trained_model.require("embed")
         self._scheduler = scheduler
         if scheduler is None and "generate" in trained_model.verbs:
             self._scheduler = Scheduler(trained_model.require("generate").model, trained_model.tokenizer, limits)
-        tasks = BatchTasks(trained_model)
+        tasks = BatchTasks(trained_model, index)
         calls: dict[BatchTask, Callable[[list[Any], Any], Sequence[Any]]] = {
-            "score": tasks.score, "translate": tasks.translate, "embed": tasks.embed, "fill": tasks.fill,
-            "classify": tasks.classify, "rerank": tasks.rerank,
+            "score": tasks.score, "translate": tasks.translate, "embed": tasks.embed, "search": tasks.search,
+            "fill": tasks.fill, "classify": tasks.tag if self.labels_words else tasks.classify,
         }  # fmt: skip
-        self._batchers = {task: Batcher(calls[task], limits) for path in self.endpoints for task in BATCH_TASKS[path]}
+        needed: list[BatchTask] = [task for path in self.endpoints for task in BATCH_TASKS[path]]
+        self._batchers = {task: Batcher(calls[task], limits) for task in dict.fromkeys(needed)}
 
     @property
     def max_len(self) -> int:
@@ -102,14 +120,28 @@ class LoadedModel:
         """The type of the model in words, for listings and error messages."""
         return self.trained_model.kind
 
+    @property
+    def labels_words(self) -> bool:
+        """True if the model has a classifier of words."""
+        model = self.trained_model
+        head = model.model.spec.classifier if isinstance(model, Encoder) else None
+        return head is not None and head.over == "tokens"
+
+    @property
+    def scores_pairs(self) -> bool:
+        """True if the model has a classifier of pairs for reranking."""
+        return isinstance(self.trained_model, Encoder) and can_rerank(self.trained_model.model)
+
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Endpoints that the model supports."""
         unsupported = set[Endpoint]()
         if self.trained_model.chat_template is None:
             unsupported.add("/v1/chat/completions")
-        if not (isinstance(self.trained_model, Encoder) and can_rerank(self.trained_model.model)):
+        if not (self.scores_pairs or self.trained_model.task == "vectors"):
             unsupported.add("/v1/rerank")
+        if self.index is None:
+            unsupported.add("/v1/search")
         return tuple(path for path in VERBS if VERBS[path] in self.trained_model.verbs and path not in unsupported)
 
     @property
@@ -159,7 +191,7 @@ class ModelRegistry:
         return self.models[name]
 
     def select(self, name: str | None, endpoint: Endpoint) -> LoadedModel:
-        """Return the model called `name`, or the only one that supports the endpoint.
+        """Return the model called `name`, or the only one that supports the endpoint; for /v1/rerank the only reranker.
 
         Raises:
             ModelSelectionError: If the named model is unknown or does not support the endpoint, or if `name` is None
@@ -174,6 +206,10 @@ class ModelRegistry:
 
     def _single_model(self, endpoint: Endpoint) -> LoadedModel:
         candidates = [model for model in self.models.values() if endpoint in model.endpoints]
+        if endpoint == "/v1/rerank":  # a reranker is more accurate than the similarity of vectors
+            candidates = [model for model in candidates if model.scores_pairs] or candidates
+        if not candidates and endpoint == "/v1/search":
+            raise ModelSelectionError(f"this server has no documents to search; {SEARCH_REMEDY}")
         if not candidates:
             available = ", ".join(f"{model.name} ({model.kind})" for model in self.models.values())
             raise ModelSelectionError(f"no model on this server supports {endpoint}; available: {available}")
@@ -208,4 +244,6 @@ def _why_not(model: LoadedModel, endpoint: Endpoint) -> str:
         return f"{model.name} has no chat template for conversations; use /v1/completions with a prompt"
     if endpoint == "/v1/rerank" and "/classify" in model.endpoints:
         return f"{model.name} has several labels, but reranking requires one score per pair of texts; use /classify"
+    if endpoint == "/v1/search" and "/v1/embeddings" in model.endpoints:
+        return f"{model.name} has no documents to search; {SEARCH_REMEDY}"
     return f"{model.name} is {model.kind}, which does not support {endpoint}; use {' or '.join(model.endpoints)}"

@@ -1,7 +1,9 @@
 """The keyword arguments of `serve`, importable without the packages that serving requires."""
 
+from collections.abc import Callable
 from typing import TypedDict
 
+from tercet.encoding.search_index import SearchIndex
 from tercet.serve.engine.limits import Limits
 
 
@@ -10,6 +12,7 @@ class ServeOptions(TypedDict, total=False):
 
     host: str
     port: int
+    index: SearchIndex | Callable[[], SearchIndex] | None
     limits: Limits | None
     max_body: int
     grace: float

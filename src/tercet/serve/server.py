@@ -9,11 +9,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
+from tercet.encoding.search_index import SearchIndex
 from tercet.kernel import warm_up
 from tercet.limits import MAX_BODY_BYTES, MAX_CONNECTIONS
 from tercet.loopback import LOOPBACK, host_name, is_loopback
@@ -37,6 +38,7 @@ def serve(
     *,
     host: str = LOOPBACK,
     port: int = PORT,
+    index: SearchIndex | Callable[[], SearchIndex] | None = None,
     limits: Limits | None = None,
     max_body: int = MAX_BODY_BYTES,
     grace: float = 30.0,
@@ -55,6 +57,8 @@ def serve(
         models: Models by the names that clients use.
         host: Host name or address to listen on. One that other machines can reach requires a key.
         port: TCP port; 0 chooses a free one.
+        index: Documents that /v1/search searches, with vectors of the first model; or a function that returns them,
+            which is called when the address is open; None for no documents.
         limits: Limits of each model's workers; None for the defaults of `Limits`.
         max_body: Maximum size of a request body in bytes.
         grace: Seconds, at most a day, to finish running requests after new ones are rejected.
@@ -67,30 +71,36 @@ def serve(
         quiet: If True, do not log requests.
 
     Raises:
-        UserError: If no model is passed, a value or key is invalid, a key is missing, or the address cannot be opened.
+        UserError: If no model is passed, there are documents and the first model is not an encoder, a value or key is
+            invalid, a key is missing, or the address cannot be opened.
     """
     rules = _access_rules(host, os.environ.get(KEY), hosts, origins, max_body, allow_no_key)
     _check_seconds(grace=grace, shutdown_delay=shutdown_delay)
     limits = Limits() if limits is None else limits
-    listening = open_socket(host, port, send_timeout=limits.seconds)
-    warm_up()  # connections that arrive in the meantime wait in the queue of the socket
-    log = ServerLog(quiet=quiet, use_json=json_log)
-    registry = ModelRegistry(
-        LoadedModel(trained_model, name=name, limits=limits) for name, trained_model in models.items()
+    with closing(open_socket(host, port, send_timeout=limits.seconds)) as listening:
+        warm_up()  # connections that arrive in the meantime wait in the queue of the socket
+        log = ServerLog(quiet=quiet, use_json=json_log)
+        registry = _make_registry(models, index() if callable(index) else index, limits)
+        try:
+            server = ModelServer(
+                application(registry, rules, log=log), registry,
+                note=log.note, grace=grace, shutdown_delay=shutdown_delay,
+            )  # fmt: skip
+            for model in registry.models.values():
+                log.note(f"{model.name}: {model.kind}; endpoints {' and '.join(model.endpoints)}")
+            with tuned_interpreter():
+                print(f"http://{url_host(host)}:{listening.getsockname()[1]}/", flush=True)
+                server.run(sockets=[listening])
+        finally:
+            registry.close(seconds=0)
+
+
+def _make_registry(models: Mapping[str, TrainedModel], index: SearchIndex | None, limits: Limits) -> ModelRegistry:
+    """Return the models with their workers; the first one has the documents."""
+    return ModelRegistry(
+        LoadedModel(trained_model, name=name, limits=limits, index=None if number else index)
+        for number, (name, trained_model) in enumerate(models.items())
     )
-    try:
-        server = ModelServer(
-            application(registry, rules, log=log), registry,
-            note=log.note, grace=grace, shutdown_delay=shutdown_delay,
-        )  # fmt: skip
-        for model in registry.models.values():
-            log.note(f"{model.name}: {model.kind}; endpoints {' and '.join(model.endpoints)}")
-        with tuned_interpreter():
-            print(f"http://{url_host(host)}:{listening.getsockname()[1]}/", flush=True)
-            server.run(sockets=[listening])
-    finally:
-        listening.close()
-        registry.close(seconds=0)
 
 
 @contextmanager

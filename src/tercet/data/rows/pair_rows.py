@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MIN_PAIR_LEN = 5  # minimum tokens of a row: one token of each text and three special tokens
+PAIR_FRAME = 3  # special tokens of a row: bos, and eos after each text
+MIN_PAIR_LEN = PAIR_FRAME + 2  # minimum tokens of a row, with one token of each text
 
 
 class PairRow(NamedTuple):
@@ -36,7 +37,7 @@ def frame_pair(first: Sequence[int], second: Sequence[int], *, max_len: int, bos
     """
     if max_len < MIN_PAIR_LEN:
         raise ValueError(f"max_len={max_len} leaves no room for two texts; allow at least {MIN_PAIR_LEN}")
-    room = max_len - 3
+    room = max_len - PAIR_FRAME
     n_first, n_second = len(first), len(second)
     is_cut = n_first + n_second > room
     if is_cut and n_first <= n_second:

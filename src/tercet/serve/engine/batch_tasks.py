@@ -6,28 +6,16 @@ The answer for an item does not depend on other items, so items of several clien
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from tercet.checkpoint import TrainedModel
 from tercet.config import UserError
-from tercet.encoding import (
-    Classification,
-    MaskPredictions,
-    MultiLabelClassification,
-    Regression,
-    Tagging,
-    classify,
-    classify_multi_label,
-    fill,
-    regress,
-    tag,
-)
-from tercet.encoding.batches import frame_rows
+from tercet.encoding import MaskPredictions, SearchIndex, Tagging, fill, tag
+from tercet.encoding.classify import row_logits
 from tercet.encoding.embed import embed_rows
-from tercet.encoding.rerank import score_relevance
 from tercet.generation import Beam, Sampling, Translation, translate
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models.inference import inference_mode
@@ -44,29 +32,27 @@ class TranslationItem(NamedTuple):
 
 
 class PoolingOptions(NamedTuple):
-    """Settings for the vector of a text.
+    """Settings for the vector of a row.
 
     Attributes:
         pooling: How the vectors of the tokens are combined.
-        normalize: If True, scale the result to length 1.
         size: Number of elements to which vectors are cut; None for all.
     """
 
     pooling: Pooling
-    normalize: bool
     size: int | None = None
 
 
-class ClassifyOptions(NamedTuple):
-    """Settings for the labels of texts.
+class EncodedRow(NamedTuple):
+    """A text, a chunk of it, or a pair of texts, as token ids.
 
     Attributes:
-        threshold: Probability above which a label is returned, if a text may have several.
-        pairs: True if the items are pairs of texts.
+        ids: Ids from bos to eos.
+        second_start: Position of the second text of a pair; None for a single text.
     """
 
-    threshold: float
-    pairs: bool = False
+    ids: tuple[int, ...]
+    second_start: int | None = None
 
 
 class FillOptions(NamedTuple):
@@ -79,18 +65,6 @@ class FillOptions(NamedTuple):
 
     top: int | None
     only: tuple[str, ...] | None
-
-
-class Relevance(NamedTuple):
-    """The relevance of a document to a query.
-
-    Attributes:
-        score: Probability that the document is relevant; for a regression model the predicted number.
-        truncated: True if the query and the document together exceeded the model's context and were cut.
-    """
-
-    score: float
-    truncated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +89,7 @@ class BatchTasks:
     """
 
     trained_model: TrainedModel
+    index: SearchIndex | None = None
 
     def translate(self, items: list[TranslationItem], search: Beam | Sampling) -> list[list[Translation]]:
         """Return the translations of each item, best first."""
@@ -129,20 +104,22 @@ class BatchTasks:
         _check_numbers(hypothesis.score for hypotheses in translations for hypothesis in hypotheses)
         return translations
 
-    def embed(self, items: list[tuple[int, ...]], options: PoolingOptions) -> list[np.ndarray]:
-        """Return a vector (D) for each text, as `tercet.encoding.embed` does, from its token ids without bos and eos.
-
-        The caller must check the lengths: ids that, with bos and eos, exceed the model's maximum length are cut.
-        """
-        encoder, tokenizer = self.trained_model.require("embed"), self.trained_model.tokenizer
-        model = encoder.model
-        rows = frame_rows(tokenizer, [list(ids) for ids in items], max_len=model.max_len).rows
+    def embed(self, items: list[EncodedRow], options: PoolingOptions) -> list[np.ndarray]:
+        """Return the vector (D,) of each row, as `tercet.encoding.embed` does, but not normalized."""
+        encoder = self.trained_model.require("embed")
         vectors = embed_rows(
-            model, rows, pad=tokenizer.pad_id, pooling=options.pooling, projection=encoder.projection,
-            normalize=options.normalize, size=options.size,
+            encoder.model, [[*item.ids] for item in items], pad=encoder.tokenizer.pad_id, pooling=options.pooling,
+            projection=encoder.projection, normalize=False, size=options.size,
         )  # fmt: skip
         _check_numbers(vector.sum().item() for vector in vectors)
         return vectors
+
+    def search(self, items: list[np.ndarray], top: int) -> list[list[tuple[int, float]]]:
+        """Return the numbers and cosines of the nearest vectors of the index for each query (D,), nearest first."""
+        assert self.index is not None, "the model has no documents"
+        found = self.index.search(np.stack(items), top=top)
+        pairs = zip(found.numbers.tolist(), found.scores.tolist(), strict=True)
+        return [list(zip(numbers, scores, strict=True)) for numbers, scores in pairs]
 
     def fill(self, items: list[str], options: FillOptions) -> list[MaskPredictions]:
         """Return the candidates for the masks of each text."""
@@ -151,40 +128,27 @@ class BatchTasks:
         _check_numbers(candidate.probability for text in filled for mask in text.masks for candidate in mask)
         return filled
 
-    def classify(
-        self, items: list[str] | list[tuple[str, str]], options: ClassifyOptions
-    ) -> list[Classification] | list[Tagging] | list[MultiLabelClassification] | list[Regression]:
-        """Return one answer per text or pair of texts; its type depends on the model's classifier.
+    def classify(self, items: list[EncodedRow], is_pairs: bool) -> list[torch.Tensor]:
+        """Return the logits (L,) of each row, on the CPU, for a model with a classifier of texts.
 
-        An answer contains one label, a label for each word (split at white space), all labels with a probability above
-        `options.threshold`, or a number. Words of pairs cannot be labeled.
+        Args:
+            items: Rows, all of single texts or all of pairs.
+            is_pairs: True if they are pairs.
         """
-        trained_model = self.trained_model.require("classify")
-        model, tokenizer, head = trained_model.model, trained_model.tokenizer, trained_model.label_head
-        if head.over == "tokens":
-            tagged = tag(model, tokenizer, [text.split() for text in cast("list[str]", items)])
-            _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
-            return tagged
-        match head.problem_type:
-            case "single_label_classification":
-                classified = classify(model, tokenizer, items)
-                _check_numbers(label.probability for label in classified)
-                return classified
-            case "multi_label_classification":
-                labeled = classify_multi_label(model, tokenizer, items, threshold=options.threshold)
-                _check_numbers(probability for text in labeled for probability in text.scores.values())
-                return labeled
-            case "regression":
-                regressed = regress(model, tokenizer, items)
-                _check_numbers(text.value for text in regressed)
-                return regressed
-
-    def rerank(self, items: list[tuple[str, str]], _options: None) -> list[Relevance]:
-        """Return the relevance of the document to the query, for each pair of a query and a document."""
         model = self.trained_model.require("classify").model
-        scores, cuts = score_relevance(model, self.trained_model.tokenizer, items)
-        _check_numbers(scores)
-        return [Relevance(score, cut) for score, cut in zip(scores, cuts, strict=True)]
+        starts = [item.second_start or 0 for item in items] if is_pairs else None
+        logits = row_logits(
+            model, [item.ids for item in items], pad=self.trained_model.tokenizer.pad_id, second_starts=starts
+        )
+        _check_numbers((row - row).sum().item() for row in logits)  # also infinite ones
+        return logits
+
+    def tag(self, items: list[str], _options: None) -> list[Tagging]:
+        """Return the label of each word of each text, split at white space, for a model with a classifier of words."""
+        model = self.trained_model.require("classify").model
+        tagged = tag(model, self.trained_model.tokenizer, [text.split() for text in items])
+        _check_numbers(label.probability for text in tagged for label in text.tags if label is not None)
+        return tagged
 
     def score(self, items: list[tuple[int, ...]], top: int) -> list[ScoredPrompt]:
         """Return the log-probability of each token of a prompt after the first, for each prompt.

@@ -23,6 +23,7 @@ from tercet.serve.http.requests import (
     EmbeddingsRequest,
     FillRequest,
     RerankRequest,
+    SearchRequest,
     TranslateRequest,
 )
 from tercet.serve.http.routes import ROUTERS, service
@@ -31,8 +32,8 @@ from tercet.version import tercet_version
 
 REQUESTS: dict[Endpoint, type[BaseModel]] = {
     "/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest, "/v1/embeddings": EmbeddingsRequest,
-    "/translate": TranslateRequest, "/fill-mask": FillRequest, "/classify": ClassifyRequest,
-    "/v1/rerank": RerankRequest,
+    "/v1/search": SearchRequest, "/translate": TranslateRequest, "/fill-mask": FillRequest,
+    "/classify": ClassifyRequest, "/v1/rerank": RerankRequest,
 }  # fmt: skip
 
 

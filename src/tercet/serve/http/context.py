@@ -76,19 +76,19 @@ class RequestContext:
 
         A text that cannot be encoded raises UserError here, before it enters a batch with other texts.
         """
-        encoded = await self.tokenize(self.model.trained_model.source_tokenizer.encode_batch, texts)
+        encoded = await self.compute(self.model.trained_model.source_tokenizer.encode_batch, texts)
         self.count_prompt_tokens(count := sum(map(len, encoded)))
         return count
 
-    async def tokenize(self, encode: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
-        """Return the result of `encode` for the texts of the request, called directly or in a thread.
+    async def compute(self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
+        """Return the result of a function of the texts of the request, called directly or in a thread.
 
-        If the body is short, starting a thread and waiting for the interpreter lock would take longer than the
-        encoding. Encoding longer texts directly would block all clients.
+        If the body is short, starting a thread and waiting for the interpreter lock would take longer than a function
+        such as the encoding of the texts. Encoding longer texts directly would block all clients.
         """
         if len(await self.request.body()) <= SHORT_BODY:
-            return encode(*args, **kwargs)
-        return await run_in_threadpool(encode, *args, **kwargs)
+            return function(*args, **kwargs)
+        return await run_in_threadpool(function, *args, **kwargs)
 
     async def answer_batch(self, task: BatchTask, items: Sequence[Any], key: Any) -> list[Any]:
         """Return the answer to each item, in their order.

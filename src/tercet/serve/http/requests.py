@@ -22,10 +22,21 @@ from pydantic_core import PydanticCustomError
 
 from tercet.config import suggest
 from tercet.nn.specs import Pooling
-from tercet.spec import LengthPenaltyPower, RepetitionPenalty, Share, ShareAboveZero, Temperature, TopK
+from tercet.spec import (
+    Context,
+    LengthPenaltyPower,
+    Overlap,
+    RepetitionPenalty,
+    Share,
+    ShareAboveZero,
+    Temperature,
+    TopK,
+)
 
 MAX_GENERATED_TEXTS = 128  # generated texts per request
 MAX_INPUT_TEXTS = 2048  # input texts per request
+MAX_QUERIES = 128  # queries of a search
+MAX_RESULTS = 1000  # results per query
 MAX_STOPS = 32  # OpenAI's API accepts 4; tasks of lm-eval have more
 MAX_LOGPROBS = 20
 
@@ -251,8 +262,29 @@ class ChatRequest(SamplingRequest):
     top_logprobs: TopCount | None = None
 
 
-class EmbeddingsRequest(RequestBody):
-    """Return a vector for each text."""
+class LongTextRequest(RequestBody):
+    """Settings of texts that exceed the maximum length of the model: they are read in overlapping chunks, or cut."""
+
+    truncate: Annotated[
+        bool | None,
+        Field(description="cut long texts to the maximum length of the model instead of reading them in chunks"),
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Field(ge=-1)] | None,
+        Field(description="cut texts to this number of tokens, including bos and eos; -1: as with truncate"),
+    ] = None
+    chunk: Annotated[
+        Context | None,
+        Field(description="maximum tokens of a chunk, including bos and eos (default: the maximum length)"),
+    ] = None
+    overlap: Annotated[
+        Overlap | None,
+        Field(description="maximum tokens that a chunk shares with the one before it (default: an eighth of a chunk)"),
+    ] = None
+
+
+class EmbeddingsRequest(LongTextRequest):
+    """Return a vector for each text. That of a long text is the mean of the vectors of its overlapping chunks."""
 
     model_config = example(input=["one text", "another"])
 
@@ -270,6 +302,19 @@ class EmbeddingsRequest(RequestBody):
         Field(description="pooling of the token vectors; default: that of the model"),
     ] = None
     normalize: Annotated[bool, Field(description="scale vectors to length 1")] = True
+
+
+class SearchRequest(LongTextRequest):
+    """Return the documents of the server, or chunks of them, that are most similar to a query."""
+
+    model_config = example(query="how do I undo a commit?", top=3)
+
+    query: Annotated[
+        str | Annotated[list[str], Field(min_length=1, max_length=MAX_QUERIES)],
+        describe_choices(f"a text or a list of 1 to {MAX_QUERIES} texts"),
+    ]
+    top: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="results per query")] = 5
+    return_documents: Annotated[bool, Field(description="return the text of each result")] = True
 
 
 class TranslateRequest(RequestBody):
@@ -306,10 +351,11 @@ class FillRequest(RequestBody):
     ] = None
 
 
-class ClassifyRequest(RequestBody):
+class ClassifyRequest(LongTextRequest):
     """Classify one or several texts, or pairs of texts.
 
-    The result is one label per text or per word, several labels per text, or a number, depending on the model.
+    The result is one label per text or per word, several labels per text, or a number, depending on the model. That of
+    a long text is the mean over its overlapping chunks. Pairs of texts, and texts whose words are labeled, are cut.
     """
 
     model_config = example(text="A dog runs.")
@@ -324,8 +370,12 @@ class ClassifyRequest(RequestBody):
     ] = None
 
 
-class RerankRequest(RequestBody):
-    """Sort documents by their relevance to a query, as `tercet classify --query` does."""
+class RerankRequest(LongTextRequest):
+    """Sort documents by their relevance to a query: by a reranker, as `tercet classify --query` does, or by vectors.
+
+    A reranker reads each document together with the query, and cuts long ones. A model of text vectors reads them in
+    chunks.
+    """
 
     model_config = example(query="how do I undo a commit?", documents=["git reset", "git clone"], top_n=1)
 

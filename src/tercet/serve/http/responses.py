@@ -14,8 +14,17 @@ class Usage(BaseModel):
 
 
 class PromptUsage(BaseModel):
+    """Number of tokens that the model read, without bos and eos, and how many were cut.
+
+    `chunks` is the number of chunks that were read, with one for each text that was not split. Tokens that two chunks
+    share count in both.
+    """
+
     prompt_tokens: int
     total_tokens: int
+    chunks: int
+    truncated_texts: int
+    truncated_tokens: int
 
 
 class ModelCard(BaseModel):
@@ -138,6 +147,34 @@ class EmbeddingsResponse(BaseModel):
     usage: PromptUsage
 
 
+class SearchNeighbor(BaseModel):
+    """A document, or a chunk of it, and its cosine similarity to the query.
+
+    `index` is the number of the document from 0, `id` its path or other id, and `start` and `end` are the places of the
+    first character and the end of the chunk. Values that are not stored are null.
+    """
+
+    index: int
+    id: str | int | None
+    start: int | None
+    end: int | None
+    score: float
+    text: str | None
+
+
+class SearchedQuery(BaseModel):
+    """The documents or chunks that are most similar to a query, the most similar first."""
+
+    query: str
+    neighbors: list[SearchNeighbor]
+
+
+class SearchResponse(BaseModel):
+    model: str
+    usage: PromptUsage
+    answers: list[SearchedQuery]
+
+
 class TranslationChoice(BaseModel):
     """A translation; for a text of several lines, score, logprob and tokens are sums over the lines."""
 
@@ -187,6 +224,7 @@ class ClassifiedText(BaseModel):
     scores: dict[str, float]
     text: str
     truncated: bool
+    chunks: int
 
 
 class MultiLabeledText(BaseModel):
@@ -196,6 +234,7 @@ class MultiLabeledText(BaseModel):
     scores: dict[str, float]
     text: str
     truncated: bool
+    chunks: int
 
 
 class RegressedText(BaseModel):
@@ -204,6 +243,7 @@ class RegressedText(BaseModel):
     value: float
     text: str
     truncated: bool
+    chunks: int
 
 
 class TaggedWord(BaseModel):
@@ -223,6 +263,7 @@ class TaggedText(BaseModel):
 
 class ClassifyResponse(BaseModel):
     model: str
+    usage: PromptUsage
     answers: list[ClassifiedText] | list[MultiLabeledText] | list[RegressedText] | list[TaggedText]
 
 

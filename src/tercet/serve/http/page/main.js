@@ -6,7 +6,7 @@ import { chatPanel, writePanel } from "tercet/generate.js";
 import { lookPanel } from "tercet/look.js";
 import { counted } from "tercet/numbers.js";
 import { keyBox } from "tercet/panel.js";
-import { classifyPanel, comparePanel, fillPanel, rerankPanel, translatePanel } from "tercet/read.js";
+import { classifyPanel, comparePanel, fillPanel, rerankPanel, searchPanel, translatePanel } from "tercet/read.js";
 import { openByArrows } from "tercet/tablist.js";
 
 /** @typedef {import("tercet/panel.js").Model} Model */
@@ -20,6 +20,7 @@ const TASKS = [
   { name: "Translate", key: "translate", route: "/translate", open: translatePanel },
   { name: "Fill", key: "fill", route: "/fill-mask", open: fillPanel },
   { name: "Classify", key: "classify", route: "/classify", open: classifyPanel },
+  { name: "Search", key: "search", route: "/v1/search", open: searchPanel },
   { name: "Rerank", key: "rerank", route: "/v1/rerank", open: rerankPanel },
   { name: "Compare", key: "compare", route: "/v1/embeddings", open: comparePanel },
   { name: "Look inside", key: "look", route: null, open: lookPanel },

@@ -1,4 +1,4 @@
-// Tasks with a single response: translation, masks, labels, reranking, and the similarity of two texts.
+// Tasks with a single response: translation, masks, labels, search, reranking, and the similarity of two texts.
 
 import { ask } from "tercet/api.js";
 import { element } from "tercet/element.js";
@@ -75,8 +75,8 @@ export function translatePanel(page, model) {
   });
 }
 
-/** @param {{score: number}} translation */
-const score = (translation) => element("small", {}, ` score ${translation.score.toFixed(3).replace("-", "−")}`);
+/** @param {{score: number}} result */
+const score = (result) => element("small", {}, ` score ${result.score.toFixed(3).replace("-", "−")}`);
 
 /** A visible form of a word, also of white space. @param {string} word */
 const visibleWord = (word) => word.trim() || JSON.stringify(word);
@@ -162,6 +162,29 @@ function describeLabels(answer) {
 function taggedWord({ word, label, probability }) {
   const title = probability === null ? "" : `${label}, ${percent(probability)}`;
   return element("span", { class: "word", title }, word, element("small", {}, label ?? "–"));
+}
+
+/** @param {Page} page @param {Model} model @returns {Panel} */
+export function searchPanel(page, model) {
+  const query = textArea(page, "searched", "Who runs?", { rows: 2, id: "searched" });
+  const top = numberField(page, "results", "Results", "5", "number of results");
+  const output = element("div", { "data-key": "output" });
+  return panel(page, {
+    path: "/v1/search",
+    verb: "Search",
+    inputs: [element("label", { for: "searched" }, "Query"), query],
+    settings: [top.element],
+    output,
+    body: () => definedFields({ model: model.id, query: query.value, top: top.read() }),
+    answer: (body, signal) =>
+      timed("/v1/search", body, signal, ({ answers }) => {
+        const items = answers[0].neighbors.map((/** @type {any} */ one) => {
+          const part = one.start === null ? "" : `, characters ${one.start} to ${one.end}`;
+          return element("li", {}, one.text ?? "", score(one), element("small", {}, ` in ${one.id ?? one.index}${part}`));
+        });
+        output.replaceChildren(element("ol", { class: "others", "aria-label": "Results" }, ...items));
+      }),
+  });
 }
 
 /** @param {Page} page @param {Model} model @returns {Panel} */

@@ -10,11 +10,12 @@ from tercet.serve.http.routes import (
     fill_mask,
     models,
     rerank,
+    search,
     service,
     translate,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
-    service.router, models.router, completions.router, chat.router, embeddings.router, translate.router,
-    fill_mask.router, classify.router, rerank.router,
+    service.router, models.router, completions.router, chat.router, embeddings.router, search.router,
+    translate.router, fill_mask.router, classify.router, rerank.router,
 )  # fmt: skip

@@ -28,7 +28,7 @@ router = APIRouter(route_class=Route)
 async def complete(request: Request, body: CompletionRequest) -> Any:
     """Continue one or several texts."""
     context = RequestContext(request, body, "/v1/completions")
-    prompts = await context.tokenize(_encode_prompts, context, body)
+    prompts = await context.compute(_encode_prompts, context, body)
     if len(prompts) * body.samples > MAX_GENERATED_TEXTS:
         message = f"{len(prompts)} prompts with {body.samples} samples each exceed the limit of {MAX_GENERATED_TEXTS}"
         raise APIError(400, f"{message} texts; send several requests", param="prompt")

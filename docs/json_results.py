@@ -222,12 +222,17 @@ class WithFiles(TypedDict):
 
 
 class ComparedVariants(TypedDict):
-    """The leaderboard of `tercet compare`; its rows have one key per score."""
+    """The leaderboard of `tercet compare`; its rows have one key per score.
+
+    With --folds, each score also has "std" and "interval", and `differences` are those to the best row of a kind.
+    """
 
     ranked_by: dict[str, str]
     rows: list[Object]
     notes: list[str]
     picture: str
+    folds: NotRequired[int]
+    differences: NotRequired[dict[str, Difference]]
 
 
 class WithViews(TypedDict):

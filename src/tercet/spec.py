@@ -49,6 +49,7 @@ Steps = Annotated[int, Interval(ge=1, le=10**9)]
 StepsOrNone = Annotated[int, Interval(ge=0, le=10**9)]
 Samples = Annotated[int, Interval(ge=0, le=10**6)]  # samples printed during training, or tokens of each
 Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
+Folds = Annotated[int, Interval(ge=2, le=1000)]  # folds of cross-validation
 Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]
 
 Share = Annotated[float, Interval(ge=0, le=1)]

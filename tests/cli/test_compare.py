@@ -189,7 +189,7 @@ def test_ctrl_c_saves_and_ends_with_130(text: Path, tmp_path: Path) -> None:
         (["--vary", "model.stack.placement=pre,post", "--seeds", "x"], "--seeds 'x': expected seeds"),
         (["--vary", "training.seed=1,2"], "pass --seeds 1,2,3 instead"),
         (["--set", "data.source=other"], "data.source is set by both --set and --data"),
-        ([], "demo has nothing to be compared with; add another recipe or run, --vary or --seeds"),
+        ([], "demo has nothing to be compared with; add another recipe or run, --vary, --seeds or --folds"),
     ],
 )
 def test_mistakes(flags: list[str], words: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 WORDS = {  # descriptive fields without a number
     "signature", "chrf_signature", "protocol", "references", "search", "notes", "labels", "name", "settings", "seed",
-    "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to", "recipe", "cluster", "strategy",
-    "length_from", "checkpointing", "fits", "time", "throughput", "basis", "described",
+    "fold", "folder", "scores", "precision", "rows", "unit", "memory", "kind", "tied_to", "recipe", "cluster",
+    "strategy", "length_from", "checkpointing", "fits", "time", "throughput", "basis", "described",
 }  # fmt: skip
 
 

@@ -15,8 +15,9 @@ def register(verbs: Verbs, summary: str) -> None:
         "compare",
         help=summary,
         description="Train variants of recipes on the same data with the same seeds, and compare them with each other "
-        "and with finished runs. To resume a comparison that was stopped, repeat the command. --device selects the "
-        "device for scoring; the key training.accelerator selects the device for training.",
+        "and with finished runs. With --folds, cross-validate one recipe or several. To resume a comparison that was "
+        "stopped, repeat the command. --device selects the device for scoring; the key training.accelerator selects "
+        "the device for training.",
         epilog="Example: tercet compare nanogpt-cpu --vary model.stack.placement=pre,post,sandwich "
         "--vary model.stack.position=learned,rotary,alibi --seeds 1,2,3 --set training.max_steps=200",
     )
@@ -31,6 +32,11 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--seeds", metavar="N,N",
         help="seeds of each variant: a list such as 0,7, or N for the seeds 1 to N (default: that of the first recipe)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--folds", metavar="N", type=int,
+        help="cross-validation: divide the data into N folds, and train each variant once per fold, on the others; "
+        "data.group_field keeps groups together",
     )  # fmt: skip
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of all recipes; can be repeated"
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     varied_keys = [VariedKey.read(text) for text in args.vary]
     seeds = None if args.seeds is None else read_seeds(args.seeds)
     out = args.out or default_comparison_folder(args.names)
-    sweep = plan_sweep(args.names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out)
+    sweep = plan_sweep(args.names, varied_keys=varied_keys, seeds=seeds, folds=args.folds, changes=changes, out=out)
     device = select_device(args.device)  # imports torch
 
     from tercet.training.run.finish import Interrupted

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tercet.data.shards.prepare_tokens import prepare_tokens as prepare_tokens
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import Documents as Documents
+    from tercet.data.specs import Fold as Fold
     from tercet.data.specs import HeldOut as HeldOut
     from tercet.data.specs import HeldOutPairs as HeldOutPairs
     from tercet.data.specs import MixtureSource as MixtureSource

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
 from tercet.data.sources.sequence_headers import check_pattern
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
-from tercet.data.specs import RandomSplit, check_encoding
+from tercet.data.specs import Fold, RandomSplit, check_encoding
 from tercet.spec import Interval, Name, ProblemType, check_problem_type, spec
 from tercet.tokens.specs import GPT2, TokenizerSpec, WordPiece
 
@@ -73,7 +73,7 @@ class LabelsSpec:
     problem_type: ProblemType = "single_label_classification"
     label_separator: Name = ","
     label_fields: tuple[Name, ...] = ()
-    validation: RandomSplit | HeldOutLabels | None = None
+    validation: RandomSplit | Fold | HeldOutLabels | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
     sequence_case: SequenceCase = "keep"

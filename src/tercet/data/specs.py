@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
-from tercet.spec import Context, Interval, Name, ShardGroup, ShareBetween, spec
+from tercet.spec import Context, Folds, Index, Interval, Name, Seed, ShardGroup, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 Side = Literal["train", "validation"]
@@ -64,6 +64,30 @@ class HeldOut:
 
     kind: Literal["held_out"] = "held_out"
     source: Name
+
+
+@spec
+class Fold:
+    """Validation split of cross-validation: one of several parts into which all documents or examples are divided.
+
+    Each document or example is in the validation part of exactly one fold, and equal ones are in the same fold, as are
+    texts of a group. Labels are spread evenly over the folds. The sizes of the folds differ by at most the largest such
+    set, or one more if texts have several labels. `tercet compare --folds 5` trains one run per fold.
+
+    Args:
+        folds: Number of folds.
+        fold: Number of the fold that is the validation part, from 1.
+        seed: Seed of the division.
+    """
+
+    kind: Literal["fold"] = "fold"
+    folds: Folds = 5
+    fold: Index = 1
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fold <= self.folds:
+            raise ValueError(f"fold={self.fold} must be from 1 to folds={self.folds}")
 
 
 @spec
@@ -156,7 +180,7 @@ class TextSpec:
     """
 
     source: Name
-    validation: Tail | Documents | HeldOut = Tail()
+    validation: Tail | Documents | Fold | HeldOut = Tail()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     rows: Packed | Padded | Sliding = Packed()
     encoding: Name = "utf-8"
@@ -244,7 +268,7 @@ class PairsSpec:
     target: Name | None = None
     source_language: Name | None = None
     target_language: Name | None = None
-    validation: RandomSplit | HeldOutPairs | None = None
+    validation: RandomSplit | Fold | HeldOutPairs | None = None
     tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
     source_tokenizer: TokenizerSpec | None = None
     source_bos: bool = False
@@ -279,7 +303,7 @@ class QueriesSpec:
     query_field: Name = "query"
     document_field: Name = "document"
     negative_field: Name | None = None
-    validation: RandomSplit | HeldOut | None = None
+    validation: RandomSplit | Fold | HeldOut | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
 
@@ -318,7 +342,7 @@ class ConversationsSpec:
     prompt_field: Name = "prompt"
     response_field: Name = "response"
     chat_template: Name | None = None
-    validation: RandomSplit | HeldOut = RandomSplit()
+    validation: RandomSplit | Fold | HeldOut = RandomSplit()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     encoding: Name = "utf-8"
 

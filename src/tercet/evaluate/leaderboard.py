@@ -2,90 +2,27 @@
 
 Rows are ranked among those of their kind of model, by the first of its `RANKING_MEASURES` that is comparable for all of
 them. If there is none, they are not ranked, and a note contains the reason. The range is from the smallest to the
-largest value.
+largest value. After cross-validation, scores are comparable if they are within each fold, and the table shows the
+interval of the mean instead of the range.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tercet.evaluate.bootstrap import Difference
+from tercet.evaluate.fold_tables import difference_tables, fold_notes, fold_table
+from tercet.evaluate.measures import MEASURES, RANKING_MEASURES
+from tercet.evaluate.pooled import Predictions, pool_scores
 from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, describe_unknown
+from tercet.evaluate.spreads import FoldSpread, SeedSpread, fold_difference
 from tercet.evaluate.tasks.evaluation import HeldOutScores, Kind
 from tercet.notebook import Summary, Table, View
 
 BEST = "*"
 MANY_COLUMNS = 3  # number of score columns above which headings are broken into lines
-RANGE, COSTS = "over seeds", ("parameters", "seconds", "tokens/s")  # headings
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedSpread:
-    """Mean, minimum and maximum over seeds."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "SeedSpread":
-        low, high = min(values), max(values)
-        # The mean of equal numbers is exactly that number.
-        return cls(mean=low if low == high else statistics.fmean(values), low=low, high=high)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """Display of a score, and whether higher values are better."""
-
-    heading: str
-    digits: int = 4
-    higher_is_better: bool = False
-    percent: bool = False
-
-    def write(self, value: float) -> str:
-        return f"{value:.1%}" if self.percent else f"{value:,.{self.digits}f}"
-
-    def write_range(self, spread: SeedSpread) -> str:
-        return f"{self.write(spread.low)} .. {self.write(spread.high)}"
-
-
-MEASURES = {
-    "nats_per_token": Measure(heading="nats per token"),
-    "bits_per_byte": Measure(heading="bits per byte"),
-    "nats_per_masked_token": Measure(heading="nats per masked token"),
-    "pseudo_bits_per_byte": Measure(heading="pseudo-bits per byte"),
-    "nats_per_target_token": Measure(heading="nats per target token"),
-    "nats_per_answer_token": Measure(heading="nats per answer token"),
-    "nats_per_label": Measure(heading="nats per label"),
-    "bleu": Measure(heading="BLEU", digits=2, higher_is_better=True),
-    "chrf": Measure(heading="chrF", digits=2, higher_is_better=True),
-    "accuracy": Measure(heading="accuracy", percent=True, higher_is_better=True),
-    "exact_match": Measure(heading="exact match", percent=True, higher_is_better=True),
-    "f1": Measure(heading="F1", percent=True, higher_is_better=True),
-    "micro_f1": Measure(heading="micro F1", percent=True, higher_is_better=True),
-    "rmse": Measure(heading="RMSE"),
-    "mae": Measure(heading="MAE"),
-    "r2": Measure(heading="R²", higher_is_better=True),
-    "pearson": Measure(heading="Pearson", higher_is_better=True),
-    "spearman": Measure(heading="Spearman", higher_is_better=True),
-    "ndcg_at_10": Measure(heading="nDCG@10", higher_is_better=True),
-    "mrr": Measure(heading="MRR", higher_is_better=True),
-    "recall_at_1": Measure(heading="recall@1", percent=True, higher_is_better=True),
-    "recall_at_10": Measure(heading="recall@10", percent=True, higher_is_better=True),
-}
-# Ranking measures of each kind, for one text: for the same tokens, and for different tokens (None: not comparable).
-RANKING_MEASURES: dict[Kind, tuple[str, str | None]] = {
-    "language model": ("nats_per_token", "bits_per_byte"),
-    "masked language model": ("nats_per_masked_token", None),
-    "translator": ("nats_per_target_token", "bleu"),
-    "classifier": ("nats_per_label", "accuracy"),
-    "multi-label classifier": ("nats_per_label", "f1"),
-    "regression": ("rmse", "rmse"),  # in the unit of the labels, for any tokenizer
-    "chat model": ("nats_per_answer_token", None),
-    "encoder of texts": ("ndcg_at_10", "ndcg_at_10"),
-    "reranker": ("ndcg_at_10", "ndcg_at_10"),
-}
+RANGE, INTERVAL, COSTS = "over seeds", "95 % interval", ("parameters", "seconds", "tokens/s")  # headings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +30,10 @@ class RunResult:
     """The result of one training run of a variant.
 
     Attributes:
-        name: Name of the variant; runs with the same name are its seeds.
+        name: Name of the variant; runs with the same name are its seeds and folds.
         settings: Settings that differ between variants, and their values.
         seed: Seed; None for an existing run.
+        fold: Number of the fold of cross-validation that is the held-out data, from 1; None without folds.
         folder: Run folder.
         scores: Held-out scores; None if the training diverged.
         seconds: Training time in seconds of all sessions, including validation. This and the following are None if they
@@ -109,6 +47,7 @@ class RunResult:
     name: str
     settings: dict[str, str] = field(default_factory=dict[str, str])
     seed: int | None = None
+    fold: int | None = None
     folder: str = ""
     scores: HeldOutScores | None
     seconds: float | None = None
@@ -116,6 +55,11 @@ class RunResult:
     steps: int | None = None
     tokens: int | None = None
     precision: str | None = None
+
+    @property
+    def division(self) -> tuple[int | None, int] | None:
+        """Key of the division into training and held-out data: a fold, and the seed that drew the folds."""
+        return None if self.fold is None else (self.seed, self.fold)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -126,7 +70,8 @@ class LeaderboardRow(Summary):
         kind: Kind of model; None if all seeds diverged.
         rank: Rank from 1 within its kind; None if its kind is not ranked or has only one row, a seed diverged, or the
             score is NaN.
-        scores, seconds, tokens_per_second: Values over the seeds that did not diverge.
+        scores, seconds, tokens_per_second: Values over the seeds that did not diverge. With folds, the scores are
+            `FoldSpread`, with standard deviation and interval.
         parameters: Number of parameters; None if all seeds diverged.
         diverged: Number of diverged seeds.
     """
@@ -155,11 +100,16 @@ class Leaderboard(Summary):
         rows: Rows, best first within each kind, or in the given order if the kind is not ranked.
         ranked_by: Ranking measure of each kind, or None.
         notes: Remarks on the reliability of the ranking.
+        folds: Number of folds of cross-validation; None without folds.
+        differences: With folds, the difference of each row to the best row of its kind in the measure that ranks it,
+            by the name of the row.
     """
 
     rows: tuple[LeaderboardRow, ...]
     ranked_by: dict[Kind, str | None]
     notes: tuple[str, ...]
+    folds: int | None = None
+    differences: dict[str, Difference] = field(default_factory=dict[str, Difference])
 
     def __repr__(self) -> str:
         best = next((f", the best is {row.name}" for row in self.rows if row.best), "")
@@ -171,10 +121,14 @@ class Leaderboard(Summary):
         return [name for name in MEASURES if any(name in row.scores for row in self.rows)]
 
     def view(self) -> View:
-        """Return the table with one row per variant and a star at the best of each kind, then the notes."""
+        """Return the table with one row per variant and a star at the best of each kind, then the notes.
+
+        After cross-validation, the scores of each fold and the differences to the best variant follow the table.
+        """
         columns = self._score_columns()
         space = "\n" if len(self.measures) > MANY_COLUMNS else " "  # narrow columns if there are many
-        headings = [MEASURES[name].heading.replace(" ", space) if name else RANGE for name in columns]
+        spread = RANGE if self.folds is None else INTERVAL
+        headings = [MEASURES[name].heading.replace(" ", space) if name else spread for name in columns]
         header = ("", "", *headings, *COSTS)
         table = Table(
             header=header,
@@ -184,16 +138,31 @@ class Leaderboard(Summary):
                 (number, column) for number, row in enumerate(self.rows) if row.best for column in range(len(header))
             ],
             folded={1: 16},
-            unbroken=[number for number, name in enumerate(header) if name in (RANGE, *COSTS)],
+            unbroken=[number for number, name in enumerate(header) if name in (RANGE, INTERVAL, *COSTS)],
         )
         best = [f"{BEST} the best"] if any(row.best for row in self.rows) else []
-        return View((table, "", *best, *self.notes))
+        return View((table, "", *best, *self._fold_tables(), *self.notes))
+
+    def _fold_tables(self) -> list[Table | str]:
+        """Return the scores of each fold of each row, and the differences to the best row of each kind."""
+        if self.folds is None:
+            return []
+        parts = list[Table | str]()
+        for row in self.rows:
+            runs = [(run.seed, run.fold, None if run.scores is None else run.scores.scores) for run in row.runs]
+            parts += [fold_table(row.name, row.scores, runs), ""]
+        for kind, measure in self.ranked_by.items():
+            rows = [row for row in self.rows if row.kind == kind]
+            best = next((row.name for row in rows if row.best), "")
+            differences = {row.name: self.differences[row.name] for row in rows if row.name in self.differences}
+            parts += difference_tables(best, measure or "", differences)
+        return parts
 
     def _score_columns(self) -> list[str]:
         """Return the measures, with "" for the column of the range over seeds, if a variant has several.
 
-        The range is that of the measure that ranks the row's kind. It follows this measure, or is the last column if
-        there are several ranking measures.
+        The range, or the interval with folds, is that of the measure that ranks the row's kind. It follows this
+        measure, or is the last column if there are several ranking measures.
         """
         columns = self.measures
         ranked = list(dict.fromkeys(measure for measure in self.ranked_by.values() if measure))
@@ -207,7 +176,9 @@ class Leaderboard(Summary):
         cells = [BEST if row.best else "", row.name]
         for name in columns:
             spread = row.scores.get(name or ranking)
-            if not name:
+            if not name and isinstance(spread, FoldSpread):
+                cells.append(MEASURES[ranking].write_interval(spread.interval))
+            elif not name:
                 several = len(row.runs) - row.diverged > 1
                 cells.append("" if spread is None or not several else MEASURES[ranking].write_range(spread))
             elif row.diverged and name == ranking:
@@ -220,28 +191,48 @@ class Leaderboard(Summary):
         return cells
 
 
-def leaderboard(results: Sequence[RunResult]) -> Leaderboard:
-    """Return the leaderboard of training runs; runs with equal names are the seeds of one variant."""
+def leaderboard(results: Sequence[RunResult], *, folds: int | None = None) -> Leaderboard:
+    """Return the leaderboard of training runs; runs with equal names are the seeds and folds of one variant.
+
+    Args:
+        results: Results, all with a fold or all without one.
+        folds: Number of folds of cross-validation; None without folds.
+    """
     by_name: dict[str, list[RunResult]] = {}
     for result in results:
         by_name.setdefault(result.name, []).append(result)
     kinds: list[Kind] = list(dict.fromkeys(run.scores.kind for run in results if run.scores))
     notes, ranked_by, rows = list[str](), dict[Kind, str | None](), list[LeaderboardRow]()
+    differences = dict[str, Difference]()
     for kind in kinds:
-        measure, why = _ranking_measure(kind, [run.scores for run in results if run.scores and run.scores.kind == kind])
+        measure, why = _comparable_measure(kind, results)
         ranked_by[kind] = measure
         notes += why
         variants = [runs for runs in by_name.values() if _kind(runs) == kind]
-        ordered = _rank([_row(runs, kind) for runs in variants], measure)
-        notes += _overlaps(ordered, measure)
+        ordered = _rank([_row(runs, kind, folds) for runs in variants], measure)
+        if folds is None:
+            notes += _overlaps(ordered, measure)
+        else:
+            differences |= _fold_differences(ordered, measure, folds)
         rows += ordered
-    rows += [_row(runs, None) for runs in by_name.values() if _kind(runs) is None]
+    rows += [_row(runs, None, folds) for runs in by_name.values() if _kind(runs) is None]
     notes += _notes(results, rows, kinds)
-    return Leaderboard(rows=tuple(rows), ranked_by=ranked_by, notes=tuple(notes))
+    notes += _spread_notes(rows, kinds) if folds is None else _fold_notes(rows, folds)
+    return Leaderboard(rows=tuple(rows), ranked_by=ranked_by, notes=tuple(notes), folds=folds, differences=differences)
 
 
 def _kind(runs: Sequence[RunResult]) -> Kind | None:
     return next((run.scores.kind for run in runs if run.scores), None)
+
+
+def _comparable_measure(kind: Kind, results: Iterable[RunResult]) -> tuple[str | None, list[str]]:
+    """Return the ranking measure of a kind that is comparable within each fold, or None, and notes on the choice."""
+    divisions: dict[object, list[HeldOutScores]] = {}
+    for run in results:
+        if run.scores and run.scores.kind == kind:
+            divisions.setdefault(run.division, []).append(run.scores)
+    choices = [_ranking_measure(kind, scores) for scores in divisions.values()]
+    return min(choices, key=lambda choice: (choice[0] is not None, choice[0] == RANKING_MEASURES[kind][0]))
 
 
 def _ranking_measure(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str | None, list[str]]:
@@ -265,21 +256,37 @@ def _ranking_measure(kind: Kind, scores: Sequence[HeldOutScores]) -> tuple[str |
     return across_tokenizers, [f"{words}: ranked by {MEASURES[across_tokenizers].heading}"]
 
 
-def _row(runs: Sequence[RunResult], kind: Kind | None) -> LeaderboardRow:
+def _row(runs: Sequence[RunResult], kind: Kind | None, folds: int | None) -> LeaderboardRow:
     scores = [run.scores for run in runs if run.scores]
     names = [name for name in MEASURES if scores and all(name in result.scores for result in scores)]
+    values = {name: [result.scores[name] for result in scores] for name in names}
+    pooled = {} if folds is None else _pool(runs, folds)
     return LeaderboardRow(
         name=runs[0].name,
         kind=kind,
         settings=runs[0].settings,
         rank=None,
-        scores={name: SeedSpread.of([result.scores[name] for result in scores]) for name in names},
+        scores={
+            name: SeedSpread.of(values[name])
+            if folds is None
+            else FoldSpread.of_folds(values[name], folds, pooled=pooled.get(name))
+            for name in names
+        },
         parameters=scores[0].parameters if scores else None,
         seconds=_spread([run.seconds for run in runs if run.scores]),
         tokens_per_second=_spread([run.tokens_per_second for run in runs if run.scores]),
         diverged=sum(run.scores is None for run in runs),
         runs=tuple(runs),
     )
+
+
+def _pool(runs: Sequence[RunResult], folds: int) -> dict[str, float]:
+    """Return the mean over seeds of the scores of the predictions of all folds; empty if a fold has no predictions."""
+    divisions: dict[int | None, list[Predictions | None]] = {}
+    for run in runs:
+        divisions.setdefault(run.seed, []).append(run.scores and run.scores.predictions)
+    scores = [pool_scores(parts) if len(parts) == folds else {} for parts in divisions.values()]
+    return {name: statistics.fmean(part[name] for part in scores) for name in scores[0] if all(scores)}
 
 
 def _spread(values: Sequence[float | None]) -> SeedSpread | None:
@@ -301,6 +308,27 @@ def _rank(rows: Sequence[LeaderboardRow], measure: str | None) -> list[Leaderboa
         row if position(row)[0] else replace(row, rank=1 + sum(position(other) < position(row) for other in ordered))
         for row in ordered
     ]
+
+
+def _fold_differences(rows: Sequence[LeaderboardRow], measure: str | None, folds: int) -> dict[str, Difference]:
+    """Return the difference of each ranked row to the best one, by name, paired by fold."""
+    best = next((row for row in rows if row.best), None)
+    if best is None or measure is None:
+        return {}
+    ranked = [row for row in rows if row.rank and math.isfinite(row.scores[measure].mean)]
+    values = {
+        row.name: [run.scores.scores[measure] for run in sorted(row.runs, key=_division) if run.scores]
+        for row in ranked
+    }
+    return {
+        row.name: fold_difference(values[row.name], values[best.name], folds)
+        for row in ranked
+        if row is not best and math.isfinite(best.scores[measure].mean)
+    }
+
+
+def _division(run: RunResult) -> tuple[int, int]:
+    return run.seed or 0, run.fold or 0
 
 
 def _overlaps(rows: Sequence[LeaderboardRow], measure: str | None) -> list[str]:
@@ -345,13 +373,22 @@ def _notes(results: Sequence[RunResult], rows: Sequence[LeaderboardRow], kinds: 
     diverged_rows = [row for row in rows if row.diverged]
     for row in diverged_rows:
         notes.append(f"{row.name} is ranked last: {row.diverged} of {len(row.runs)} runs diverged")
+    return notes
+
+
+def _fold_notes(rows: Sequence[LeaderboardRow], folds: int) -> list[str]:
+    spreads = [spread for row in rows for spread in row.scores.values() if isinstance(spread, FoldSpread)]
+    repeats = len({run.seed for row in rows for run in row.runs})
+    return fold_notes(folds, repeats=repeats, pooled=any(spread.pooled is not None for spread in spreads))
+
+
+def _spread_notes(rows: Sequence[LeaderboardRow], kinds: Sequence[Kind]) -> list[str]:
     if all(len(row.runs) == 1 for row in rows):
-        notes.append("no variance estimate with one seed per variant; use --seeds 1,2,3")
+        spread = "no variance estimate with one seed per variant; use --seeds 1,2,3"
     else:
         suffix = "" if len(kinds) < 2 else ", of the measure that ranks its kind"
-        notes.append(f"values are means over seeds; 'over seeds' is the smallest to the largest value{suffix}")
-    notes.append("scores are those of each run's best model on its held-out data; seconds include validation")
-    return notes
+        spread = f"values are means over seeds; 'over seeds' is the smallest to the largest value{suffix}"
+    return [spread, "scores are those of each run's best model on its held-out data; seconds include validation"]
 
 
 def _tokens(row: LeaderboardRow) -> float:

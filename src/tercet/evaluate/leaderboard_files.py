@@ -4,21 +4,30 @@ import csv
 import io
 from typing import Any
 
-from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult, SeedSpread
+from tercet.evaluate.leaderboard import Leaderboard, LeaderboardRow, RunResult
 from tercet.evaluate.score_summary import finite
+from tercet.evaluate.spreads import FoldSpread, SeedSpread
 
 
 def leaderboard_csv(board: Leaderboard) -> str:
-    """Return a CSV with one line per variant, with mean, minimum and maximum over seeds of each score and cost."""
+    """Return a CSV with one line per variant, with mean, minimum and maximum over seeds of each score and cost.
+
+    After cross-validation, the column `runs` replaces `seeds`, and each score also has its standard deviation over
+    folds and the interval of its mean.
+    """
     names = board.measures
     keys = list(dict.fromkeys(key for row in board.rows for key in row.settings))
     spreads = [*names, "seconds", "tokens_per_second"]
     numbers = [f"{name}{end}" for name in spreads for end in ("", "_min", "_max")]
+    fold_ends = () if board.folds is None else ("_std", "_interval_low", "_interval_high")
+    numbers += [f"{name}{end}" for name in names for end in fold_ends]
+    runs = "seeds" if board.folds is None else "runs"
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["name", *keys, "kind", "rank", "seeds", "diverged", "parameters", *numbers])
+    writer.writerow(["name", *keys, "kind", "rank", runs, "diverged", "parameters", *numbers])
     for row in board.rows:
         cells = [cell for name in spreads for cell in _three(_spread(row, name))]
+        cells += [cell for name in names if fold_ends for cell in _fold_cells(row.scores.get(name))]
         facts = [row.kind or "", row.rank or "", len(row.runs), row.diverged, row.parameters or ""]
         writer.writerow([row.name, *(row.settings.get(key, "") for key in keys), *facts, *cells])
     return file.getvalue()
@@ -31,6 +40,12 @@ def _spread(row: LeaderboardRow, name: str) -> SeedSpread | None:
 
 def _three(spread: SeedSpread | None) -> list[float | str]:
     return ["", "", ""] if spread is None else [spread.mean, spread.low, spread.high]
+
+
+def _fold_cells(spread: SeedSpread | None) -> list[float | str]:
+    if not isinstance(spread, FoldSpread) or spread.interval is None:
+        return ["", "", ""]
+    return [spread.std, *spread.interval]
 
 
 def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
@@ -54,13 +69,22 @@ def leaderboard_dict(board: Leaderboard) -> dict[str, Any]:
             for row in board.rows
         ],
         "notes": list(board.notes),
+        **({} if board.folds is None else {"folds": board.folds, "differences": _difference_dicts(board)}),
     }
 
 
-def _spread_dict(spread: SeedSpread | None) -> dict[str, float | None] | None:
+def _difference_dicts(board: Leaderboard) -> dict[str, dict[str, Any]]:
+    return {name: difference.to_dict() for name, difference in board.differences.items()}
+
+
+def _spread_dict(spread: SeedSpread | None) -> dict[str, Any] | None:
     if spread is None:
         return None
-    return {"mean": finite(spread.mean), "min": finite(spread.low), "max": finite(spread.high)}
+    limits = {"mean": finite(spread.mean), "min": finite(spread.low), "max": finite(spread.high)}
+    if not isinstance(spread, FoldSpread):
+        return limits
+    pooled = {} if spread.pooled is None else {"pooled": finite(spread.pooled)}
+    return {**limits, "std": finite(spread.std), "interval": spread.interval and list(spread.interval), **pooled}
 
 
 def _run_dict(run: RunResult) -> dict[str, Any]:
@@ -68,6 +92,7 @@ def _run_dict(run: RunResult) -> dict[str, Any]:
     return {
         "folder": run.folder,
         "seed": run.seed,
+        **({} if run.fold is None else {"fold": run.fold}),
         "diverged": run.scores is None,
         **scores,
         "seconds": run.seconds,

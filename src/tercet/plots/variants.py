@@ -59,8 +59,13 @@ class Band:
     high: tuple[float, ...]
 
 
-def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
+def plot_variants(variants: Sequence[VariantCurves], *, title: str, repeated: str = "seed") -> Figure:
     """Plot the curves of all variants. Earlier variants in the list are drawn in front of later ones.
+
+    Args:
+        variants: Curves of the variants.
+        title: Title of the figure.
+        repeated: Difference between the runs of a variant: "seed" or "fold".
 
     Raises:
         NothingToDraw: If no variant has a validation loss.
@@ -91,7 +96,7 @@ def plot_variants(variants: Sequence[VariantCurves], *, title: str) -> Figure:
     for row in grid:
         row[0].set_ylabel("validation loss (nats, logarithmic scale)")
     several = any(len(variant.runs) > 1 for variant in plotted)
-    words = "; line: mean over seeds, band: lowest to highest" if several else "; one seed each"
+    words = f"; line: mean over {repeated}s, band: lowest to highest" if several else f"; one {repeated} each"
     disable_mathtext([figure.suptitle(f"{title}{words}")])
     return figure
 

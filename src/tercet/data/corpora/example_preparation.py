@@ -19,10 +19,11 @@ from rich.progress import Progress
 from tercet.config import UserError, to_plain
 from tercet.data.cache import FORMAT, chunk_items, digest
 from tercet.data.corpora.array_files import ArrayFile, ArrayWriter, open_arrays
+from tercet.data.corpora.folds import find_fold
 from tercet.data.corpora.preparation import CorpusType, Preparation, describe_tokenizer
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
-from tercet.data.specs import SIDES, RandomSplit, Side
+from tercet.data.specs import SIDES, Fold, RandomSplit, Side
 from tercet.data.text_hashes import count_near_duplicates, draw_validation, hash_near_duplicate, hash_text
 from tercet.tokens import GPT2, CustomTokenizer, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
@@ -77,14 +78,16 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             name: Name of the data in messages.
             train: Source of the training part.
             held_out: Separate source of the validation part, or None to draw it from `train`.
-            validation: Spec of the validation part. If it is a `RandomSplit`, `train` is divided as it specifies.
+            validation: Spec of the validation part. If it is a `RandomSplit` or a `Fold`, `train` is divided as it
+                specifies.
             settings: Other settings that the examples depend on, as JSON values.
         """
         super().__init__(name, [source for source in (train, held_out) if source])
         self._train, self._held_out = train, held_out
-        self._random_split = validation if isinstance(validation, RandomSplit) else None if held_out else RandomSplit()
+        default = None if held_out else RandomSplit()
+        self._split = validation if isinstance(validation, RandomSplit | Fold) else default
         # The vocabulary must not be learned from validation examples, so the split is part of the hash.
-        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._random_split))
+        self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._split))
         self.examples_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
 
     @property
@@ -117,6 +120,10 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         """Return the text by which near duplicates of an example are found."""
         return example.identity
 
+    def _labels_to_spread(self, example: ExampleType) -> tuple[str, ...]:
+        """Return the labels of an example that are spread evenly over the folds of cross-validation."""
+        return ()
+
     def _key(self) -> list[Any]:
         return [self.content_hash, self.tokenizer.hash, sys.byteorder]
 
@@ -134,10 +141,12 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         There are no hashes if the validation part has a separate source.
 
         Raises:
-            UserError: If all examples of a source are empty, or all examples to divide are equal.
+            UserError: If all examples of a source are empty, all examples to divide are equal, or there are fewer
+                distinct ones than folds.
         """
         skipped = 0
         hashes = array("Q")  # eight bytes per example
+        labels = list[tuple[str, ...]]()
         for source in (self._train, self._held_out) if self._held_out else (self._train,):
             complete = 0
             for example in source.examples():
@@ -145,15 +154,26 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
                     skipped += 1
                     continue
                 complete += 1
-                if self._random_split:
+                if self._split:
                     hashes.append(hash_text(example.identity))
+                if isinstance(self._split, Fold):
+                    labels.append(self._labels_to_spread(example))
             if not complete:
                 raise no_example_error(source)
-        if not self._random_split:
-            return skipped, frozenset()
-        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
-        one_example_error = f"{self.name} has only one {self.singular}, which cannot be divided; {remedy}"
-        return skipped, draw_validation(hashes, self._random_split.count, one_example_error)
+        return skipped, self._draw(hashes, labels)
+
+    def _draw(self, hashes: "array[int]", labels: Sequence[tuple[str, ...]]) -> frozenset[int]:
+        """Return the hashes of the examples that are drawn for validation, as `_survey`."""
+        match self._split:
+            case RandomSplit(count=count):
+                remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
+                one_example_error = f"{self.name} has only one {self.singular}, which cannot be divided; {remedy}"
+                return draw_validation(hashes, count, one_example_error)
+            case Fold() as split:
+                remedy = f"add {self.plural}"
+                return find_fold(hashes, split, labels, name=self.name, plural=self.plural, remedy=remedy)
+            case None:
+                return frozenset()
 
     def _learn_tokenizer(
         self, spec: TokenizerSpec, texts: Callable[[ExampleType], Iterable[str]], roles: Sequence[str], *key: object

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from tercet.config import UserError
+from tercet.data.corpora.folds import find_fold
+from tercet.data.specs import Documents, Fold
 
 BLOCK_IDS = 1 << 22  # ids copied together
 
@@ -46,37 +48,19 @@ def split_tail(
 
 
 def split_documents(
-    folder: Path,
-    starts: np.ndarray,
-    text_hashes: np.ndarray,
-    dtype: np.dtype[Any],
-    fraction: float,
-    *,
-    name: str,
-) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Move about `fraction` of the documents, at least one, from `train.bin` to `validation.bin`.
-
-    Documents are drawn by a hash of their number. Equal documents are drawn together, by the number of the first one.
+    folder: Path, starts: np.ndarray, in_validation: np.ndarray, dtype: np.dtype[Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move documents from `train.bin` to `validation.bin`.
 
     Args:
         folder: Folder that contains `train.bin`.
         starts: (D,) position of the start of each document.
-        text_hashes: (D,) uint64, equal for equal documents.
+        in_validation: (D,) bool, True for each document to move.
         dtype: Type of the ids.
-        fraction: Fraction of the documents to move.
-        name: Name of the data in the message.
 
     Returns:
-        The starts of the documents in the training and in the validation part, as a pair, and a mask (D,) of the moved
-        documents.
-
-    Raises:
-        UserError: If there is only one document, or all documents are equal.
+        The starts of the documents in the training part, and those in the validation part.
     """
-    in_validation = _draw_documents(text_hashes, fraction)
-    if in_validation is None:
-        description = f"{len(starts):,} documents that are all equal" if len(starts) > 1 else "a single document"
-        raise UserError(f"{name} is {description}, which cannot be divided; set data.validation to {{kind: tail}}")
     all_ids_path = folder / "all.bin"
     (folder / "train.bin").rename(all_ids_path)
     ids = np.memmap(all_ids_path, dtype, mode="r")
@@ -86,10 +70,37 @@ def split_documents(
     del ids
     all_ids_path.unlink()
     lengths = ends - starts
-    return (_starts(lengths[~in_validation]), _starts(lengths[in_validation])), in_validation
+    return _starts(lengths[~in_validation]), _starts(lengths[in_validation])
 
 
-def _draw_documents(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
+def draw_documents(text_hashes: np.ndarray, validation: Documents | Fold, *, name: str) -> np.ndarray:
+    """Return a mask (D,) of the documents in the validation part: those of a fold, or about a fraction, at least one.
+
+    Documents are drawn by a hash of their number. Equal documents are drawn together, by the number of the first one.
+
+    Args:
+        text_hashes: (D,) uint64, equal for equal documents.
+        validation: Settings of the validation part.
+        name: Name of the data in the message.
+
+    Raises:
+        UserError: If there is only one document, all documents are equal, or there are fewer distinct ones than folds.
+    """
+    if isinstance(validation, Fold):
+        remedy = "set data.documents to line or blank_line, which divides a file into documents, or add documents"
+        _, firsts, groups = np.unique(text_hashes, return_index=True, return_inverse=True)
+        numbers = firsts[groups]  # unlike hashes of long texts, these do not depend on the tokenizer
+        selected = find_fold(numbers.tolist(), validation, name=name, plural="documents", remedy=remedy)
+        return np.isin(numbers, list(selected))
+    in_validation = _draw_fraction(text_hashes, validation.fraction)
+    if in_validation is None:
+        n_documents = len(text_hashes)
+        description = f"{n_documents:,} documents that are all equal" if n_documents > 1 else "a single document"
+        raise UserError(f"{name} is {description}, which cannot be divided; set data.validation to {{kind: tail}}")
+    return in_validation
+
+
+def _draw_fraction(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
     """Return a mask (D,) of the documents to move, or None if all documents are equal."""
     _, firsts, groups, sizes = np.unique(text_hashes, return_index=True, return_inverse=True, return_counts=True)
     if len(sizes) < 2:

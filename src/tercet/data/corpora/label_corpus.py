@@ -174,6 +174,9 @@ class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
         is_grouped = isinstance(example, GroupedExample)
         return "\0".join(example.texts) if is_grouped else super()._find_duplicate_text(example)
 
+    def _labels_to_spread(self, example: Example) -> tuple[str, ...]:
+        return () if self._spec.problem_type == "regression" else example.labels
+
     def _check(self) -> None:
         super()._check()
         for source in (self._train, self._held_out):

@@ -11,7 +11,7 @@ from tercet.data.corpora.corpus import Corpus
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.shards.remote_tokens import RemoteTokenFolder
 from tercet.data.shards.token_folder import VALIDATION, TokenFolder, check_tokenizer, find_token_folder, read_contents
-from tercet.data.specs import TextSpec
+from tercet.data.specs import Fold, TextSpec
 from tercet.storage import MANIFEST
 from tercet.tokens import Tokenizer
 
@@ -86,8 +86,13 @@ def open_folders(spec: TextSpec) -> list[TokenFolder]:
     """Open the prepared folders of the spec: that of its source, then those of its mixture.
 
     Raises:
-        UserError: If a source is not a prepared folder, or cannot be reached.
+        UserError: If a source is not a prepared folder, or cannot be reached, or the validation part is a fold.
     """
+    if isinstance(spec.validation, Fold):
+        raise UserError(
+            f"{spec.source} is a prepared folder, whose validation part is fixed; to cross-validate, set data.source "
+            "to the texts from which it was made"
+        )
     return [open_folder(source, group=spec.shard_group) for source in (spec.source, *(m.source for m in spec.mixture))]
 
 

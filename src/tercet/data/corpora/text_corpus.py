@@ -11,7 +11,7 @@ from rich.progress import Progress
 from tercet.config import UserError, to_plain
 from tercet.data.cache import CHUNK_CHARACTERS, FORMAT, digest, id_dtype
 from tercet.data.corpora.corpus import Corpus
-from tercet.data.corpora.id_split import split_documents, split_tail
+from tercet.data.corpora.id_split import draw_documents, split_documents, split_tail
 from tercet.data.corpora.preparation import Preparation, describe_tokenizer
 from tercet.data.corpora.prepared import is_prepared, prepared_corpus
 from tercet.data.datasets.text_datasets import find_text
@@ -20,7 +20,7 @@ from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.sources.documents import DocumentFiles, DocumentSource, describe_left_out_records
 from tercet.data.sources.formats import describe_left_out, extract_command
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import Documents, HeldOut, Tail, TextSpec
+from tercet.data.specs import Documents, Fold, HeldOut, Tail, TextSpec
 from tercet.data.text_hashes import count_near_duplicates
 from tercet.messages import print_note
 from tercet.tokens import PlainIds, Tokenizer
@@ -140,10 +140,9 @@ class _TextPreparation(Preparation[Corpus]):
                 starts, held_starts = split_tail(folder, starts, dtype, fraction)
                 held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
                 text_bytes -= held_bytes
-            case Documents(fraction=fraction):
-                (starts, held_starts), in_validation = split_documents(
-                    folder, starts, encoded.text_hashes, dtype, fraction, name=self.name
-                )
+            case Documents() | Fold() as validation:
+                in_validation = draw_documents(encoded.text_hashes, validation, name=self.name)
+                starts, held_starts = split_documents(folder, starts, in_validation, dtype)
                 held_bytes, near_duplicates = (
                     int(sizes[in_validation].sum()),
                     count_near_duplicates(near[in_validation], near[~in_validation]),

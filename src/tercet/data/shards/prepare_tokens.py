@@ -30,7 +30,7 @@ from tercet.data.shards.shard_inputs import Input, Unit, cut_units, digest_input
 from tercet.data.shards.shard_writer import ShardSettings, read_records, write_unit
 from tercet.data.shards.token_folder import TOKENIZER, Contents, read_contents, roles_of
 from tercet.data.sources.documents import describe_left_out_records
-from tercet.data.specs import Documents, TextSpec
+from tercet.data.specs import Documents, Fold, TextSpec
 from tercet.messages import print_note
 from tercet.storage import (
     MANIFEST,
@@ -129,6 +129,7 @@ def _merge(
     try:
         with lock_folder(settings.folder):
             if (contents := _find_finished(out, made_from)) is None:
+                assert not isinstance(spec.validation, Fold)  # rejected by `find_inputs`
                 contents = merge_shards(out, units, settings, spec.validation, made_from=made_from)
     except FolderInUse:
         return None

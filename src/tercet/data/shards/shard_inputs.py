@@ -17,7 +17,7 @@ from tercet.data.encode.document_ids import encoding_key
 from tercet.data.encode.learn_tokenizer import TRAINING_BYTES
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import OLD_FILE_SETTINGS, HeldOut, Side, TextSpec
+from tercet.data.specs import OLD_FILE_SETTINGS, Fold, HeldOut, Side, TextSpec
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
@@ -66,8 +66,13 @@ def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
         sources: Named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
 
     Raises:
-        UserError: If a source does not exist, or no file matches a pattern.
+        UserError: If a source does not exist, no file matches a pattern, or the validation part is a fold.
     """
+    if isinstance(spec.validation, Fold):
+        raise UserError(
+            "a prepared folder has one validation part, and no folds; set data.validation to {kind: documents}, or "
+            "cross-validate the texts without preparing them"
+        )
     inputs = [
         item for number, source in enumerate(sources) for item in _expand_source(spec, source, f"{number}", "train")
     ]

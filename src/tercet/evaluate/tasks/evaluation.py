@@ -27,6 +27,7 @@ from tercet.evaluate.digest import digest
 from tercet.evaluate.labels import LabelScores
 from tercet.evaluate.masked import MaskedScores
 from tercet.evaluate.multi_label import MultiLabelScores
+from tercet.evaluate.pooled import Predictions
 from tercet.evaluate.protocols import Protocol
 from tercet.evaluate.regression import RegressionScores
 from tercet.evaluate.retrieval import RetrievalScores, SearchResults
@@ -65,6 +66,7 @@ class HeldOutScores:
         tokens: Number of predictions over which the scores are averaged.
         unknown_share: Fraction of the text's tokens that are the unknown token.
         validation: Scored documents, for models of text.
+        predictions: Predictions for the labels of texts or words; None for other models.
     """
 
     kind: Kind
@@ -75,6 +77,7 @@ class HeldOutScores:
     tokens: int
     unknown_share: float = 0.0
     validation: tuple[str, ...] = field(default=(), repr=False)
+    predictions: Predictions | None = field(default=None, repr=False, compare=False)
 
 
 class EvaluationOptions(TypedDict, total=False):

@@ -18,13 +18,16 @@ from tercet.evaluate.custom_metrics import Metrics, measure_metrics, read_metric
 from tercet.evaluate.digest import digest
 from tercet.evaluate.labels import LabelPredictions, LabelScores, predict_labels
 from tercet.evaluate.multi_label import MultiLabelPredictions, MultiLabelScores, predict_multi_label
+from tercet.evaluate.pooled import Predictions, name_scores
 from tercet.evaluate.regression import NumberPredictions, RegressionScores, predict_numbers
 from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, Kind
 from tercet.models import EncoderOnly
 from tercet.tokens import Tokenizer
 
 AnyLabelScores = LabelScores | MultiLabelScores | RegressionScores
-Predictions = LabelPredictions | MultiLabelPredictions | NumberPredictions
+KINDS: dict[type, Kind] = {
+    LabelScores: "classifier", MultiLabelScores: "multi-label classifier", RegressionScores: "regression",
+}  # fmt: skip
 FIELDS = (  # settings that also apply to other files
     "text_field", "label_field", "label_separator", "label_fields", "label_pattern", *SEQUENCE_SETTINGS,
 )  # fmt: skip
@@ -98,27 +101,19 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         return join_scores(predictions.weighted, weigh_metrics(own_metrics, *name_outputs(predictions, over=data.over)))
 
     def score_held_out(self, data: LabeledExamples) -> HeldOutScores:
-        scores, card = self.score(data), self.trained_model.card
+        predictions = predict(self.trained_model.model, self.trained_model.tokenizer, data)
+        scores, card = predictions.scores(resamples=0), self.trained_model.card
         loss = card.metrics.get("val/loss")  # over the same labels, from the training
-        kind, labels = "classifier", self.trained_model.label_head.labels
-        measures = {} if loss is None else {"nats_per_label": loss}
-        match scores:
-            case LabelScores():
-                measures |= {"accuracy": scores.accuracy, "f1": scores.f1}
-            case MultiLabelScores():
-                kind = "multi-label classifier"
-                measures |= {"f1": scores.f1, "micro_f1": scores.micro_f1, "exact_match": scores.exact_match}
-            case RegressionScores():
-                kind: Kind = "regression"
-                names = ("rmse", "mae", "r2", "pearson", "spearman")
-                measures = {name: getattr(scores, name) for name in names}
+        kind, labels = KINDS[type(scores)], self.trained_model.label_head.labels
+        nats = {} if loss is None or kind == "regression" else {"nats_per_label": loss}
         return HeldOutScores(
             kind=kind,
-            scores=measures,
+            scores=nats | name_scores(scores),
             parameters=self.trained_model.n_parameters,
             text=digest(card.data_hash, str(scores.count), *labels),
             tokenizer=self.trained_model.tokenizer.hash,
             tokens=scores.count,
+            predictions=predictions,
         )
 
     def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnyLabelScores:

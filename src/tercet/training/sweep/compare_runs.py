@@ -89,7 +89,8 @@ class ComparedRuns(Summary):
             )
             for row in self.rows
         ]
-        return plot_variants(curves, title=self.folder.resolve().name)
+        repeated = "seed" if self.leaderboard.folds is None else "fold"
+        return plot_variants(curves, title=self.folder.resolve().name, repeated=repeated)
 
     def save(self) -> None:
         """Write the table and the plot into the folder.
@@ -118,6 +119,7 @@ def compare_runs(
     *,
     varied_keys: Sequence[VariedKey] = (),
     seeds: Sequence[int] | None = None,
+    folds: int | None = None,
     changes: Mapping[str, Any] | None = None,
     out: Path,
     device: "str | torch.device" = "cpu",
@@ -129,6 +131,7 @@ def compare_runs(
         names: Recipes, and folders of finished runs, which are not trained again.
         varied_keys: Keys of the recipes to vary, in all combinations of their values.
         seeds: Seeds with which each variant is trained; None for the seed of `changes` or else of the first recipe.
+        folds: Number of folds of cross-validation, as in `compare`; None for the validation part of the recipes.
         changes: Changes to all recipes, as nested mappings.
         out: Folder of the comparison.
         device: PyTorch device on which all runs are scored.
@@ -138,9 +141,8 @@ def compare_runs(
         UserError: If a recipe or setting is invalid. Everything is checked before training starts.
         Interrupted: If a signal stopped training, after the run was saved.
     """
-    return compare_sweep(
-        plan_sweep(names, varied_keys=varied_keys, seeds=seeds, changes=changes, out=out), device=device, quiet=quiet
-    )
+    sweep = plan_sweep(names, varied_keys=varied_keys, seeds=seeds, folds=folds, changes=changes, out=out)
+    return compare_sweep(sweep, device=device, quiet=quiet)
 
 
 def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> ComparedRuns:
@@ -150,12 +152,25 @@ def compare_sweep(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: 
     """
     check_sweep(sweep, quiet=quiet)
     trained_runs = list(train_sweep(sweep, quiet=quiet))
-    folders = [run.folder for run, error in trained_runs if error is None]
-    scores = dict(zip(folders, score_held_out(folders, device=device), strict=True))
+    scores = _score([run for run, error in trained_runs if error is None], device)
     results = [_result(run, scores.get(run.folder)) for run, _ in trained_runs]
-    comparison = ComparedRuns(leaderboard=leaderboard(results), folder=sweep.out)
+    comparison = ComparedRuns(leaderboard=leaderboard(results, folds=sweep.folds), folder=sweep.out)
     comparison.save()
     return comparison
+
+
+def _score(runs: Sequence[SweepRun], device: "str | torch.device") -> dict[Path, HeldOutScores]:
+    """Return the scores of the runs by folder.
+
+    The runs of each fold are scored together, because a fold is training data of the runs of other folds.
+    """
+    divisions: dict[object, list[Path]] = {}
+    for run in runs:
+        divisions.setdefault(None if run.fold is None else (run.seed, run.fold), []).append(run.folder)
+    scores = dict[Path, HeldOutScores]()
+    for folders in divisions.values():
+        scores |= zip(folders, score_held_out(folders, device=device), strict=True)
+    return scores
 
 
 def compare(
@@ -163,6 +178,7 @@ def compare(
     *,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Sequence[int] | None = None,
+    folds: int | None = None,
     data: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -172,11 +188,16 @@ def compare(
 ) -> ComparedRuns:
     """Train variants on the same data with the same seeds, and compare them, as `tercet compare` does.
 
+    With `folds`, each variant is cross-validated: it is trained once per fold, on all data except the fold, and scored
+    on the fold. The folds are the same for all variants.
+
     Args:
         names: Packaged recipes, paths of YAML files, and folders of finished runs, which are not trained again.
         vary: Keys to vary, such as {"model.stack.placement": ["pre", "post"]}; all combinations are trained.
         seeds: List of seeds, or a number n for the seeds from 1 to n; None for the seed of `changes` or else of the
             first recipe.
+        folds: Number of folds, at least 2; None for the validation part of the recipes. Each seed draws another
+            division. Texts of a group (`data.group_field`) are in the same fold.
         data: File, folder or named dataset to use instead of the data of the recipes.
         changes: Changed keys of all recipes, such as {"training.max_steps": 500}.
         out: Folder of runs, table and plot; by default `compared/` and the names. Runs in it are resumed, or reused if
@@ -198,6 +219,7 @@ def compare(
         name_list,
         varied_keys=[VariedKey.of(key, values) for key, values in (vary or {}).items()],
         seeds=None if seeds is None else check_seeds(seeds),
+        folds=folds,
         changes=nested_changes,
         out=default_comparison_folder(name_list) if out is None else Path(out),
         device=device,
@@ -212,6 +234,7 @@ def _result(run: SweepRun, scores: HeldOutScores | None) -> RunResult:
         name=run.variant,
         settings=run.settings,
         seed=run.seed,
+        fold=run.fold,
         folder=str(run.folder),
         scores=scores,
         seconds=time and time.seconds,

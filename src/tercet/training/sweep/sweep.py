@@ -1,7 +1,7 @@
 """Sweeps: training of several variants of recipes, which are all checked before the first is trained.
 
-Each variant is trained as one ordinary run per seed. A sweep that was killed resumes with the run that it was training.
-The folder of a sweep contains:
+Each variant is trained as one ordinary run per seed, or per seed and fold of cross-validation. A sweep that was killed
+resumes with the run that it was training. The folder of a sweep contains:
 
     settings.json              the requested settings, and `precision` and `matmul` chosen for `auto` for all runs
     placement=pre,seed=1/ ...  the runs
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
 from tercet.config import Plain, UserError, find_differences, suggest, to_plain
+from tercet.data import Fold
 from tercet.data.corpora.find_sources import check_sources
 from tercet.messages import print_note
 from tercet.storage import check_output_folder, read_sealed_json, write_sealed_json
@@ -25,6 +26,7 @@ from tercet.training.recipe.recipe import Recipe, load_recipe
 from tercet.training.run.fit import RunDiverged
 from tercet.training.run.train import train
 from tercet.training.run_folder.folder import check_recipe
+from tercet.training.sweep.cross_validation import check_division, check_folds, describe_division, make_folds, set_fold
 from tercet.training.sweep.grid import VariedKey, folder_names, grid_points
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class SweepRun:
             run.
         recipe: Recipe with the seed; None for a finished run.
         seed: Seed; None for a finished run.
+        fold: Number of the fold of cross-validation that is the validation part, from 1; None without folds.
     """
 
     variant: str
@@ -51,10 +54,12 @@ class SweepRun:
     settings: dict[str, str]
     recipe: Recipe | None = None
     seed: int | None = None
+    fold: int | None = None
 
     @property
     def name(self) -> str:
-        return self.variant if self.seed is None else f"{self.variant}, seed={self.seed}"
+        seed = "" if self.seed is None else f", seed={self.seed}"
+        return f"{self.variant}{seed}{'' if self.fold is None else f', fold={self.fold}'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +70,14 @@ class Sweep:
         out: Folder of the sweep.
         runs: Runs to train and finished runs, with the seeds of a variant next to each other.
         requested: Requested settings, for `settings.json`.
+        folds: Number of folds of cross-validation; None without folds.
         notes: One line per recipe that gets other data: settings that change with it, and those that are kept.
     """
 
     out: Path
     runs: tuple[SweepRun, ...]
     requested: Plain
+    folds: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -79,6 +86,7 @@ def plan_sweep(
     *,
     varied_keys: Sequence[VariedKey] = (),
     seeds: Sequence[int] | None = None,
+    folds: int | None = None,
     changes: Mapping[str, Any] | None = None,
     out: Path,
 ) -> Sweep:
@@ -88,21 +96,18 @@ def plan_sweep(
         names: Recipes, and folders of finished runs or models.
         varied_keys: Keys to vary, and their values.
         seeds: Seeds of each variant; None for the seed of `changes` or else of the first recipe.
+        folds: Number of folds of cross-validation: each variant is trained once per seed and fold, and the seed also
+            divides the data. None for the validation part of the recipes.
         changes: Changes to all recipes, as nested mappings.
         out: Folder of the sweep.
 
     Raises:
         UserError: If a name is neither a recipe nor a finished run, a key or value is invalid, data is missing, two
-            variants are the same, there is only one run, or `out` contains something else.
+            variants are the same, there is one run, folds do not apply, or `out` contains something else.
     """
     changes = changes or {}
     recipes = [name for name in names if not is_run(name)]
-    if not recipes and (varied_keys or changes or seeds):
-        flags = "--vary applies" if varied_keys else "--set and --data apply" if changes else "--seeds applies"
-        raise UserError(f"{flags} only to recipes, but no recipe is given, only {' and '.join(names)}; add one")
-    training = changes.get("training")
-    if seeds is not None and isinstance(training, Mapping) and "seed" in training:
-        raise UserError("training.seed is both in --set and in --seeds; remove it from --set")
+    _check_scope(names, recipes, varied_keys, changes, seeds, folds)
     points = grid_points(varied_keys, fixed_changes=changes)
     parsed_recipes = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
     if recipes and seeds is None:
@@ -117,9 +122,7 @@ def plan_sweep(
             settings = {**({"recipe": short_names[name]} if len(recipes) > 1 else {}), **point.settings}
             labels = (short_names.get(name, ""), *(f"{key}={value}" for key, value in point.settings.items()))
             variant = ", ".join(filter(None, labels)) or Path(name).stem
-            for seed in seeds or ():
-                seeded_recipe = replace(recipe, training=replace(recipe.training, seed=seed))
-                runs.append(SweepRun(variant=variant, folder=out, settings=settings, recipe=seeded_recipe, seed=seed))
+            runs += _runs_of_variant(SweepRun(variant=variant, folder=out, settings=settings), recipe, seeds, folds)
     runs = _assign_folders(runs, out)
     _check_distinct(runs)
     requested = {
@@ -127,13 +130,53 @@ def plan_sweep(
         "vary": {choice.key: list(choice.labels) for choice in varied_keys},
         "set": dict(changes),
         "seeds": list(seeds or ()),
+        **({} if folds is None else {"folds": folds}),
     }
     _check_out(out, requested)
     for recipe in (run.recipe for run in runs if run.recipe):
         check_sources(recipe.data)
         check_loggers(recipe.logging)
     descriptions = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
-    return Sweep(out=out, runs=tuple(runs), requested=requested, notes=tuple(dict.fromkeys(filter(None, descriptions))))
+    if folds is not None:
+        descriptions += [describe_division(recipe) for parsed in parsed_recipes.values() for recipe in parsed]
+    notes = tuple(dict.fromkeys(filter(None, descriptions)))
+    return Sweep(out=out, runs=tuple(runs), requested=requested, folds=folds, notes=notes)
+
+
+def _check_scope(
+    names: Sequence[str],
+    recipes: Sequence[str],
+    varied_keys: Sequence[VariedKey],
+    changes: Mapping[str, Any],
+    seeds: Sequence[int] | None,
+    folds: int | None,
+) -> None:
+    """Check that the arguments of `plan_sweep` apply to its recipes and do not conflict.
+
+    Raises:
+        UserError: If they apply to no recipe, the seed is set twice, or folds cannot replace the validation part.
+    """
+    if not recipes and (varied_keys or changes or seeds):
+        flags = "--vary applies" if varied_keys else "--set and --data apply" if changes else "--seeds applies"
+        raise UserError(f"{flags} only to recipes, but no recipe is given, only {' and '.join(names)}; add one")
+    training = changes.get("training")
+    if seeds is not None and isinstance(training, Mapping) and "seed" in training:
+        raise UserError("training.seed is both in --set and in --seeds; remove it from --set")
+    if folds is not None:
+        check_folds(folds, [choice.key for choice in varied_keys], [name for name in names if name not in recipes])
+
+
+def _runs_of_variant(
+    variant: SweepRun, recipe: Recipe, seeds: Sequence[int] | None, folds: int | None
+) -> Iterator[SweepRun]:
+    """Yield the runs of a variant, one per seed and fold."""
+    if folds is not None:
+        check_division(variant.variant, recipe)
+    for seed in seeds or ():
+        seeded_recipe = replace(recipe, training=replace(recipe.training, seed=seed))
+        for fold in make_folds(folds, seed):
+            number = None if fold is None else fold.fold
+            yield replace(variant, recipe=set_fold(seeded_recipe, fold), seed=seed, fold=number)
 
 
 def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
@@ -153,21 +196,22 @@ def check_sweep(sweep: Sweep, *, quiet: bool = False) -> None:
     from tercet.inspect.model_table import model_table
     from tercet.training.tasks.open_task import task_of
 
-    checked_variants = set[str]()
+    checked_data = set[tuple[str, int | None, int | None]]()  # the data of a variant depends on the seed only in folds
     for run in sweep.runs:
         if run.recipe is None:
             check_scorable(load_model(run.folder))
             continue
         check_recipe(run.folder, run.recipe, read_record(run.folder))
-        if run.variant in checked_variants or is_finished(run.folder):
+        data_key = (run.variant, None if run.fold is None else run.seed, run.fold)
+        if data_key in checked_data or is_finished(run.folder):
             continue
-        checked_variants.add(run.variant)
+        checked_data.add(data_key)
         pretrained = None if run.recipe.pretrained is None else load_model(run.recipe.pretrained)
         try:
             task: Task = task_of(run.recipe, pretrained=pretrained, progress=not quiet)
             model_table(task.recipe.model)
         except (UserError, ValueError) as error:
-            raise UserError(f"{run.variant}: {error}") from None
+            raise UserError(f"{run.variant if run.fold is None else run.name}: {error}") from None
     for note in () if quiet else sweep.notes:
         print_note(note)
 
@@ -267,6 +311,7 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
             identity = str(run.folder.resolve())
         else:
             recipe = replace(run.recipe, training=replace(run.recipe.training, seed=0))
+            recipe = recipe if run.fold is None else set_fold(recipe, Fold())
             identity = json.dumps(to_plain(recipe), sort_keys=True)
         first_variant = variants.setdefault(identity, run.variant)
         if first_variant != run.variant:
@@ -279,7 +324,7 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
         raise UserError(f"{duplicates[0]} is given twice; remove one (to measure the variance, pass --seeds 1,2,3)")
     if len(runs) < 2:
         raise UserError(
-            f"{runs[0].variant} has nothing to be compared with; add another recipe or run, --vary or --seeds"
+            f"{runs[0].variant} has nothing to be compared with; add another recipe or run, --vary, --seeds or --folds"
             if runs
             else "nothing to compare; pass recipes or finished runs"
         )

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from tercet.checkpoint.verification import Verification
 from tercet.data.extraction.extract import ExtractionReport
 from tercet.data.summary.data_summary import DataSummary
+from tercet.data.summary.split_summary import SplitSummary
 from tercet.data.summary.token_fit import TokenFit
 from tercet.diagnosis.machine import Diagnosis
 from tercet.diagnosis.part_checks import PartChecks
@@ -251,6 +252,7 @@ class WithRecipe(TypedDict):
 
 class WithFit(TypedDict):
     fit: TokenFit | None
+    split: SplitSummary | None
 
 
 class RunPictures(TypedDict):

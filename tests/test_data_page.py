@@ -33,12 +33,15 @@ def write_files() -> None:
     rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
     stars = "".join(f'{n},"{text}",{n % 5 + 1}\n' for n, text in enumerate(texts))
     Path("reviews.csv").write_text("id,text,stars\n" + stars)
-    for name, column in (("posts", "body"), ("newer", "body"), ("prompts", "start"), ("sentences", "english")):
+    Path("posts.csv").write_text("author,body\n" + "".join(f'a{n % 30},"{text}"\n' for n, text in enumerate(texts)))
+    for name, column in (("newer", "body"), ("prompts", "start"), ("sentences", "english")):
         Path(f"{name}.csv").write_text(f"id,{column}\n" + (rows if name != "prompts" else '1,"Number 1"\n2,"I say"\n'))
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
-    lines = (f"{' '.join(items)},{' '.join(words[word] for word in items)}\n" for items in sentences)
-    Path("pairs.csv").write_text("source,target\n" + "".join(lines))
+    lines = (
+        f"{' '.join(items)},{' '.join(words[word] for word in items)},{n % 20}\n" for n, items in enumerate(sentences)
+    )
+    Path("pairs.csv").write_text("source,target,speaker\n" + "".join(lines))
     Path("chat.csv").write_text("question,answer\n" + "".join(f'"{text}",yes\n' for text in texts))
     Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
     lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]
@@ -70,10 +73,17 @@ def test_every_command_runs(
         name, *arguments = shlex.split(line)
         assert name == "tercet"
         if arguments[0] == "train":
-            fewer = {"numbers": PAIRS, "pairs.csv": PAIRS, "classify-docstrings": LABELS, "families.fa": LABELS}.get(
-                arguments[1], TINY
-            )
-            arguments += [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
+            fewer = {
+                "numbers": PAIRS, "pairs.csv": PAIRS, "classify-docstrings": LABELS, "families.fa": LABELS,
+                "reviews.csv": LABELS,
+            }.get(arguments[1], TINY)  # fmt: skip
+            chooses_split = any(word.startswith(("data.validation", "data.group_field")) for word in arguments)
+            arguments += [
+                word
+                for key, value in fewer.items()
+                if not (chooses_split and key == "data.validation")
+                for word in ("--set", f"{key}={value}")
+            ]
         code = main(arguments)
         out, err = capsys.readouterr()
         assert code == 0, f"{line}\n{err}"

@@ -56,6 +56,7 @@ Share = Annotated[float, Interval(ge=0, le=1)]
 ShareAboveZero = Annotated[float, Interval(gt=0, le=1)]
 ShareBelowOne = Annotated[float, Interval(ge=0, lt=1)]
 ShareBetween = Annotated[float, Interval(gt=0, lt=1)]
+Threshold = Annotated[float, Interval(ge=0.25, le=1)]  # similarity of texts; lower ones would compare nearly all pairs
 LearningRate = Annotated[float, Interval(ge=0, le=1000)]
 WeightDecay = Annotated[float, Interval(ge=0, le=100)]
 Epsilon = Annotated[float, Interval(ge=0, le=1)]

@@ -11,7 +11,7 @@ from gguf_models import BYTES, llama, save_folder
 from tercet.checkpoint import LanguageModel, load_model
 from tercet.data import HeldOut, TextSpec, Windows, prepare
 from tercet.data.shards.prepare_tokens import prepare_tokens
-from tercet.data.specs import Documents
+from tercet.data.split_specs import Documents
 from tercet.evaluate.tasks import evaluation_of
 from tercet.evaluate.tasks.language import LanguageEvaluation
 from tercet.generation import encode_prompt

@@ -90,7 +90,7 @@ def test_many_documents_are_fast(tmp_path: Path) -> None:
     ids = np.zeros(60_000, dtype=np.uint16)
     ids.tofile(tmp_path / "train.bin")
     starts, hashes = np.arange(60_000), np.arange(60_000, dtype=np.uint64) // 2
-    is_held_out = draw_documents(hashes, Documents(fraction=0.1), name="many")
+    is_held_out = draw_documents(Documents(fraction=0.1), hashes, name="many")
     split_documents(tmp_path, starts, is_held_out, ids.dtype)
     assert is_held_out.sum() == 6_000
     assert (is_held_out[::2] == is_held_out[1::2]).all()

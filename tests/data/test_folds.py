@@ -184,6 +184,24 @@ def test_each_document_is_held_out_once(tmp_path: Path) -> None:
     assert sorted(held_out) == sorted(texts)
 
 
+def test_each_group_of_texts_and_pairs_is_held_out_once(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "source": f"s{n}", "target": f"t{n}", "author": f"a{n % 5}"} for n in range(20)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    texts, targets = list[str](), list[str]()
+    for fold in (1, 2, 3, 4, 5):
+        split: dict[str, Any] = {"source": path, "group_field": "author", "validation": Fold(folds=5, fold=fold)}
+        corpus = prepare(TextSpec(tokenizer=Characters(), **split))
+        validation = np.split(np.asarray(corpus.validation), np.asarray(corpus.validation_documents)[1:])
+        held_out = [corpus.tokenizer.decode(document.tolist()) for document in validation]
+        assert len({int(text.split()[1]) % 5 for text in held_out}) == 1
+        texts += held_out
+        held_out_pairs = [pair.target for pair in read_pairs(PairsSpec(**split), "validation")]
+        assert len({int(target[1:]) % 5 for target in held_out_pairs}) == 1
+        targets += held_out_pairs
+    assert sorted(texts) == sorted(f"text {n}" for n in range(20))
+    assert sorted(targets) == sorted(f"t{n}" for n in range(20))
+
+
 def test_too_few_examples_are_reported(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "texts.jsonl", ROWS)
     with pytest.raises(UserError, match=r"8 folds, but only 7 distinct groups; pass --folds 7 or fewer \(data\.valid"):
@@ -191,6 +209,9 @@ def test_too_few_examples_are_reported(tmp_path: Path) -> None:
     one = write_jsonl(tmp_path / "one.jsonl", [{"text": "a", "label": "x"}] * 5)
     with pytest.raises(UserError, match=r"2 folds, but only 1 distinct texts; add texts"):
         label_folds(one, 2)
+    groups = write_jsonl(tmp_path / "groups.jsonl", [{"text": f"text {n}", "author": n % 3} for n in range(9)])
+    with pytest.raises(UserError, match=r"5 folds, but only 3 distinct groups; pass --folds 3 or fewer"):
+        prepare(TextSpec(source=groups, tokenizer=Characters(), validation=Fold(), group_field="author"))
     book = tmp_path / "book.txt"
     book.write_text("one text\n" * 40)
     with pytest.raises(UserError, match=r"only 1 distinct documents; set data\.documents to line or blank_line"):

@@ -175,10 +175,10 @@ def test_two_concurrent_preparations_succeed(tmp_path: Path, cache: Path) -> Non
 def test_losing_process_uses_the_winners_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     spec, encode, racing = TextSpec(source=text_file(tmp_path), tokenizer=Characters()), encode_source, [True]
 
-    def encode_after_another(*args: Any) -> EncodedSource:
+    def encode_after_another(*args: Any, **settings: Any) -> EncodedSource:
         if racing.pop() if racing else False:
             prepare(spec)
-        return encode(*args)
+        return encode(*args, **settings)
 
     monkeypatch.setattr(text_corpus, "encode_source", encode_after_another)
     assert len(prepare(spec).train) > 0
@@ -186,7 +186,7 @@ def test_losing_process_uses_the_winners_cache(tmp_path: Path, monkeypatch: pyte
 
 
 def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(text_corpus, "encode_source", full)

@@ -47,6 +47,27 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, object]]]:
     return [(location, dict(row)) for location, row in read_table(read_lines(path, "utf-8"), str(path), {})]
 
 
+def test_rows_of_all_files_in_a_folder_match(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    (folder / "b").mkdir(parents=True)
+    for name in ("a.csv", "a.csv.gz", "b/c.jsonl", "b/d.tsv"):
+        rows = [(domain, f"{name} {text}".replace("\n", " ")) for domain, text in ROWS]
+        write_rows(folder / name, rows if name != "b/d.tsv" else rows[1:2])  # no match in the last file
+    with matching_rows(folder, "domain=news", encoding="utf-8") as selected:
+        paths = sorted(path for path in selected.rglob("*") if path.is_file())
+        found = [row["text"] for path in paths for _, row in read_rows(path)]
+    assert sorted(found) == sorted(
+        f"{name} {text}" for name in ("a.csv", "a.csv.gz", "b/c.jsonl") for text in ('one, "two"', "four lines")
+    )
+    message = r"no row of .* has domain=rain; its values: news \(6\), sport \(4\)"
+    with pytest.raises(UserError, match=message), matching_rows(folder, "domain=rain", encoding="utf-8"):
+        pass
+    (folder / "e.txt").write_text("text")
+    message = r"e\.txt: rows can be selected only in"
+    with pytest.raises(UserError, match=message), matching_rows(folder, "domain=news", encoding="utf-8"):
+        pass
+
+
 @given(rows=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.text("x,\"\n\t '\\é")), min_size=1, max_size=6))
 def test_any_csv_is_copied_unchanged(rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("rows") / "data.csv"
@@ -71,8 +92,8 @@ def test_values_of_json_are_compared_as_json_writes_them(tmp_path: Path) -> None
         ("data.csv", "=news", "is not a condition"),
         ("data.csv", "domain=weather", r"has domain=weather; its values: news \(2\), sport \(1\), '' \(1\)"),
         ("data.csv", "domian=news", "has no column 'domian'; did you mean 'domain'"),
-        ("data.txt", "domain=news", "only in a .jsonl, .csv or .tsv file"),
-        ("nosuch.csv", "domain=news", "only in a .jsonl, .csv or .tsv file"),
+        ("data.txt", "domain=news", "only in .jsonl, .csv and .tsv files"),
+        ("nosuch.csv", "domain=news", "only in .jsonl, .csv and .tsv files"),
     ],
 )
 def test_wrong_conditions_are_rejected(name: str, condition: str, message: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tercet.cli.main import main
 from tercet.config import UserError, to_plain
 from tercet.data.datasets.recognize import describe_fields, recognize
+from tercet.settings_yaml import write_yaml
 from tercet.training.recipe.files import recipe_names
 from tercet.training.recipe.for_data import is_data
 from tercet.training.request import RunRequest, choose_folder, find_run, resolve
@@ -154,3 +155,43 @@ def test_labels_in_headers_are_trained_on() -> None:
         chosen_recipe("families.fa", changes={"data": {"label_field": "family"}})
     with pytest.raises(UserError, match=r"label_pattern='\(' is not a regular expression"):
         chosen_recipe("families.fa", changes={"data": {"label_pattern": "("}})
+
+
+def write_folder(name: str, files: int) -> None:
+    Path(name).mkdir()
+    for number in range(files):
+        Path(name, f"{number:03}.txt").write_text(f"It was night number {number}.\n")
+
+
+def test_a_folder_of_many_documents_is_divided_by_documents() -> None:
+    write_folder("nights", 20)
+    assert chosen_recipe("nights")["data"]["validation"] == {"kind": "documents", "fraction": 0.1}
+    assert chosen_recipe("nights", pretrained=None, changes={"data": {"documents": "line"}})["data"]["validation"][
+        "kind"
+    ] == "documents"  # fmt: skip
+    for changes in ({"validation": {"fraction": 0.2}}, {"validation": {"kind": "tail"}}, {"validation": "similarity"}):
+        validation = chosen_recipe("nights", changes={"data": changes})["data"]["validation"]
+        assert validation["kind"] == ("similarity" if changes["validation"] == "similarity" else "tail")
+    assert chosen_recipe("demo", data="nights")["data"]["validation"]["kind"] == "tail"  # the recipe's own rule
+    Path("nights/large.txt").write_text("A long story. " * 1000)  # most of the text is one document
+    assert chosen_recipe("nights")["data"]["validation"]["kind"] == "tail"
+    write_folder("few", 19)
+    assert chosen_recipe("few")["data"]["validation"]["kind"] == "tail"
+    Path("few/more.jsonl").write_text('{"text": "one more"}\n' * 20)
+    assert chosen_recipe("few")["data"]["validation"]["kind"] == "documents"
+    Path("posts.jsonl").write_text('{"text": "a post", "author": "me"}\n' * 30)
+    assert chosen_recipe("posts.jsonl")["data"]["validation"]["kind"] == "tail"
+    grouped = chosen_recipe("posts.jsonl", changes={"data": {"group_field": "author"}})["data"]
+    assert (grouped["validation"]["kind"], grouped["group_field"]) == ("documents", "author")
+
+
+@pytest.mark.parametrize("kind", ["tail", "documents"])
+def test_a_recorded_run_on_a_folder_keeps_its_division(kind: str) -> None:
+    write_folder("nights", 20)
+    request = RunRequest(recipe="nights", changes={"data": {"validation": {"kind": kind}}})
+    Path("runs/nights").mkdir(parents=True)
+    Path("runs/nights/recipe.yaml").write_text(write_yaml(resolve(request).recipe))
+    assert chosen_recipe("nights")["data"]["validation"]["kind"] == kind
+    assert chosen_recipe("nights", out=Path("runs/other"))["data"]["validation"]["kind"] == "documents"
+    Path("runs/nights/recipe.yaml").write_text("data: [")  # damaged: reported when the run starts
+    assert chosen_recipe("nights")["data"]["validation"]["kind"] == "documents"

@@ -52,7 +52,8 @@ def _add_data(group: Any) -> None:
     add_reading(group.add_argument)
     group.add_argument(
         "--where", metavar="COLUMN=VALUE",
-        help="only rows of --data or --source with this value in a column or JSON key, such as domain=news",
+        help="only rows of --data (also of all files in a folder) or --source with this value in a column or JSON key, "
+        "such as domain=news",
     )  # fmt: skip
 
 
@@ -90,7 +91,10 @@ def run(args: argparse.Namespace) -> int:
             if getattr(args, name) is not None:
                 raise UserError(f"--{name.replace('_', '-')} requires --data or --source; add one of them")
     if args.where is not None and ((args.source is None and args.data is None) or args.target is not None):
-        raise UserError("--where selects rows of one file; pass it as --data, or for translators as --source")
+        raise UserError(
+            "--where selects rows of a file, or of the files in a folder; pass it as --data, or for translators as "
+            "--source"
+        )
     if args.target is not None and args.source is None:
         raise UserError(f"--target {args.target} requires --source; add it")
     if args.html is not None:

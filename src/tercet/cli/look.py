@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tercet.cli.parser import Parser, parse_number
-from tercet.cli.texts import add_reading
+from tercet.cli.split_facts import add_split, find_split, rejects_malformed, split_facts
+from tercet.cli.texts import add_reading, data_changes
 from tercet.messages import counted, print_note
 from tercet.spec import Context, ProblemType
 
 if TYPE_CHECKING:
-    from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, TextSpec, TokenFit
+    from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, SplitSummary, TextSpec, TokenFit
     from tercet.data.summary.sequence_summary import SequenceSummary
     from tercet.data.summary.statistics import Lengths
     from tercet.tokens import Tokenizer
@@ -36,12 +37,16 @@ def add_look(data: Parser) -> None:
     parser = data.add_form(
         "look",
         "Report what a source contains: format, lengths, scripts, labels, roles, duplicates, invalid UTF-8, empty and "
-        "overlong items. A source named look must be passed as ./look.",
+        "overlong items, and how training divides it. A source named look must be passed as ./look.",
         epilog="Example: tercet data look reviews.csv --recipe bert-shakespeare",
     )
     add_sources(parser.add_argument, required=True)
     add_reading(parser.add_argument)
     add_labels(parser.add_argument)
+    for side, name in (("source", "source sentence"), ("target", "translation")):
+        parser.add_argument(
+            f"--{side}-field", metavar="NAME", help=f"read pairs, whose {name} is in this key or column"
+        )
     parser.add_argument("--messages-field", metavar="NAME", help="key of the messages of a conversation in JSONL")
     parser.add_argument(
         "--prompt-field", metavar="NAME", help="key or column of the prompt, if conversations have no messages"
@@ -52,6 +57,7 @@ def add_look(data: Parser) -> None:
         "--max-len", metavar="N", type=parse_number(Context),
         help="count the items of more than N tokens (default: the max_len of the recipe)",
     )  # fmt: skip
+    add_split(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -133,7 +139,7 @@ def run_look(args: argparse.Namespace) -> int:
     summary = summarize_data(spec)
     token_fit = None
     if args.recipe is not None or tokenizer is not None:
-        if summary.sequences is not None and summary.sequences.malformed and _rejects_malformed(spec):
+        if summary.sequences is not None and summary.sequences.malformed and rejects_malformed(spec):
             print_note(
                 "tercet: tokens are not counted, since training rejects malformed records; correct them, or set "
                 "data.sequence_errors: skip in the recipe"
@@ -144,12 +150,13 @@ def run_look(args: argparse.Namespace) -> int:
             )
         else:
             token_fit = measure_tokens(spec, tokenizer=tokenizer, chat_template=template, max_len=max_len)
+    split = find_split(spec, summary, args.similarity)
     if args.json:
-        print(
-            json.dumps({**asdict(summary), "fit": None if token_fit is None else asdict(token_fit)}, ensure_ascii=False)
-        )
+        parts = {"fit": token_fit, "split": split}
+        values = {name: None if part is None else asdict(part) for name, part in parts.items()}
+        print(json.dumps({**asdict(summary), **values}, ensure_ascii=False))
         return 0
-    print_summary(summary, token_fit)
+    print_summary(summary, token_fit, split)
     if command := extract_command(source, summary.left_out or ()):
         print_note(f"tercet: to read documents that are left out, run: {command}")
     if summary.labels_look_like:
@@ -166,13 +173,10 @@ def run_look(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rejects_malformed(spec: "Spec") -> bool:
-    """Return True if training rejects FASTA and FASTQ files with malformed records."""
-    return getattr(spec, "sequence_errors", "strict") == "strict"
-
-
-def print_summary(summary: "DataSummary", token_fit: "TokenFit | None" = None) -> None:
-    facts = _facts(summary, token_fit)
+def print_summary(
+    summary: "DataSummary", token_fit: "TokenFit | None" = None, split: "SplitSummary | None" = None
+) -> None:
+    facts = [*_facts(summary, token_fit), *([] if split is None else split_facts(split, summary.unit))]
     width = max(16, *(len(name) for name, _ in facts))
     for name, fact in facts:
         print(f"{name:<{width}}  {fact}")
@@ -180,6 +184,7 @@ def print_summary(summary: "DataSummary", token_fit: "TokenFit | None" = None) -
 
 def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tuple[Spec, int | None]":
     """Return the settings for reading the source, and the context length of --max-len or the recipe, or None."""
+    from tercet.config import UserError, merge, parse, to_plain
     from tercet.data.datasets.recognize import recognize
 
     fields: dict[str, Any] = {
@@ -188,17 +193,25 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
         "label_pattern": args.label_pattern,
         "problem_type": args.problem_type,
         "encoding": args.encoding or "utf-8",
+        "source_language": args.source_field,
+        "target_language": args.target_field,
         **{name: getattr(args, name) for name in CONVERSATION_FIELDS},
     }
+    changes = data_changes(args.set)
+    passed = {name for name, value in fields.items() if value is not None and (name != "encoding" or args.encoding)}
+    fields |= {name: value for name in fields if isinstance(value := changes.get(name), str)}
+    over: Any = changes.get("over", args.over)
     if args.recipe is None:
-        return _apply_reading(recognize(source, target, over=args.over, **fields), args), args.max_len
+        spec = _draw_by_default(_apply_reading(recognize(source, target, over=over, **fields), args))
+        if changes:
+            spec = parse(type(spec), {**merge(to_plain(spec), changes), "source": source}, name="data")
+        return spec, args.max_len
 
-    from tercet.config import UserError
     from tercet.data import QueriesSpec
     from tercet.training.request import RunRequest, resolve
 
     name = args.recipe
-    overrides = {name: value for name, value in fields.items() if value is not None and getattr(args, name) is not None}
+    overrides = merge({name: fields[name] for name in passed}, changes)
     translates = type(recognize(source, target, **fields)).__name__ == "PairsSpec"
     data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
     recipe = resolve(RunRequest(recipe=name, changes={"data": overrides} if overrides else {}, **data)).recipe
@@ -219,6 +232,14 @@ def _apply_reading(spec: "Spec", args: argparse.Namespace) -> "Spec":
 
     overrides = {name: value for name in ("documents", "dtype") if (value := getattr(args, name)) is not None}
     return replace(spec, **overrides) if isinstance(spec, TextSpec) else spec
+
+
+def _draw_by_default(spec: "Spec") -> "Spec":
+    """Return the settings with the validation part that `tercet train SOURCE` selects."""
+    from tercet.data import Documents, TextSpec
+    from tercet.training.recipe.for_data import draws_by_default
+
+    return replace(spec, validation=Documents()) if isinstance(spec, TextSpec) and draws_by_default(spec) else spec
 
 
 def find_tokenizer(name: str, *, is_chat: bool) -> "tuple[Tokenizer, str | None]":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tercet.cli.look import add_tokenizer, find_tokenizer
 from tercet.cli.next_steps import next_steps_of_data
 from tercet.cli.parser import Parser, out_path, parse_number
-from tercet.cli.texts import READING_FLAGS, add_reading
+from tercet.cli.texts import READING_FLAGS, add_reading, data_changes
 from tercet.messages import counted, print_note
 from tercet.spec import ShardTokens, Workers
 
@@ -123,7 +123,6 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
     """Return the `data` settings of the recipe, or the defaults without one, with the values of flags."""
     from tercet.config import UserError, merge, parse, to_plain
     from tercet.data import TextSpec
-    from tercet.settings_yaml import merge_assignments
 
     settings: dict[str, Any] = to_plain(parse(TextSpec, {"source": source}, name="data"))
     if args.recipe is not None:
@@ -140,12 +139,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
             raise UserError(f"the recipe {args.recipe} uses the tokenizer of a model; pass --tokenizer FOLDER")
         settings = merge(settings, recipe.get("data") or {})
     settings = merge(settings, {name: value for name in READING_FLAGS if (value := getattr(args, name)) is not None})
-    changes = merge_assignments({}, args.set)
-    if other_keys := [key for key in changes if key != "data"]:
-        raise UserError(f"--set {other_keys[0]}: only keys of data apply, such as data.validation.kind")
-    data = changes.get("data", {})
-    if not isinstance(data, dict):
-        raise UserError("--set data: not a setting; set one of its keys, such as data.validation.fraction=0.01")
+    data = data_changes(args.set)
     if args.tokenizer is not None and "tokenizer" in data:
         raise UserError("--set data.tokenizer and --tokenizer exclude each other; pass one of them")
     settings = merge(settings, data)

@@ -71,6 +71,24 @@ def recipe_changes(args: argparse.Namespace) -> dict[str, Any]:
     return changes
 
 
+def data_changes(assignments: Iterable[str]) -> dict[str, Any]:
+    """Return the changes of `data` by --set, as nested mappings, of a verb that has no other settings.
+
+    Raises:
+        UserError: If an assignment is invalid, or sets another key than those of `data`.
+    """
+    from tercet.config import UserError
+    from tercet.settings_yaml import merge_assignments
+
+    changes = merge_assignments({}, assignments)
+    if other_keys := [key for key in changes if key != "data"]:
+        raise UserError(f"--set {other_keys[0]}: only keys of data apply, such as data.validation.kind")
+    data = changes.get("data", {})
+    if not isinstance(data, dict):
+        raise UserError("--set data: not a setting; set one of its keys, such as data.validation.fraction=0.01")
+    return data
+
+
 def add_text(add: Callable[..., Any]) -> None:
     """Add the positional argument TEXT, for a single text or -."""
     add("text", metavar="TEXT", nargs="?", help="text, or - for stdin, one text per line (default: -)")

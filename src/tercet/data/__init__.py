@@ -58,21 +58,25 @@ if TYPE_CHECKING:
     from tercet.data.rows.token_rows import Windows as Windows
     from tercet.data.shards.prepare_tokens import prepare_tokens as prepare_tokens
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
-    from tercet.data.specs import Documents as Documents
-    from tercet.data.specs import Fold as Fold
-    from tercet.data.specs import HeldOut as HeldOut
-    from tercet.data.specs import HeldOutPairs as HeldOutPairs
     from tercet.data.specs import MixtureSource as MixtureSource
     from tercet.data.specs import Packed as Packed
     from tercet.data.specs import Padded as Padded
     from tercet.data.specs import PairsSpec as PairsSpec
     from tercet.data.specs import QueriesSpec as QueriesSpec
-    from tercet.data.specs import RandomSplit as RandomSplit
     from tercet.data.specs import Sliding as Sliding
-    from tercet.data.specs import Tail as Tail
     from tercet.data.specs import TextSpec as TextSpec
+    from tercet.data.split_specs import DocumentClusters as DocumentClusters
+    from tercet.data.split_specs import Documents as Documents
+    from tercet.data.split_specs import ExampleClusters as ExampleClusters
+    from tercet.data.split_specs import Fold as Fold
+    from tercet.data.split_specs import HeldOut as HeldOut
+    from tercet.data.split_specs import HeldOutPairs as HeldOutPairs
+    from tercet.data.split_specs import RandomSplit as RandomSplit
+    from tercet.data.split_specs import Tail as Tail
     from tercet.data.summary.data_summary import DataSummary as DataSummary
     from tercet.data.summary.data_summary import summarize_data as summarize_data
+    from tercet.data.summary.split_summary import SplitSummary as SplitSummary
+    from tercet.data.summary.split_summary import summarize_split as summarize_split
     from tercet.data.summary.token_fit import TokenFit as TokenFit
     from tercet.data.summary.token_fit import measure_tokens as measure_tokens
 else:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
 from tercet.data.sources.sequence_headers import check_pattern
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
-from tercet.data.specs import Fold, RandomSplit, check_encoding
+from tercet.data.specs import check_encoding
+from tercet.data.split_specs import ExampleSplit
 from tercet.spec import Interval, Name, ProblemType, check_problem_type, spec
 from tercet.tokens.specs import GPT2, TokenizerSpec, WordPiece
 
@@ -73,7 +74,7 @@ class LabelsSpec:
     problem_type: ProblemType = "single_label_classification"
     label_separator: Name = ","
     label_fields: tuple[Name, ...] = ()
-    validation: RandomSplit | Fold | HeldOutLabels | None = None
+    validation: ExampleSplit | HeldOutLabels | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
     sequence_case: SequenceCase = "keep"

@@ -3,12 +3,24 @@
 import codecs
 from collections import Counter
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
+from tercet.data.sources.sequence_headers import check_pattern
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
-from tercet.spec import Context, Folds, Index, Interval, Name, Seed, ShardGroup, ShareBetween, spec
+from tercet.data.split_specs import (
+    DocumentClusters,
+    Documents,
+    DocumentSplit,
+    ExampleSplit,
+    Fold,
+    HeldOut,
+    HeldOutPairs,
+    RandomSplit,
+    Tail,
+)
+from tercet.spec import Context, Name, ShardGroup, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
 
 Side = Literal["train", "validation"]
@@ -28,66 +40,6 @@ def check_encoding(encoding: str) -> None:
             raise LookupError(encoding)
     except (LookupError, ValueError):
         raise ValueError(f"unknown encoding {encoding!r}; try utf-8, latin-1, cp1252 or utf-16") from None
-
-
-@spec
-class Tail:
-    """Validation split that takes the last part of the tokens.
-
-    Args:
-        fraction: Fraction of the tokens in the validation part.
-    """
-
-    kind: Literal["tail"] = "tail"
-    fraction: ShareBetween = 0.1
-
-
-@spec
-class Documents:
-    """Validation split that takes whole documents, drawn at random but always the same ones.
-
-    Args:
-        fraction: Fraction of the documents in the validation part. Equal documents are in the same part.
-    """
-
-    kind: Literal["documents"] = "documents"
-    fraction: ShareBetween = 0.1
-
-
-@spec
-class HeldOut:
-    """Separate source of the validation part.
-
-    Args:
-        source: Path or named dataset.
-    """
-
-    kind: Literal["held_out"] = "held_out"
-    source: Name
-
-
-@spec
-class Fold:
-    """Validation split of cross-validation: one of several parts into which all documents or examples are divided.
-
-    Each document or example is in the validation part of exactly one fold, and equal ones are in the same fold, as are
-    texts of a group. Labels are spread evenly over the folds. The sizes of the folds differ by at most the largest such
-    set, or one more if texts have several labels. `tercet compare --folds 5` trains one run per fold.
-
-    Args:
-        folds: Number of folds.
-        fold: Number of the fold that is the validation part, from 1.
-        seed: Seed of the division.
-    """
-
-    kind: Literal["fold"] = "fold"
-    folds: Folds = 5
-    fold: Index = 1
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.fold <= self.folds:
-            raise ValueError(f"fold={self.fold} must be from 1 to folds={self.folds}")
 
 
 @spec
@@ -157,6 +109,10 @@ class TextSpec:
             compressed as `.gz`. Also a folder written by `tercet data prepare`, or its URL, whose tokenizer and
             validation part replace those of the spec.
         validation: Selection of the validation part.
+        group_field: Key or column of a group, such as an author or a patient, or in FASTA and FASTQ a field of the
+            header. All documents of a group are in the same part. Requires the split `documents`, `similarity` or
+            `fold`.
+        group_pattern: Regular expression with one group that matches the group in a header of FASTA or FASTQ.
         tokenizer: Tokenizer, trained on the training part. A masked language model needs one with `bos`, `eos` and
             `mask`, and its recipe uses `wordpiece` by default.
         rows: Division of the documents into rows.
@@ -180,7 +136,9 @@ class TextSpec:
     """
 
     source: Name
-    validation: Tail | Documents | Fold | HeldOut = Tail()
+    validation: DocumentSplit = Tail()
+    group_field: Name | None = None
+    group_pattern: Name | None = None
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     rows: Packed | Padded | Sliding = Packed()
     encoding: Name = "utf-8"
@@ -200,6 +158,26 @@ class TextSpec:
             raise ValueError(f"the weights of mixture sum to {shares:g} and leave nothing for source; lower them")
         if self.mixture and not isinstance(self.rows, Packed):
             raise ValueError(f"mixture requires packed rows, not {self.rows.kind}; set rows to packed")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        if self.group_pattern is not None:
+            check_pattern("group_pattern", self.group_pattern)
+        if self.group_field is not None and self.group_pattern is not None:
+            raise ValueError("group_field and group_pattern exclude each other; remove one of them")
+        if self.group_field == self.text_field:
+            raise ValueError(f"group_field and text_field are both {self.text_field!r}; set two fields")
+        if self.group_settings and not isinstance(self.validation, Documents | DocumentClusters | Fold):
+            raise ValueError(
+                f"groups are divided by whole documents, but validation is {self.validation.kind}; set validation to "
+                "{kind: documents}, or remove group_field and group_pattern"
+            )
+
+    @property
+    def group_settings(self) -> dict[str, str]:
+        """Settings of the documents' groups that are set, by their names."""
+        settings = {"group_field": self.group_field, "group_pattern": self.group_pattern}
+        return {name: value for name, value in settings.items() if value is not None}
 
     @property
     def file_settings(self) -> dict[str, Any]:
@@ -218,35 +196,6 @@ class TextSpec:
 
 
 @spec
-class RandomSplit:
-    """Validation split of pairs, labeled texts or conversations: about `count` of them, but at most a tenth.
-
-    They are drawn by a hash of the source sentence, the text, or the messages before the first answer. Equal ones are
-    therefore in the same part, and the split does not depend on the order of the lines.
-
-    Args:
-        count: Approximate number of examples in the validation part.
-    """
-
-    kind: Literal["drawn"] = "drawn"
-    count: Annotated[int, Interval(ge=1, le=10**9)] = 1000
-
-
-@spec
-class HeldOutPairs:
-    """Separate files of the validation part: two files of sentences, or one file of pairs.
-
-    Args:
-        source: File of source sentences, or of pairs.
-        target: File of translations, line by line; null if `source` contains them.
-    """
-
-    kind: Literal["held_out"] = "held_out"
-    source: Name
-    target: Name | None = None
-
-
-@spec
 class PairsSpec:
     """Sentences and their translations.
 
@@ -256,6 +205,8 @@ class PairsSpec:
         target: File of the translations, line by line.
         source_language, target_language: Languages such as "de". They select the direction of a named dataset, and are
             the keys of a JSONL file and the columns of a CSV or TSV file (default: "source" and "target").
+        group_field: Key or column of a group, such as a document or a speaker, in one file of pairs. All pairs of a
+            group are in the same part. Null to divide the pairs separately.
         validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
             the pairs in files.
         tokenizer: Tokenizer, learned from both sides. With a `source_tokenizer`, learned from the target side only.
@@ -268,7 +219,8 @@ class PairsSpec:
     target: Name | None = None
     source_language: Name | None = None
     target_language: Name | None = None
-    validation: RandomSplit | Fold | HeldOutPairs | None = None
+    group_field: Name | None = None
+    validation: ExampleSplit | HeldOutPairs | None = None
     tokenizer: TokenizerSpec = field(default_factory=lambda: BPE(vocab_size=8000))
     source_tokenizer: TokenizerSpec | None = None
     source_bos: bool = False
@@ -282,6 +234,16 @@ class PairsSpec:
             )
         if isinstance(self.tokenizer, GPT2) or isinstance(self.source_tokenizer, GPT2):
             raise ValueError("gpt2 has no pad and no bos token, which pairs require; use the kind bpe")
+        if self.group_field is not None and self.target is not None:
+            raise ValueError(
+                "group_field is a column of one file of pairs, but target is another file; write both sides and the "
+                "group into one .csv or .jsonl file, or remove group_field"
+            )
+        if self.group_field is not None and isinstance(self.validation, HeldOutPairs):
+            raise ValueError(
+                "groups divide the pairs of one source, but validation has another one; remove group_field or "
+                "validation"
+            )
 
 
 @spec
@@ -303,7 +265,7 @@ class QueriesSpec:
     query_field: Name = "query"
     document_field: Name = "document"
     negative_field: Name | None = None
-    validation: RandomSplit | Fold | HeldOut | None = None
+    validation: ExampleSplit | HeldOut | None = None
     tokenizer: TokenizerSpec = field(default_factory=WordPiece)
     encoding: Name = "utf-8"
 
@@ -342,7 +304,7 @@ class ConversationsSpec:
     prompt_field: Name = "prompt"
     response_field: Name = "response"
     chat_template: Name | None = None
-    validation: RandomSplit | Fold | HeldOut = RandomSplit()
+    validation: ExampleSplit | HeldOut = RandomSplit()
     tokenizer: TokenizerSpec = field(default_factory=BPE)
     encoding: Name = "utf-8"
 

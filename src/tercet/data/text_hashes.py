@@ -26,7 +26,12 @@ def hash_bytes(data: bytes) -> int:
 
 def hash_near_duplicate(text: str) -> int:
     """Return a hash of the same kind as `hash_text`, which is equal for near duplicates."""
-    return hash_text(IGNORED_CHARACTERS.sub("", text.casefold()) or text)
+    return hash_text(ignore_characters(text) or text)
+
+
+def ignore_characters(text: str) -> str:
+    """Return the text without the differences between near duplicates: case, punctuation and white space."""
+    return IGNORED_CHARACTERS.sub("", text.casefold())
 
 
 def count_near_duplicates(validation: "np.ndarray | array[int]", train: "np.ndarray | array[int]") -> int:
@@ -56,3 +61,28 @@ def draw_validation(text_hashes: "array[int]", count: int, error: str) -> frozen
     if not fitting.any():  # few distinct texts, each repeated many times
         return frozenset([int(values[counts.argmin()])])
     return frozenset(values[fitting][np.cumsum(counts[fitting]) <= limit].tolist())
+
+
+def draw_groups(keys: np.ndarray, count: int) -> np.ndarray | None:
+    """Return a mask (N,) of items to hold out, in whole groups that together have at most `count` items.
+
+    Groups are drawn in the order of their keys. Those that would exceed the limit are skipped, so that a large group
+    stays in the training part. If every group is larger than the limit, the smallest one is drawn. The result is None
+    if there is only one group.
+
+    Args:
+        keys: (N,) uint64 hash of the group of each item.
+        count: Maximum number of items to draw; at least one item is not drawn.
+    """
+    _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        return None
+    is_drawn, left = np.zeros(len(sizes), dtype=bool), min(count, len(keys) - 1)
+    for group, size in enumerate(sizes.tolist()):
+        if size <= left:
+            is_drawn[group], left = True, left - size
+        if not left:
+            break
+    if not is_drawn.any():
+        is_drawn[sizes.argmin()] = True
+    return is_drawn[groups]

@@ -1,6 +1,7 @@
 """Requests to train, and their resolution to a parsed recipe and a run folder."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def resolve(request: RunRequest) -> ResolvedRecipe:
     folder = choose_folder(request, run)
     is_data_path = is_data(request.recipe)
     if is_data_path:
-        request = _choose_recipe(request)
+        request = _choose_recipe(request, folder)
     elif request.target is not None and request.source is None:
         raise UserError(f"the target {request.target} needs its source: pass --source F as well")
     if request.validation_target is not None and request.validation_source is None:
@@ -149,8 +150,11 @@ def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
     return run
 
 
-def _choose_recipe(request: RunRequest) -> RunRequest:
-    """Return a request whose `recipe`, the path of data, is replaced by a packaged recipe for that data."""
+def _choose_recipe(request: RunRequest, folder: Path) -> RunRequest:
+    """Return a request whose `recipe`, the path of data, is replaced by a packaged recipe for that data.
+
+    If the folder contains a run that holds out the end of its text, the request does, too, so that it resumes the run.
+    """
     name = request.recipe
     if (other_data := request.data or request.source) is not None:
         raise UserError(f"{name} and {other_data} are both data; pass only one of them, or a recipe first")
@@ -160,12 +164,29 @@ def _choose_recipe(request: RunRequest) -> RunRequest:
         request.target,
         data_changes if isinstance(data_changes, Mapping) else {},
         pretrained=request.pretrained is not None,
+        draws_documents=_recorded_split(folder) != "tail",
     )
     if not request.quiet and is_first_process():
         kind = f"{choice.kind}, {choice.fields}" if choice.fields else choice.kind
-        print_note(f"{name} contains {kind}; training with the recipe that `tercet recipes {choice.recipe}` shows")
+        changed_data = choice.changes.get("data")
+        is_drawn = isinstance(changed_data, Mapping) and "validation" in changed_data
+        drawn = "; the validation part is drawn over documents (data.validation)" if is_drawn else ""
+        print_note(
+            f"{name} contains {kind}; training with the recipe that `tercet recipes {choice.recipe}` shows{drawn}"
+        )
     field_name = "source" if choice.kind == "pairs" else "data"
     return replace(request, recipe=choice.recipe, changes=merge(choice.changes, request.changes), **{field_name: name})
+
+
+def _recorded_split(folder: Path) -> object:
+    """Return the kind of the validation part of the run in a folder; None if there is no run or it is damaged."""
+    from tercet.settings_yaml import read_yaml
+
+    with suppress(UserError, OSError):
+        data = read_yaml(folder / RECIPE).get("data") if (folder / RECIPE).exists() else None
+        validation = data.get("validation") if isinstance(data, Mapping) else None
+        return validation.get("kind") if isinstance(validation, Mapping) else validation
+    return None
 
 
 def _add_files(request: RunRequest) -> Plain:

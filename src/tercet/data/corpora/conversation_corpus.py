@@ -19,7 +19,8 @@ from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
 from tercet.data.examples.conversations import EXCHANGE_FIELDS, Conversation, find_conversations
 from tercet.data.sources.files import find_path
-from tercet.data.specs import ConversationsSpec, HeldOut, Side
+from tercet.data.specs import ConversationsSpec, Side
+from tercet.data.split_specs import HeldOut
 from tercet.limits import MAX_TEMPLATE_BYTES
 from tercet.reading.files import read_text_file
 from tercet.tokens import Tokenizer
@@ -97,13 +98,17 @@ def prepare_conversations(
     """
     if template is None and spec.chat_template is not None:
         template = read_text_file(find_path(spec.chat_template), MAX_TEMPLATE_BYTES)
-    return _ConversationPreparation(spec, tokenizer, template).prepare(expected_hash=expected_hash, progress=progress)
+    return ConversationPreparation(spec, tokenizer, template).prepare(expected_hash=expected_hash, progress=progress)
 
 
-class _ConversationPreparation(ExamplePreparation[Conversation, ConversationCorpus]):
+class ConversationPreparation(ExamplePreparation[Conversation, ConversationCorpus]):
+    """Preparation of conversations."""
+
     folder, title, singular, plural = "conversations", "conversations", "prompt", "conversations"
 
-    def __init__(self, spec: ConversationsSpec, tokenizer: Tokenizer | None, template: str | None) -> None:
+    def __init__(
+        self, spec: ConversationsSpec, tokenizer: Tokenizer | None = None, template: str | None = None
+    ) -> None:
         self._spec, self._custom_tokenizer, self._custom_template = spec, tokenizer, template
         held_out = find_conversations(spec, spec.validation.source) if isinstance(spec.validation, HeldOut) else None
         names = (spec.prompt_field, spec.response_field)

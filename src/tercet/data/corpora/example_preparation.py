@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 from rich.progress import Progress
 
 from tercet.config import UserError, to_plain
@@ -23,8 +24,16 @@ from tercet.data.corpora.folds import find_fold
 from tercet.data.corpora.preparation import CorpusType, Preparation, describe_tokenizer
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
 from tercet.data.examples.example_source import ExampleSource, ExampleType, no_example_error, read_examples
-from tercet.data.specs import SIDES, Fold, RandomSplit, Side
-from tercet.data.text_hashes import count_near_duplicates, draw_validation, hash_near_duplicate, hash_text
+from tercet.data.min_hash import MinHash, find_clusters
+from tercet.data.specs import SIDES, Side
+from tercet.data.split_specs import ExampleClusters, ExampleSplit, Fold, RandomSplit
+from tercet.data.text_hashes import (
+    count_near_duplicates,
+    draw_groups,
+    draw_validation,
+    hash_near_duplicate,
+    hash_text,
+)
 from tercet.tokens import GPT2, CustomTokenizer, Tokenizer, TokenizerFile, TokenizerSpec, WordPiece
 
 Part = TypeVar("Part")
@@ -47,6 +56,20 @@ class ExampleCorpus(Generic[Part]):
     validation: Part
     skipped: int
     near_duplicates: int
+
+
+class DividedText(NamedTuple):
+    """Text by which similar examples are found.
+
+    Attributes:
+        text: The text.
+        identity: Text that must not be in both parts, such as the group of the example.
+        side: Part of the example.
+    """
+
+    text: str
+    identity: str
+    side: Side
 
 
 class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusType]):
@@ -78,14 +101,13 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             name: Name of the data in messages.
             train: Source of the training part.
             held_out: Separate source of the validation part, or None to draw it from `train`.
-            validation: Spec of the validation part. If it is a `RandomSplit` or a `Fold`, `train` is divided as it
-                specifies.
+            validation: Spec of the validation part. If it is an `ExampleSplit`, `train` is divided as it specifies.
             settings: Other settings that the examples depend on, as JSON values.
         """
         super().__init__(name, [source for source in (train, held_out) if source])
         self._train, self._held_out = train, held_out
         default = None if held_out else RandomSplit()
-        self._split = validation if isinstance(validation, RandomSplit | Fold) else default
+        self._split = validation if isinstance(validation, ExampleSplit) else default
         # The vocabulary must not be learned from validation examples, so the split is part of the hash.
         self.training_hash = digest(FORMAT, self.snapshots[0].hash, settings, to_plain(self._split))
         self.examples_hash = digest(self.training_hash, self.snapshots[1].hash if held_out else None)
@@ -116,6 +138,21 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             if (hash_text(example.identity) in validation_hashes) == (side == "validation"):
                 yield example
 
+    @property
+    def split_kind(self) -> str:
+        """Kind of the validation part: "drawn", "similarity" or "held_out"."""
+        return "held_out" if self._split is None else self._split.kind
+
+    def divided_texts(self) -> Iterator[DividedText]:
+        """Yield the text of each example that is not empty, first those of the training part.
+
+        Raises:
+            UserError: As `examples` does.
+        """
+        for side in SIDES:
+            for example in self.examples(side):
+                yield DividedText(self._find_duplicate_text(example), example.identity, side)
+
     def _find_duplicate_text(self, example: ExampleType) -> str:
         """Return the text by which near duplicates of an example are found."""
         return example.identity
@@ -144,9 +181,10 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             UserError: If all examples of a source are empty, all examples to divide are equal, or there are fewer
                 distinct ones than folds.
         """
-        skipped = 0
+        skipped, split = 0, self._split
         hashes = array("Q")  # eight bytes per example
         labels = list[tuple[str, ...]]()
+        min_hash = MinHash(split.shingle) if isinstance(split, ExampleClusters) else None
         for source in (self._train, self._held_out) if self._held_out else (self._train,):
             complete = 0
             for example in source.examples():
@@ -154,21 +192,33 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
                     skipped += 1
                     continue
                 complete += 1
-                if self._split:
+                if split:
                     hashes.append(hash_text(example.identity))
-                if isinstance(self._split, Fold):
+                if isinstance(split, Fold):
                     labels.append(self._labels_to_spread(example))
+                if min_hash is not None:
+                    min_hash.add(self._find_duplicate_text(example))
             if not complete:
                 raise no_example_error(source)
-        return skipped, self._draw(hashes, labels)
+        return skipped, self._draw(hashes, labels, min_hash)
 
-    def _draw(self, hashes: "array[int]", labels: Sequence[tuple[str, ...]]) -> frozenset[int]:
+    def _draw(
+        self, hashes: "array[int]", labels: Sequence[tuple[str, ...]], min_hash: MinHash | None
+    ) -> frozenset[int]:
         """Return the hashes of the examples that are drawn for validation, as `_survey`."""
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
         match self._split:
             case RandomSplit(count=count):
-                remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
                 one_example_error = f"{self.name} has only one {self.singular}, which cannot be divided; {remedy}"
                 return draw_validation(hashes, count, one_example_error)
+            case ExampleClusters() as split:
+                assert min_hash is not None
+                drawn = draw_clusters(split, np.array(hashes, dtype=np.uint64), min_hash.signatures())
+                if drawn is None:
+                    raise UserError(
+                        f"{self.name} has only one cluster of similar {self.plural}, which cannot be divided; {remedy}"
+                    )
+                return drawn
             case Fold() as split:
                 remedy = f"add {self.plural}"
                 return find_fold(hashes, split, labels, name=self.name, plural=self.plural, remedy=remedy)
@@ -245,3 +295,16 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
             "skipped": meta["skipped"],
             "near_duplicates": meta.get("near_duplicates", 0),  # missing in older caches
         }
+
+
+def draw_clusters(split: ExampleClusters, hashes: np.ndarray, signatures: np.ndarray) -> frozenset[int] | None:
+    """Return the hashes of the examples in the clusters that are drawn for validation; None if there is one cluster.
+
+    Args:
+        split: Settings of the split.
+        hashes: (N,) uint64 hash of the identity of each example. Those with equal hashes are in the same cluster.
+        signatures: (N, HASHES) signatures of `MinHash`.
+    """
+    clusters = find_clusters(signatures, split.threshold, hashes)
+    is_drawn = draw_groups(clusters, max(1, min(split.count, len(hashes) // 10)))
+    return None if is_drawn is None else frozenset(hashes[is_drawn].tolist())

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tercet.config import UserError
-from tercet.data.specs import Fold
+from tercet.data.split_specs import Fold
 from tercet.data.text_hashes import hash_bytes
 
 

@@ -9,8 +9,11 @@ import numpy as np
 
 from tercet.config import UserError
 from tercet.data.corpora.folds import find_fold
-from tercet.data.specs import Documents, Fold
+from tercet.data.min_hash import find_clusters, hash_signatures
+from tercet.data.split_specs import DocumentClusters, Documents, Fold
+from tercet.data.text_hashes import draw_groups
 
+REMEDY = "set data.documents to line or blank_line, which divides a file into documents, or add documents"
 BLOCK_IDS = 1 << 22  # ids copied together
 
 
@@ -55,11 +58,11 @@ def split_documents(
     Args:
         folder: Folder that contains `train.bin`.
         starts: (D,) position of the start of each document.
-        in_validation: (D,) bool, True for each document to move.
+        in_validation: (D,) mask of the documents to move.
         dtype: Type of the ids.
 
     Returns:
-        The starts of the documents in the training part, and those in the validation part.
+        The starts of the documents in the training and in the validation part.
     """
     all_ids_path = folder / "all.bin"
     (folder / "train.bin").rename(all_ids_path)
@@ -73,34 +76,62 @@ def split_documents(
     return _starts(lengths[~in_validation]), _starts(lengths[in_validation])
 
 
-def draw_documents(text_hashes: np.ndarray, validation: Documents | Fold, *, name: str) -> np.ndarray:
+def draw_documents(
+    split: Documents | DocumentClusters | Fold,
+    text_hashes: np.ndarray,
+    *,
+    name: str,
+    groups: np.ndarray | None = None,
+    signatures: np.ndarray | None = None,
+) -> np.ndarray:
     """Return a mask (D,) of the documents in the validation part: those of a fold, or about a fraction, at least one.
 
     Documents are drawn by a hash of their number. Equal documents are drawn together, by the number of the first one.
+    Groups and clusters of similar documents are drawn by a hash of their content, so that the order makes no
+    difference.
 
     Args:
+        split: Settings of the split.
         text_hashes: (D,) uint64, equal for equal documents.
-        validation: Settings of the validation part.
         name: Name of the data in the message.
+        groups: (D,) uint64, equal for documents of the same group, which are drawn together; None without groups.
+        signatures: (D, HASHES) signatures of `MinHash`, required for clusters.
 
     Raises:
-        UserError: If there is only one document, all documents are equal, or there are fewer distinct ones than folds.
+        UserError: If there is only one document, all documents are equal, all are of one group or cluster, or there are
+            fewer distinct ones than folds.
     """
-    if isinstance(validation, Fold):
-        remedy = "set data.documents to line or blank_line, which divides a file into documents, or add documents"
-        _, firsts, groups = np.unique(text_hashes, return_index=True, return_inverse=True)
-        numbers = firsts[groups]  # unlike hashes of long texts, these do not depend on the tokenizer
-        selected = find_fold(numbers.tolist(), validation, name=name, plural="documents", remedy=remedy)
-        return np.isin(numbers, list(selected))
-    in_validation = _draw_fraction(text_hashes, validation.fraction)
+    if isinstance(split, Fold):
+        return _draw_fold(split, text_hashes, groups, name=name)
+    count = max(1, round(len(text_hashes) * split.fraction))
+    if isinstance(split, DocumentClusters):
+        assert signatures is not None
+        keys = hash_signatures(signatures) if groups is None else groups
+        in_validation = draw_groups(find_clusters(signatures, split.threshold, keys), count)
+        union = "that form one cluster of similar documents"
+    elif groups is not None:
+        in_validation, union = draw_groups(groups, count), "of one group"
+    else:
+        in_validation, union = _draw_by_number(text_hashes, split.fraction), "that are all equal"
     if in_validation is None:
-        n_documents = len(text_hashes)
-        description = f"{n_documents:,} documents that are all equal" if n_documents > 1 else "a single document"
+        description = f"{len(text_hashes):,} documents {union}" if len(text_hashes) > 1 else "a single document"
         raise UserError(f"{name} is {description}, which cannot be divided; set data.validation to {{kind: tail}}")
     return in_validation
 
 
-def _draw_fraction(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
+def _draw_fold(split: Fold, text_hashes: np.ndarray, groups: np.ndarray | None, *, name: str) -> np.ndarray:
+    """Return a mask (D,) of the documents of a fold."""
+    if groups is None:
+        _, firsts, inverse = np.unique(text_hashes, return_index=True, return_inverse=True)
+        identities = firsts[inverse]  # unlike hashes of long texts, these do not depend on the tokenizer
+        plural, remedy = "documents", REMEDY
+    else:
+        identities, plural, remedy = groups, "groups", "add documents of other groups"
+    selected = find_fold(identities.tolist(), split, name=name, plural=plural, remedy=remedy)
+    return np.isin(identities, np.array(list(selected), dtype=identities.dtype))
+
+
+def _draw_by_number(text_hashes: np.ndarray, fraction: float) -> np.ndarray | None:
     """Return a mask (D,) of the documents to move, or None if all documents are equal."""
     _, firsts, groups, sizes = np.unique(text_hashes, return_index=True, return_inverse=True, return_counts=True)
     if len(sizes) < 2:

@@ -126,7 +126,7 @@ def prepare_labels(
             same number, the validation part has a label that the training part lacks, the tokenizer lacks bos or eos,
             or the cache cannot be written.
     """
-    return _LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
+    return LabelPreparation(spec, tokenizer).prepare(expected_hash=expected_hash, progress=progress)
 
 
 def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
@@ -135,10 +135,12 @@ def read_label_examples(spec: LabelsSpec, part: Side) -> list[Example]:
     Raises:
         UserError: If texts cannot be read or divided, or all are empty.
     """
-    return list(_LabelPreparation(spec).examples(part))
+    return list(LabelPreparation(spec).examples(part))
 
 
-class _LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
+class LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
+    """Preparation of labeled texts."""
+
     folder, title, singular, plural = "labeled", "labeled texts", "text", "texts"
 
     def __init__(self, spec: LabelsSpec, tokenizer: Tokenizer | None = None) -> None:

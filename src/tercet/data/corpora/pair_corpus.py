@@ -22,7 +22,8 @@ from tercet.data.datasets.pair_datasets import PAIR_DATASETS, Part, find_pairs, 
 from tercet.data.encode.unknown_text import encode_located
 from tercet.data.examples.example_source import read_examples
 from tercet.data.examples.pairs import Pair
-from tercet.data.specs import HeldOutPairs, PairsSpec, Side
+from tercet.data.specs import PairsSpec, Side
+from tercet.data.split_specs import HeldOutPairs
 from tercet.tokens import Tokenizer, TokenizerSpec
 
 
@@ -96,7 +97,7 @@ def prepare_pairs(
         UserError: If pairs cannot be read, tokenized or divided, a tokenizer lacks pad, bos or eos, or the cache cannot
             be written.
     """
-    preparation = _PairPreparation(spec, tokenizer, source_tokenizer)
+    preparation = PairPreparation(spec, tokenizer, source_tokenizer)
     return preparation.prepare(expected_hash=expected_hash, progress=progress)
 
 
@@ -106,10 +107,12 @@ def read_pairs(spec: PairsSpec, part: Part) -> list[Pair]:
     Raises:
         UserError: If pairs cannot be read or divided, or there is no such part.
     """
-    return list(read_examples(find_pairs(spec, "test")) if part == "test" else _PairPreparation(spec).examples(part))
+    return list(read_examples(find_pairs(spec, "test")) if part == "test" else PairPreparation(spec).examples(part))
 
 
-class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
+class PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
+    """Preparation of sentence pairs."""
+
     folder, title, singular, plural = "pairs", "pairs", "source sentence", "pairs"
 
     def __init__(
@@ -120,6 +123,9 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
         train = find_pairs(spec)
         is_named = spec.target is None and spec.source in PAIR_DATASETS
         settings = languages(spec) if is_named else [spec.encoding, spec.source_language, spec.target_language]
+        if spec.group_field is not None:
+            settings = [*settings, {"group_field": spec.group_field}]
+            self.singular, self.plural = "group", "groups"
         match spec.validation:
             case HeldOutPairs(source=source, target=target):
                 held_out = pair_files(spec, source, target)
@@ -128,6 +134,9 @@ class _PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
             case _:
                 held_out = None
         super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
+
+    def _find_duplicate_text(self, example: Pair) -> str:
+        return example.source
 
     def _choose_tokenizer(self) -> Tokenizer:
         return self._tokenizers[1]

@@ -11,7 +11,8 @@ from tercet.data.corpora.corpus import Corpus
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.shards.remote_tokens import RemoteTokenFolder
 from tercet.data.shards.token_folder import VALIDATION, TokenFolder, check_tokenizer, find_token_folder, read_contents
-from tercet.data.specs import Fold, TextSpec
+from tercet.data.specs import TextSpec
+from tercet.data.split_specs import Fold
 from tercet.storage import MANIFEST
 from tercet.tokens import Tokenizer
 

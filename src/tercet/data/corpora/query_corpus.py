@@ -21,7 +21,8 @@ from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePrepar
 from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries
 from tercet.data.encode.unknown_text import encode_located
 from tercet.data.examples.queries import QueryPair
-from tercet.data.specs import HeldOut, QueriesSpec, Side
+from tercet.data.specs import QueriesSpec, Side
+from tercet.data.split_specs import HeldOut
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Tokenizer
 

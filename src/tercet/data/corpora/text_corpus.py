@@ -17,10 +17,12 @@ from tercet.data.corpora.prepared import is_prepared, prepared_corpus
 from tercet.data.datasets.text_datasets import find_text
 from tercet.data.encode.document_ids import check_ids, encode_source, encoding_key
 from tercet.data.encode.learn_tokenizer import learn_tokenizer
+from tercet.data.min_hash import MinHash
 from tercet.data.sources.documents import DocumentFiles, DocumentSource, describe_left_out_records
 from tercet.data.sources.formats import describe_left_out, extract_command
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import Documents, Fold, HeldOut, Tail, TextSpec
+from tercet.data.specs import TextSpec
+from tercet.data.split_specs import DocumentClusters, Documents, Fold, HeldOut, Tail
 from tercet.data.text_hashes import count_near_duplicates
 from tercet.messages import print_note
 from tercet.tokens import PlainIds, Tokenizer
@@ -88,7 +90,8 @@ class _TextPreparation(Preparation[Corpus]):
             for name, value in spec.file_settings.items()
             if name not in ("encoding", "text_field") and value != default[name]
         ]
-        return [spec.encoding, spec.text_field, *newer_settings]
+        groups = [spec.group_settings] if spec.group_settings else []
+        return [spec.encoding, spec.text_field, *newer_settings, *groups]
 
     def _training_texts(self) -> Iterator[str]:
         """Yield the texts to learn a vocabulary from; for ids, only the largest, which defines the vocabulary's size.
@@ -127,10 +130,12 @@ class _TextPreparation(Preparation[Corpus]):
 
     def _write(self, folder: Path, bar: Progress) -> dict[str, Any]:
         tokenizer, dtype = self.tokenizer, id_dtype(self.tokenizer)
-        encoded = encode_source(self._source, tokenizer, folder / "train.bin", bar)
+        split = self._spec.validation
+        min_hash = MinHash(split.shingle) if isinstance(split, DocumentClusters) else None
+        encoded = encode_source(self._source, tokenizer, folder / "train.bin", bar, min_hash=min_hash)
         starts, sizes, near = encoded.starts, encoded.sizes, encoded.near_hashes
         text_bytes, near_duplicates = int(sizes.sum()), 0
-        match self._spec.validation:
+        match split:
             case HeldOut():
                 assert self._held_out is not None
                 held_out = encode_source(self._held_out, tokenizer, folder / "validation.bin", bar)
@@ -140,8 +145,14 @@ class _TextPreparation(Preparation[Corpus]):
                 starts, held_starts = split_tail(folder, starts, dtype, fraction)
                 held_bytes = _count_bytes(folder / "validation.bin", tokenizer, held_starts)
                 text_bytes -= held_bytes
-            case Documents() | Fold() as validation:
-                in_validation = draw_documents(encoded.text_hashes, validation, name=self.name)
+            case Documents() | DocumentClusters() | Fold():
+                in_validation = draw_documents(
+                    split,
+                    encoded.text_hashes,
+                    name=self.name,
+                    groups=encoded.group_hashes if self._spec.group_settings else None,
+                    signatures=None if min_hash is None else min_hash.signatures(),
+                )
                 starts, held_starts = split_documents(folder, starts, in_validation, dtype)
                 held_bytes, near_duplicates = (
                     int(sizes[in_validation].sum()),

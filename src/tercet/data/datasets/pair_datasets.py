@@ -50,6 +50,8 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
             `spec`, or a part other than "train" of files is requested.
     """
     if spec.target is None and spec.source in PAIR_DATASETS:
+        if spec.group_field is not None:
+            raise UserError(f"{spec.source} is a named dataset, which has no groups; remove data.group_field")
         return PAIR_DATASETS[spec.source].open(part, *languages(spec))
     if part != "train":
         raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(PAIR_DATASETS)}")
@@ -67,6 +69,7 @@ def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
         encoding=spec.encoding,
         source_field=spec.source_language or "source",
         target_field=spec.target_language or "target",
+        group_field=spec.group_field,
     )
 
 

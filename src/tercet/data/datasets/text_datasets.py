@@ -67,14 +67,23 @@ def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | Id
 
             ids = IdFile(path=path, dtype=spec.dtype, encoding=spec.encoding, text_field=spec.text_field)
             if contains_ids(ids):
+                _check_no_groups(spec, source, "contains ids")
                 return ids
-    return find_documents(
+    else:
+        _check_no_groups(spec, source, "is a named dataset")
+    documents = find_documents(
         source,
         encoding=spec.encoding,
         text_field=spec.text_field,
         documents=spec.documents,
         sequences=spec.sequences,
     )
+    return replace(documents, **spec.group_settings) if isinstance(documents, DocumentFiles) else documents
+
+
+def _check_no_groups(spec: TextSpec, source: str, reason: str) -> None:
+    if spec.group_settings:
+        raise UserError(f"{source} {reason}, which has no groups; remove data.{next(iter(spec.group_settings))}")
 
 
 def find_documents(

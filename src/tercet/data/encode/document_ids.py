@@ -16,9 +16,10 @@ from rich.progress import Progress
 from tercet.config import UserError
 from tercet.data.cache import chunk_items, id_dtype
 from tercet.data.encode.unknown_text import check_unknown_share, encode_located
+from tercet.data.min_hash import MinHash
 from tercet.data.sources.documents import DocumentSource, TextPiece
 from tercet.data.sources.id_files import IdFile
-from tercet.data.text_hashes import hash_bytes, hash_near_duplicate
+from tercet.data.text_hashes import hash_bytes, hash_near_duplicate, hash_text
 from tercet.messages import shorten
 from tercet.tokens import Tokenizer
 from tercet.tokens.sequences import beyond_error
@@ -43,6 +44,7 @@ class EncodedPiece(NamedTuple):
         last: True if the document ends with this piece.
         text_hash: Hash of the text, or of the ids if the source contains ids.
         text: Text that `ids` was encoded from, or None if the source contains ids.
+        group: Group of the document; empty if the source has no groups.
     """
 
     ids: np.ndarray[Any, Any]
@@ -50,6 +52,7 @@ class EncodedPiece(NamedTuple):
     last: bool
     text_hash: int
     text: str | None
+    group: str = ""
 
 
 class EncodedSource(NamedTuple):
@@ -61,15 +64,24 @@ class EncodedSource(NamedTuple):
         text_hashes: (D,) uint64, equal for equal documents.
         near_hashes: (D,) uint64, equal for near duplicates. Documents of several pieces are compared piece by piece,
             so that they must be cut in the same places.
+        group_hashes: (D,) uint64, equal for documents of the same group; 0 without a group.
     """
 
     starts: np.ndarray
     sizes: np.ndarray
     text_hashes: np.ndarray
     near_hashes: np.ndarray
+    group_hashes: np.ndarray
 
 
-def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: Path, bar: Progress) -> EncodedSource:
+def encode_source(
+    source: DocumentSource | IdFile,
+    tokenizer: Tokenizer,
+    path: Path,
+    bar: Progress,
+    *,
+    min_hash: MinHash | None = None,
+) -> EncodedSource:
     """Write the ids of all documents of a source to a file, and return the properties of the documents.
 
     Args:
@@ -77,6 +89,7 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
         tokenizer: Tokenizer of the ids.
         path: File to write.
         bar: Progress bar to which a task is added.
+        min_hash: Object to which all documents are added, or None.
 
     Raises:
         UserError: If a text cannot be read or encoded, or most pieces of text are a single unknown token.
@@ -85,13 +98,15 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
     task = bar.add_task(
         f"{'tokenizing' if is_text else 'reading'} {source.name}", total=source.size() if is_text else None
     )
-    text_hashes, near_hashes, pieces = array("Q"), array("Q"), list[tuple[int, int]]()
+    text_hashes, near_hashes, group_hashes, pieces = array("Q"), array("Q"), array("Q"), list[tuple[int, int]]()
     unknown = total = 0
     with path.open("wb") as file:
         writer = DocumentWriter(file, tokenizer)
         for piece in encode_pieces(source, tokenizer):
             writer.write(piece.ids, piece.n_bytes)
             pieces.append((piece.text_hash, piece.text_hash if piece.text is None else hash_near_duplicate(piece.text)))
+            if min_hash is not None:
+                _add_piece(min_hash, piece)
             unknown += len(piece.ids) == 1 and piece.ids[0] == tokenizer.unk_id
             total += 1
             bar.advance(task, piece.n_bytes if is_text else piece.ids.nbytes)
@@ -99,6 +114,7 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
                 writer.end()
                 for hashes, piece_hashes in zip((text_hashes, near_hashes), zip(*pieces, strict=True), strict=True):
                     hashes.append(hash_bytes(array("Q", piece_hashes).tobytes()))
+                group_hashes.append(hash_text(piece.group) if piece.group else 0)
                 pieces.clear()
     if is_text:
         check_unknown_share(source.name, tokenizer, unknown, total)
@@ -107,7 +123,15 @@ def encode_source(source: DocumentSource | IdFile, tokenizer: Tokenizer, path: P
         sizes=np.array(writer.sizes, dtype=np.int64),
         text_hashes=np.array(text_hashes, dtype=np.uint64),
         near_hashes=np.array(near_hashes, dtype=np.uint64),
+        group_hashes=np.array(group_hashes, dtype=np.uint64),
     )
+
+
+def _add_piece(min_hash: MinHash, piece: EncodedPiece) -> None:
+    if piece.text is None:
+        min_hash.add_symbols(piece.ids, last=piece.last)
+    else:
+        min_hash.add(piece.text, last=piece.last)
 
 
 def encode_pieces(
@@ -136,7 +160,7 @@ def encode_pieces(
         )  # fmt: skip
         for piece, ids in zip(chunk, chunk_ids, strict=True):
             text = piece.text.encode()
-            yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text), piece.text)
+            yield EncodedPiece(ids, len(text), piece.last, hash_bytes(text), piece.text, piece.group)
 
 
 class _Part(NamedTuple):
@@ -146,6 +170,7 @@ class _Part(NamedTuple):
     last: bool
     continues: bool
     document: str
+    group: str
 
 
 def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -> Iterator[_Part]:
@@ -160,7 +185,7 @@ def _cut_exactly(pieces: Iterator[TextPiece], tokenizer: Tokenizer, skip: int) -
         previous = None if piece.last else (piece.text[end:], True)
         if number >= skip:
             location = f"record {shorten(repr(piece.record), 80)}" if piece.record else f"document {document:,}"
-            yield _Part(carried_text + piece.text[:end], piece.last, continues, location)
+            yield _Part(carried_text + piece.text[:end], piece.last, continues, location, piece.group)
         document += piece.last
 
 

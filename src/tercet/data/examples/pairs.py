@@ -16,7 +16,7 @@ from tercet.config import UserError
 from tercet.data.examples.example_files import ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
 from tercet.data.sources.documents import DocumentFiles
-from tercet.data.sources.files import Errors, get_text, read_lines, read_objects
+from tercet.data.sources.files import Errors, check_field, get_text, read_group, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import column_names, read_table
 
@@ -43,6 +43,23 @@ class Pair(NamedTuple):
         return not (self.source and self.target)
 
 
+class GroupedPair(Pair):
+    """Pair of a group, such as a document or a speaker."""
+
+    group: str
+
+    @staticmethod
+    def of(source: str, target: str, group: str) -> "GroupedPair":
+        pair = GroupedPair(source, target)
+        pair.group = group
+        return pair
+
+    @property
+    def identity(self) -> str:
+        """The group, because other pairs of the group would reveal a validation pair."""
+        return self.group
+
+
 PairSource = ExampleSource[Pair]
 
 
@@ -57,8 +74,8 @@ class PairFiles:
     """Pairs from the lines of the files `source` and `target`, or from the single file `source` (see `SUFFIXES`).
 
     `source_field` and `target_field` are the keys of a JSONL file and the columns of a CSV file. The first line of a
-    TSV file is a header if it contains both; otherwise the file has two columns and the first line is a pair. `errors`
-    is that of `read_text`.
+    TSV file is a header if it contains both; otherwise the file has two columns and the first line is a pair.
+    `group_field` is that of `PairsSpec`, and `errors` that of `read_text`.
     """
 
     example_name: ClassVar[str] = EXAMPLE_NAME
@@ -67,6 +84,7 @@ class PairFiles:
     encoding: str = "utf-8"
     source_field: str = "source"
     target_field: str = "target"
+    group_field: str | None = None
     errors: Errors = "strict"
 
     @property
@@ -81,6 +99,10 @@ class PairFiles:
                 field or column.
         """
         self.check()
+        if self.group_field is not None:
+            for source, target, group in self._grouped_pairs():
+                yield GroupedPair.of(source.strip(), target.strip(), group)
+            return
         for source, target in self._pairs():
             yield Pair(source.strip(), target.strip())
 
@@ -114,29 +136,38 @@ class PairFiles:
         if self.target:
             return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
         match uncompressed_suffix(self.source):
-            case ".jsonl":
-                return self._objects()
             case ".tsv" if not self._has_header():
                 return _read_columns(self.source, self.encoding, self.errors)
             case _:
-                return self._rows()
+                return ((source, target) for source, target, _ in self._fields())
+
+    def _grouped_pairs(self) -> Iterator[tuple[str, str, str]]:
+        assert self.group_field is not None
+        if uncompressed_suffix(self.source) == ".tsv" and not self._has_header():
+            raise UserError(
+                f"{self.source} has no header with {self.source_field!r} and {self.target_field!r}, which "
+                "data.group_field requires; add a first line with the names of the columns"
+            )
+        for source, target, (location, row) in self._fields():
+            check_field(row, self.group_field, location, "data.group_field")
+            yield source, target, read_group(row[self.group_field], location, self.group_field)
 
     def _has_header(self) -> bool:
         first = next(read_lines(self.source, self.encoding, self.errors), "")
         return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        required_fields = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
-        for _, row in read_table(
-            read_lines(self.source, self.encoding, self.errors), str(self.source), required_fields
-        ):
-            yield row[self.source_field], row[self.target_field]
-
-    def _objects(self) -> Iterator[tuple[str, str]]:
-        keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
-        for location, values in read_objects(self.source, self.encoding, self.errors, [key for key, _ in keys]):
-            source, target = (get_text(values, key, location, setting) for key, setting in keys)
-            yield source, target
+    def _fields(self) -> Iterator[tuple[str, str, tuple[str, dict[str, object]]]]:
+        """Yield both sides of each pair, with the location and all fields of its row or object."""
+        keys = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
+        groups = {} if self.group_field is None else {self.group_field: "data.group_field"}
+        if uncompressed_suffix(self.source) == ".jsonl":
+            for location, values in read_objects(self.source, self.encoding, self.errors, [*keys, *groups]):
+                source, target = (get_text(values, key, location, setting) for key, setting in keys.items())
+                yield source, target, (location, values)
+            return
+        lines = read_lines(self.source, self.encoding, self.errors)
+        for location, row in read_table(lines, str(self.source), {**keys, **groups}):
+            yield row[self.source_field], row[self.target_field], (location, {**row})
 
 
 def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[tuple[str, str]]:

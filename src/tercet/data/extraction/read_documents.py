@@ -98,7 +98,7 @@ class DocumentFolder:
             root=path, encoding=self.encoding, text_field=self.text_field, documents=self.documents, may_be_empty=True
         )
         parts, length = list[str](), 0
-        for text, last, record in source.all_pieces():
+        for text, last, record, _ in source.all_pieces():
             parts.append(text)
             length += len(text)
             if length > limits.DOCUMENT_BYTES:

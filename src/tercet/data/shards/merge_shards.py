@@ -25,7 +25,8 @@ from tercet.data.shards.shard_writer import (
     starts_path,
 )
 from tercet.data.shards.token_folder import COUNTS, TOKENIZER, VALIDATION, Contents, Part, roles_of
-from tercet.data.specs import Documents, HeldOut, Side, Tail
+from tercet.data.specs import Side
+from tercet.data.split_specs import DocumentSplit, Tail
 from tercet.storage import (
     MANIFEST,
     DamagedFile,
@@ -61,7 +62,7 @@ def merge_shards(
     out: Path,
     units: Sequence[Unit],
     settings: ShardSettings,
-    validation: Tail | Documents | HeldOut,
+    validation: DocumentSplit,
     *,
     made_from: str,
 ) -> Contents:
@@ -111,9 +112,7 @@ def merge_shards(
     return contents
 
 
-def _divide(
-    records: Sequence[ShardRecord], validation: Tail | Documents | HeldOut
-) -> tuple[list[_Piece], list[_Piece]]:
+def _divide(records: Sequence[ShardRecord], validation: DocumentSplit) -> tuple[list[_Piece], list[_Piece]]:
     """Return the pieces of the training part, and of the validation part."""
     pieces = {
         side: [

@@ -30,7 +30,8 @@ from tercet.data.shards.shard_inputs import Input, Unit, cut_units, digest_input
 from tercet.data.shards.shard_writer import ShardSettings, read_records, write_unit
 from tercet.data.shards.token_folder import TOKENIZER, Contents, read_contents, roles_of
 from tercet.data.sources.documents import describe_left_out_records
-from tercet.data.specs import Documents, Fold, TextSpec
+from tercet.data.specs import TextSpec
+from tercet.data.split_specs import DocumentClusters, Documents, Fold
 from tercet.messages import print_note
 from tercet.storage import (
     MANIFEST,
@@ -94,6 +95,7 @@ def prepare_tokens(
     number, parts = part
     if not 1 <= number <= parts:
         raise ValueError(f"part {number} of {parts} must be from 1 to {parts}")
+    share = _validation_share(spec)
     inputs = find_inputs(spec, sources or [spec.source])
     work = out / PARTS
     _make_folder(out)
@@ -108,7 +110,6 @@ def prepare_tokens(
     _agree_on_plan(work, made_from, parts)
     if not (work / TOKENIZER).exists():
         write_atomically(work / TOKENIZER, tokenizer.to_json().encode())
-    share = spec.validation.fraction if isinstance(spec.validation, Documents) else None
     settings = ShardSettings(folder=work, tokenizer=tokenizer, shard_tokens=shard_tokens, validation_share=share)
     part_units = [unit for unit in units if unit.number % parts == number - 1]
     lock = work / f"part-{number}-of-{parts}"
@@ -120,6 +121,20 @@ def prepare_tokens(
     if missing:
         return PreparationResult(contents=None, missing=tuple(missing))
     return PreparationResult(contents=_merge(out, units, settings, spec, made_from))
+
+
+def _validation_share(spec: TextSpec) -> float | None:
+    """Return the fraction of the documents to draw, or None if the validation part is not drawn.
+
+    Raises:
+        UserError: If it is drawn over clusters.
+    """
+    if isinstance(spec.validation, DocumentClusters):
+        raise UserError(
+            "similar documents are found only if all are read together, not in shards; set data.validation to "
+            "{kind: documents}, with data.group_field if a column contains clusters"
+        )
+    return spec.validation.fraction if isinstance(spec.validation, Documents) else None
 
 
 def _merge(

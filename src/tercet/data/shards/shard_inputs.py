@@ -17,7 +17,8 @@ from tercet.data.encode.document_ids import encoding_key
 from tercet.data.encode.learn_tokenizer import TRAINING_BYTES
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.id_files import IdFile
-from tercet.data.specs import OLD_FILE_SETTINGS, Fold, HeldOut, Side, TextSpec
+from tercet.data.specs import OLD_FILE_SETTINGS, Side, TextSpec
+from tercet.data.split_specs import Fold, HeldOut
 from tercet.data.text_hashes import hash_text
 from tercet.tokens import Characters, PlainIds, Tokenizer, TokenizerSpec
 
@@ -118,7 +119,8 @@ def digest_inputs(
         for name, value in spec.file_settings.items()
         if name in OLD_FILE_SETTINGS or value != getattr(TextSpec(source=spec.source), name)
     }
-    settings = [file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec)]
+    groups = [spec.group_settings] if spec.group_settings else []
+    settings = [file_settings, to_plain(spec.validation), shard_tokens, to_plain(tokenizer_spec), *groups]
     encoding_parts = [
         part for part in encoding_key(tokenizer) if part != "bos"
     ]  # bos has always been covered by the tokenizer's hash

@@ -19,6 +19,7 @@ from tercet.data.cache import id_dtype
 from tercet.data.encode.document_ids import DocumentWriter, EncodedPiece, check_ids, encode_pieces
 from tercet.data.shards.shard_inputs import Unit, stamps
 from tercet.data.specs import SIDES, Side
+from tercet.data.text_hashes import hash_text
 from tercet.storage import DamagedFile, FileHash, read_sealed_json, write_atomically, write_sealed_json
 from tercet.tokens import Tokenizer
 
@@ -156,9 +157,14 @@ def _read_pieces(
         pieces, first_piece = (start.pieces, start.first_piece) if number == start.input else (0, None)
         source = unit.inputs[number].source
         for piece in encode_pieces(source, tokenizer, skip=pieces, characters=CHUNK_CHARACTERS):
-            document = piece.text_hash if first_piece is None else first_piece
+            document = _hash_document(piece) if first_piece is None else first_piece
             pieces, first_piece = pieces + 1, None if piece.last else document
             yield piece, document, ReadPosition(input=number, pieces=pieces, first_piece=first_piece)
+
+
+def _hash_document(piece: EncodedPiece) -> int:
+    """Return a hash of a document's group, or of its first piece if it has none."""
+    return hash_text(piece.group) if piece.group else piece.text_hash
 
 
 def _write_shard(

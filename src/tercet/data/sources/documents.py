@@ -8,27 +8,26 @@ such a position is cut at other positions (see `cut_pieces`).
 import hashlib
 import json
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from tercet.config import UserError
 from tercet.data.sources import fasta
 from tercet.data.sources.files import (
     BLOCK,
     Errors,
+    check_field,
     get_text,
     is_json_array,
-    open_file,
+    read_group,
     read_lines,
     read_objects,
     read_text,
     report_file_errors,
-    suggest_field,
     suggest_path,
 )
 from tercet.data.sources.folders import walk_folder
@@ -42,15 +41,20 @@ from tercet.data.sources.formats import (
     uncompressed_suffix,
 )
 from tercet.data.sources.line_documents import DocumentUnit, documents_of_lines, has_document_per_line
+from tercet.data.sources.parquet_columns import read_parquet
 from tercet.data.sources.sequence_files import UNCHANGED, SequenceFile, SequenceSettings
+from tercet.data.sources.sequence_headers import find_value, parse_header
 from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
 from tercet.data.sources.text_source import TextSource
-from tercet.messages import describe_error
-from tercet.reading.text_files import check_unpacked, open_regular_file
+from tercet.messages import shorten
+from tercet.reading.text_files import open_regular_file
 
 PIECE = 1 << 16  # minimum characters before a cut; longer pieces encode more slowly
 MAX_PIECE = 1 << 22  # characters after which text without a suitable position is cut
-SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
+MANY_DOCUMENTS = 20  # documents of which a tenth can be held out
+COUNTED_CHARACTERS = 1 << 26  # characters in which so many documents are looked for
+TABULAR_SUFFIXES = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)  # files of several documents
+SUFFIXES = (*TEXT_SUFFIXES, *TABULAR_SUFFIXES)
 
 EXAMPLE_SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet", ".fasta")  # usual suffix of each format in messages
 
@@ -65,11 +69,13 @@ class TextPiece(NamedTuple):
     Attributes:
         last: True if the document ends with this piece.
         record: Name of the sequence in its file; empty for other documents.
+        group: Group of the document; empty if the source has no groups.
     """
 
     text: str
     last: bool
     record: str = ""
+    group: str = ""
 
 
 class DocumentSource(TextSource, Protocol):
@@ -105,8 +111,9 @@ class DocumentFiles:
     """Documents in the file or folder `root`.
 
     A document is a line of JSONL, a row of CSV, TSV and Parquet, or a record of FASTA and FASTQ. `documents` is the
-    unit of a document in a text file, as in `TextSpec`, and `sequences` are the settings for FASTA and FASTQ. With
-    `may_be_empty`, a source without text is not an error.
+    unit of a document in a text file, as in `TextSpec`, and `sequences` are the settings for FASTA and FASTQ.
+    `group_field` and `group_pattern` are also those of `TextSpec`. With `may_be_empty`, a source without text is not an
+    error.
     """
 
     root: Path
@@ -116,6 +123,8 @@ class DocumentFiles:
     sequences: SequenceSettings = UNCHANGED
     errors: Errors = "strict"
     may_be_empty: bool = False
+    group_field: str | None = None
+    group_pattern: str | None = None
 
     @property
     def name(self) -> str:
@@ -188,12 +197,12 @@ class DocumentFiles:
         for path in self.files():
             if fasta.find_sequence_reader(uncompressed_suffix(path)):
                 for piece in self._sequence_file(path).pieces():
-                    yield TextPiece(piece.text, piece.last, piece.record)
+                    yield TextPiece(piece.text, piece.last, piece.record, self._find_group(piece.header) or "")
                 continue
-            for document in self._documents(path):
+            for document, group in self._documents(path):
                 piece = None
                 for piece in cut_pieces(document):
-                    yield piece
+                    yield piece._replace(group=group) if group else piece
                 if piece is None:
                     yield TextPiece("", last=True)
 
@@ -202,7 +211,29 @@ class DocumentFiles:
         return [self._sequence_file(path) for path in self.files() if uncompressed_suffix(path) in fasta.SUFFIXES]
 
     def _sequence_file(self, path: Path) -> SequenceFile:
-        return SequenceFile(path=path, encoding=self.encoding, errors=self.errors, settings=self.sequences)
+        return SequenceFile(
+            path=path,
+            encoding=self.encoding,
+            errors=self.errors,
+            settings=self.sequences,
+            find_header_problem=self._find_header_problem if self._has_groups else None,
+            header_remedy="set data.group_field or data.group_pattern to match the headers, or correct them",
+        )
+
+    @property
+    def _has_groups(self) -> bool:
+        return self.group_field is not None or self.group_pattern is not None
+
+    def _find_group(self, header: str) -> str | None:
+        return find_value(header, self.group_field or "", self.group_pattern) if self._has_groups else None
+
+    def _find_header_problem(self, header: str) -> str:
+        """Return the reason why a header has no group, or ""."""
+        if self._find_group(header):
+            return ""
+        fields = shorten(", ".join(parse_header(header)))
+        name = "group" if self.group_pattern else repr(self.group_field)
+        return f"no {name} in its header{f' (fields: {fields})' if fields else ''}"
 
     def hash(self) -> str:
         digest = hashlib.sha256()
@@ -216,9 +247,26 @@ class DocumentFiles:
 
     def size(self) -> int | None:
         files = self.files()
-        other_suffixes = (".jsonl", *TABLE_SUFFIXES, ".parquet", *fasta.SUFFIXES)
-        is_plain_text = all(uncompressed_suffix(path) not in other_suffixes and not is_gzip(path) for path in files)
+        is_plain_text = all(uncompressed_suffix(path) not in TABULAR_SUFFIXES and not is_gzip(path) for path in files)
         return sum(path.stat().st_size for path in files) if is_plain_text else None
+
+    def has_many_documents(self) -> bool:
+        """Return True if a tenth of the documents can represent all.
+
+        There must be at least `MANY_DOCUMENTS`. If each file is one document, none may contain more than a tenth of the
+        bytes. The documents of other files are counted in the first `COUNTED_CHARACTERS` characters.
+        """
+        files = self.files()
+        several = [path for path in files if self.documents != "file" or uncompressed_suffix(path) in TABULAR_SUFFIXES]
+        if not several:
+            sizes = [path.stat().st_size for path in files]
+            return len(files) >= MANY_DOCUMENTS and 10 * max(sizes) <= sum(sizes)
+        documents = characters = 0
+        for piece in chain.from_iterable(replace(self, root=path).all_pieces() for path in several):
+            documents, characters = documents + (piece.last and bool(piece.text)), characters + len(piece.text)
+            if documents >= MANY_DOCUMENTS or characters >= COUNTED_CHARACTERS:
+                break
+        return documents >= MANY_DOCUMENTS
 
     def looks_like_lines(self) -> bool:
         """Return True if a .txt file is read as one document but looks like one document per line."""
@@ -226,28 +274,48 @@ class DocumentFiles:
             return False
         return has_document_per_line(next(read_text(self.root, self.encoding, self.errors)))
 
-    def _documents(self, path: Path) -> Iterator[Iterable[str]]:
-        match uncompressed_suffix(path):
+    def _documents(self, path: Path) -> Iterator[tuple[Iterable[str], str]]:
+        """Yield the text and the group of each document of a file other than FASTA and FASTQ."""
+        suffix, group_field = uncompressed_suffix(path), self.group_field
+        if self.group_pattern is not None:
+            raise UserError(
+                f"{path} has no headers, to which data.group_pattern applies; set data.group_field to a field of the "
+                "file"
+            )
+        group_fields = [] if group_field is None else [group_field]
+        match suffix:
             case ".jsonl":
-                objects = read_objects(path, self.encoding, self.errors, [self.text_field])
-                yield from (
-                    [get_text(values, self.text_field, location, "data.text_field")] for location, values in objects
-                )
+                for location, row in read_objects(path, self.encoding, self.errors, [self.text_field, *group_fields]):
+                    text = get_text(row, self.text_field, location, "data.text_field")
+                    yield [text], self._read_group(row, location)
             case ".csv" | ".tsv":
-                rows = read_table(
-                    read_lines(path, self.encoding, self.errors),
-                    str(path),
-                    {self.text_field: "data.text_field (--text-field)"},
-                )
-                yield from ([row[self.text_field]] for _, row in rows)
+                required = {
+                    self.text_field: "data.text_field (--text-field)",
+                    **dict.fromkeys(group_fields, "data.group_field"),
+                }
+                for location, row in read_table(read_lines(path, self.encoding, self.errors), str(path), required):
+                    yield [row[self.text_field]], self._read_group(dict(row), location)
             case ".parquet":
-                yield from ([text] for text in _read_parquet(path, self.text_field))
+                for text, group in read_parquet(path, self.text_field, group_field):
+                    yield [text], group
+            case _ if group_field is not None:
+                raise UserError(
+                    f"{path} has no field {group_field!r}, because it is plain text; write its documents to a .jsonl "
+                    "or .csv file with a group for each, or remove data.group_field"
+                )
             case _:
                 check_readable(path, self.encoding)
                 if self.documents == "file":
-                    yield read_text(path, self.encoding, self.errors)
+                    yield read_text(path, self.encoding, self.errors), ""
                 else:
-                    yield from documents_of_lines(read_lines(path, self.encoding, self.errors), self.documents)
+                    lines = read_lines(path, self.encoding, self.errors)
+                    yield from ((document, "") for document in documents_of_lines(lines, self.documents))
+
+    def _read_group(self, row: dict[str, object], location: str) -> str:
+        if self.group_field is None:
+            return ""
+        check_field(row, self.group_field, location, "data.group_field")
+        return read_group(row[self.group_field], location, self.group_field)
 
 
 def describe_left_out_records(source: object) -> Iterator[str]:
@@ -283,48 +351,3 @@ def _find_cut(text: str, n_searched: int) -> int | None:
         return None
     fair = _LAST_OF_RUN.search(text, PIECE) or _BEFORE_WORD.search(text, PIECE)
     return fair.start() if fair else MAX_PIECE
-
-
-def _read_parquet(path: Path, field: str) -> Iterator[str]:
-    try:
-        from pyarrow import ArrowException
-    except ImportError:
-        raise UserError(f"{path}: reading Parquet requires pyarrow; pip install 'tercet[parquet]'") from None
-    with open_file(path) as file, tempfile.TemporaryFile() as copy:
-        if is_gzip(path):  # Parquet is read from its end, which gzip reaches only by unpacking everything before
-            shutil.copyfileobj(file, copy, BLOCK)
-        try:
-            yield from _read_column(path, copy if is_gzip(path) else file, field)
-        except UnicodeDecodeError:
-            raise UserError(f"{path}: the column {field!r} is not UTF-8 text; write the file again") from None
-        except (ArrowException, OSError) as error:
-            reason = describe_error(error)
-            raise UserError(f"{path} is not a complete Parquet file: {reason}; copy it again") from None
-
-
-def _read_column(path: Path, file: IO[bytes], field: str) -> Iterator[str]:
-    """Yield the texts of a column one by one, "" for null.
-
-    The whole column could be far larger than the file, because a dictionary column stores equal texts only once.
-    """
-    from pyarrow import parquet, types
-
-    packed_bytes = path.stat().st_size
-    metadata = parquet.read_metadata(file)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    check_unpacked(path, packed_bytes, sum(max(0, group.total_byte_size) for group in groups))
-    columns = metadata.schema.to_arrow_schema()
-    if field not in columns.names:
-        raise UserError(f"{path} has no column {field!r}{suggest_field(field, columns.names)} (set data.text_field)")
-    kind = columns.field(field).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if not (types.is_string(kind) or types.is_large_string(kind)):
-        raise UserError(f"{path}: the column {field!r} is not text; set data.text_field to a text column")
-    table = parquet.ParquetFile(file, metadata=metadata, read_dictionary=[field], buffer_size=BLOCK)
-    unpacked_characters = 0
-    for batch in table.iter_batches(batch_size=1024, columns=[field]):
-        for value in batch.column(0):
-            text = value.as_py() or ""
-            unpacked_characters += len(text)
-            check_unpacked(path, packed_bytes, unpacked_characters)
-            yield text

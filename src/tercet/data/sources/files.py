@@ -17,6 +17,7 @@ from typing import IO, Literal, cast
 from tercet import limits
 from tercet.config import UserError, suggest
 from tercet.data.sources.formats import encoding_of_mark, is_gzip
+from tercet.messages import shorten
 from tercet.reading.text_files import check_unpacked, open_regular_file
 
 BLOCK = 1 << 20  # bytes read at a time
@@ -255,6 +256,28 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
         raise UserError(
             f"{location} has no field {field!r}{suggest_field(field, values)} (rename it, or set {setting})"
         )
+
+
+def read_group(value: object, location: str, field: str) -> str:
+    """Return a group, such as an author: text, or an integer or boolean as text.
+
+    Args:
+        value: Value of the field.
+        location: Location of the value in messages.
+        field: Name of the field in messages.
+
+    Raises:
+        UserError: If the value is something else or blank.
+    """
+    if isinstance(value, int):
+        return json.dumps(value)
+    if isinstance(value, str) and (group := value.strip()):
+        check_unicode(group, location, "group")
+        return group
+    raise UserError(
+        f"{location}: {shorten(repr(value), 40)} in {field!r} is not a group, which is text or an integer; write one, "
+        "or set data.group_field to another field"
+    )
 
 
 def suggest_field(field: str, names: Iterable[str]) -> str:

@@ -179,14 +179,7 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
     if isinstance(source, DocumentFiles):
         text_files = (path for path in source.files() if uncompressed_suffix(path) not in (".parquet", *ARRAYS))
         invalid = find_invalid_bytes(text_files, source.encoding)
-        source = DocumentFiles(
-            root=source.root,
-            encoding=spec.encoding,
-            text_field=spec.text_field,
-            documents=spec.documents,
-            sequences=replace(spec.sequences, errors="skip"),
-            errors=invalid.errors,
-        )
+        source = replace(source, sequences=replace(spec.sequences, errors="skip"), errors=invalid.errors)
         sequence_files = source.sequence_files()
         has_only_sequences = len(sequence_files) == len(source.files())
         pieces, looks_like_lines, left_out = (
@@ -195,7 +188,7 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
             dict(source.count_unread_files()),
         )
     hasher, has_text = hashlib.blake2b(digest_size=8), False
-    for text, last, _ in pieces:
+    for text, last, *_ in pieces:
         hasher.update(text.encode())
         has_text = has_text or not (text.isspace() or not text)
         texts.push(text, last=last)

@@ -11,7 +11,8 @@ from tercet.data.corpora.label_corpus import prepare_labels
 from tercet.data.corpora.pair_corpus import prepare_pairs
 from tercet.data.corpora.text_corpus import prepare
 from tercet.data.label_spec import LabelsSpec
-from tercet.data.specs import ConversationsSpec, PairsSpec, Tail, TextSpec
+from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
+from tercet.data.split_specs import Tail
 from tercet.data.summary.statistics import Lengths
 from tercet.tokens import Tokenizer
 

@@ -1,4 +1,4 @@
-"""Select the rows of a file by the value of a column, such as the domain or the source of each text."""
+"""Select the rows of files by the value of a column, such as the domain or the source of each text."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tercet.config import UserError
+from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.files import read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import TABLE_SUFFIXES, read_table
@@ -20,42 +21,61 @@ SHOWN_VALUES = 8  # values of the column in the error about a value that does no
 
 @contextmanager
 def matching_rows(path: str | Path, condition: str, *, encoding: str) -> Generator[Path]:
-    """Write the rows of a file that match a condition to a temporary file of the same format, and yield its path.
+    """Write the rows that match a condition to temporary files of the same formats, and yield their path.
 
     A row has the same line number as in the original file, because messages contain it.
 
     Args:
-        path: A .jsonl, .csv or .tsv file, also compressed by gzip.
+        path: A .jsonl, .csv or .tsv file, also compressed by gzip; or a folder of them, for which a folder is yielded.
         condition: COLUMN=VALUE. Numbers and booleans of JSON are compared as JSON writes them.
-        encoding: Encoding of the file; the temporary file is in UTF-8.
+        encoding: Encoding of the files; the temporary files are in UTF-8.
 
     Raises:
-        UserError: If the condition or the file is invalid, or no row matches.
+        UserError: If the condition or a file is invalid, or no row matches.
     """
     column, equals, value = condition.partition("=")
     if not column or not equals:
         raise UserError(f"{show(condition)} is not a condition; write COLUMN=VALUE, such as domain=news")
-    file, counts = Path(path), Counter[str]()
-    suffix = uncompressed_suffix(file)
-    if suffix not in (*TABLE_SUFFIXES, ".jsonl") or not file.is_file():
-        raise UserError(f"{path}: rows can be selected only in a .jsonl, .csv or .tsv file; pass such a file")
-    with tempfile.TemporaryDirectory() as folder:
-        selected = Path(folder) / f"{file.name.split('.')[0]}{suffix}"
-        with selected.open("w", encoding="utf-8", newline="") as out:
-            n_lines = 0
-            rows = _json_rows(file, column, encoding) if suffix == ".jsonl" else _table_rows(file, column, encoding)
-            for number, found, line in rows:
-                if found is not None:  # None for the header
-                    counts[found] += 1
-                if found in (None, value):
-                    padding = "\n" * (number - 1 - n_lines)
-                    out.write(f"{padding}{line}\n")
-                    n_lines += len(padding) + line.count("\n") + 1
+    root, counts = Path(path), Counter[str]()
+    files = DocumentFiles(root=root).files() if root.is_dir() else [root]
+    for file in files:
+        if uncompressed_suffix(file) not in (*TABLE_SUFFIXES, ".jsonl") or not file.is_file():
+            raise UserError(
+                f"{file}: rows can be selected only in .jsonl, .csv and .tsv files; pass such a file, or a folder of "
+                "them"
+            )
+    with tempfile.TemporaryDirectory() as name:
+        folder, selected = Path(name), Path(name)
+        for file in files:
+            parent = folder / file.parent.relative_to(root) if root.is_dir() else folder
+            parent.mkdir(parents=True, exist_ok=True)
+            selected = parent / f"{file.name.split('.')[0]}{uncompressed_suffix(file)}"
+            while selected.exists():  # such as a.csv and a.csv.gz
+                selected = selected.with_stem(f"{selected.stem}_")
+            file_counts = _write_matching(file, selected, column, value, encoding)
+            counts.update(file_counts)
+            if not file_counts[value]:
+                selected.unlink()
         if not counts[value]:
             common = counts.most_common(SHOWN_VALUES)
             values = ", ".join(f"{shorten(name, 40) or repr('')} ({count:,})" for name, count in common)
             raise UserError(f"no row of {path} has {column}={shorten(value)}; its values: {values or 'none'}")
-        yield selected
+        yield folder if root.is_dir() else selected
+
+
+def _write_matching(file: Path, selected: Path, column: str, value: str, encoding: str) -> Counter[str]:
+    """Write the matching rows of a file to `selected`, and return the number of rows with each value."""
+    counts, n_lines = Counter[str](), 0
+    is_jsonl = uncompressed_suffix(file) == ".jsonl"
+    with selected.open("w", encoding="utf-8", newline="") as out:
+        for number, found, line in (_json_rows if is_jsonl else _table_rows)(file, column, encoding):
+            if found is not None:  # None for the header
+                counts[found] += 1
+            if found in (None, value):
+                padding = "\n" * (number - 1 - n_lines)
+                out.write(f"{padding}{line}\n")
+                n_lines += len(padding) + line.count("\n") + 1
+    return counts
 
 
 def _json_rows(path: Path, column: str, encoding: str) -> Iterator[tuple[int, str | None, str]]:

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from tercet.checkpoint.run_record import RECIPE, RECORD
 from tercet.config import Plain, UserError, merge
 from tercet.training.recipe.files import recipe_names
+
+if TYPE_CHECKING:
+    from tercet.data.specs import TextSpec
 
 RUN_OR_MODEL_FILES = (  # files of a run or a model folder, whose vocab.txt is not training text
     RECORD, RECIPE, "metrics.csv", "checkpoints", "best", "last", "config.json", "model.safetensors",
@@ -65,7 +68,9 @@ def is_data(name: str) -> bool:
     return False
 
 
-def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any], *, pretrained: bool) -> RecipeChoice:
+def choose_recipe(
+    source: str, target: str | None, data_keys: Mapping[str, Any], *, pretrained: bool, draws_documents: bool = True
+) -> RecipeChoice:
     """Return the packaged recipe for data, by the format that `recognize` detects.
 
     Args:
@@ -73,6 +78,8 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
         target: File of translations, parallel to `source` line by line; None if there is none.
         data_keys: Keys of `data` that the caller set, such as `text_field`, with their values.
         pretrained: If True, choose a fine-tuning recipe.
+        draws_documents: If True, the validation part of a folder with many documents, and of text with groups, is
+            drawn over documents unless `data_keys` set `validation`. If False, it is that of the recipe.
 
     Raises:
         UserError: If the data cannot be read.
@@ -80,7 +87,7 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
     from tercet.data.datasets.recognize import describe_fields, recognize
     from tercet.data.label_spec import LabelsSpec
     from tercet.data.sources.sequence_files import SequenceSettings
-    from tercet.data.specs import ConversationsSpec, PairsSpec
+    from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 
     reading = {key: data_keys[key] for key in READING_KEYS if data_keys.get(key) is not None}
     try:
@@ -112,10 +119,41 @@ def choose_recipe(source: str, target: str | None, data_keys: Mapping[str, Any],
             choice = RecipeChoice("text", "demo", {"data": tokenizer_keys} if tokenizer_keys else {})
     if pretrained:
         choice = choice._replace(recipe=f"finetune-{FINETUNE_RECIPES[choice.kind]}", changes={})
+    if isinstance(spec, TextSpec) and draws_documents:
+        spec = replace(spec, sequence_errors=sequences.errors)
+        choice = choice._replace(changes=merge(choice.changes, _split_keys(spec, data_keys)))
     if not (fields := describe_fields(spec)):
         return choice
     names = {name: value for name in FIELD_KEYS if (value := getattr(spec, name, None)) is not None}
     return choice._replace(changes=merge({"data": names}, choice.changes), fields=fields)
+
+
+def _split_keys(spec: "TextSpec", data_keys: Mapping[str, Any]) -> Plain:
+    """Return the settings of the validation part of text, without a recipe; empty for that of the packaged recipe."""
+    from tercet.data.sources.line_documents import DocumentUnit
+
+    if "validation" in data_keys:
+        return {}
+    unit: Any = data_keys.get("documents")
+    spec = replace(spec, documents=unit if unit in get_args(DocumentUnit) else spec.documents)
+    has_groups = any(data_keys.get(key) is not None for key in ("group_field", "group_pattern"))
+    return {"data": {"validation": {"kind": "documents"}}} if has_groups or draws_by_default(spec) else {}
+
+
+def draws_by_default(spec: "TextSpec") -> bool:
+    """Return whether a new run without a recipe draws its validation part over the documents of the source.
+
+    It does for a folder with many documents, whose end, sorted by path, may differ from the rest.
+    """
+    from tercet.data.datasets.text_datasets import DATASETS, find_text
+    from tercet.data.sources.documents import DocumentFiles
+
+    if spec.source in DATASETS:
+        return False
+    with suppress(UserError):  # reading the data reports it
+        files = find_text(spec)
+        return isinstance(files, DocumentFiles) and files.root.is_dir() and files.has_many_documents()
+    return False
 
 
 def _tokenizer_keys(texts: Iterable[str]) -> Plain:

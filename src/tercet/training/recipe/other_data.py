@@ -165,7 +165,8 @@ def describe_tail(data: object) -> str | None:
         data: The `data` settings of a recipe.
     """
     from tercet.data.datasets.text_datasets import DATASETS
-    from tercet.data.specs import Tail, TextSpec
+    from tercet.data.specs import TextSpec
+    from tercet.data.split_specs import Tail
 
     if not isinstance(data, TextSpec) or not isinstance(data.validation, Tail) or may_be_prepared(data.source):
         return None

@@ -1,17 +1,20 @@
 """Train a model (`train`), plan a training run (`plan`) and load a trained model (`load`)."""
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tercet.checkpoint import load_model
-from tercet.config import Plain, UserError, merge, nest
+from tercet.config import Plain, UserError, merge, nest, to_plain
 from tercet.custom_code import allow_code as allow_packages
 from tercet.messages import show
 from tercet.run import Run as Run
+from tercet.spec import Custom
 
 if TYPE_CHECKING:
+    from tercet.data import CustomDataset
     from tercet.training.planning import RunPlan
     from tercet.training.run_folder.choices import Start
 
@@ -19,10 +22,10 @@ if TYPE_CHECKING:
 def train(
     recipe: str | Path,
     *,
-    data: str | Path | None = None,
-    source: str | Path | None = None,
+    data: "str | Path | CustomDataset | None" = None,
+    source: "str | Path | CustomDataset | None" = None,
     target: str | Path | None = None,
-    validation_source: str | Path | None = None,
+    validation_source: "str | Path | CustomDataset | None" = None,
     validation_target: str | Path | None = None,
     pretrained: str | Path | None = None,
     out: str | Path | None = None,
@@ -38,10 +41,10 @@ def train(
     Args:
         recipe: Name of a packaged recipe, path of a YAML file, run folder to resume, or file or folder of data, for
             which a packaged recipe is chosen.
-        data: File, folder or named dataset to train on instead of the data of the recipe. For translation, pass
-            `source` and `target` instead.
+        data: File, folder, named dataset or dataset of your own to train on instead of the data of the recipe. For
+            translation, pass `source` and `target` instead.
         source, target: Sentence pairs to train a translator on: two files, line by line; or, without `target`, one
-            .tsv, .csv or .jsonl file of pairs, or a named dataset.
+            .tsv, .csv or .jsonl file of pairs, a named dataset, or a dataset of your own.
         validation_source, validation_target: Sentence pairs for validation: two files, line by line.
         pretrained: Folder of a run or model to start from. The new model gets its sizes, tokenizer and weights.
         out: Run folder, runs/<recipe> by default. If it contains a run, `start` determines what happens to it.
@@ -85,10 +88,10 @@ def plan(
     measured: str | Path | None = None,
     here: bool = False,
     price: float | None = None,
-    data: str | Path | None = None,
-    source: str | Path | None = None,
+    data: "str | Path | CustomDataset | None" = None,
+    source: "str | Path | CustomDataset | None" = None,
     target: str | Path | None = None,
-    validation_source: str | Path | None = None,
+    validation_source: "str | Path | CustomDataset | None" = None,
     validation_target: str | Path | None = None,
     pretrained: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -125,8 +128,13 @@ def plan(
     )  # fmt: skip
 
 
-def _to_text(**files: str | Path | None) -> dict[str, Any]:
-    return {name: str(path) for name, path in files.items() if path is not None}
+def _to_text(**files: "str | Path | CustomDataset | None") -> dict[str, Any]:
+    """Return arguments as text; a dataset of another package is written as its recipe key, in JSON."""
+    return {
+        name: json.dumps(to_plain(path)) if isinstance(path, Custom) else str(path)
+        for name, path in files.items()
+        if path is not None
+    }
 
 
 def _nest(changes: object) -> Plain:

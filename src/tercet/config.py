@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tercet.custom_code import load_class, suggest_import_path
+from tercet.custom_code import is_import_path, load_class, suggest_import_path
 from tercet.messages import one_line, show
 from tercet.spec import Custom, check_range, field_annotations, literal_choices
 
@@ -218,15 +218,19 @@ def _build(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     prefix = f"{path}: " if path else ""
     if (base := _custom_base(annotation)) is not None:
         kind = data.get("kind") if isinstance(data, Mapping) else data
-        if isinstance(kind, str) and "." in kind and ":" not in kind:
-            raise _InvalidValue(f"{prefix}{suggest_import_path(kind)}", line)
-        if isinstance(kind, str) and kind.startswith("kind:"):
-            raise _InvalidValue(f"{prefix}{show(kind)} has no space after its colon; write {kind[:5]} {kind[5:]}", line)
-        if isinstance(kind, str) and ":" in kind:
+        is_text = isinstance(data, str) and str in get_args(annotation)  # may be a path instead of an import path
+        if isinstance(kind, str) and not is_text:
+            if "." in kind and ":" not in kind:
+                raise _InvalidValue(f"{prefix}{suggest_import_path(kind)}", line)
+            if kind.startswith("kind:"):
+                spaced = f"{kind[:5]} {kind[5:]}"
+                raise _InvalidValue(f"{prefix}{show(kind)} has no space after its colon; write {spaced}", line)
+        if isinstance(kind, str) and (is_import_path(kind) if is_text else ":" in kind):
             try:
                 part = load_class(kind, base)
             except ValueError as error:
-                raise _InvalidValue(f"{prefix}{error}", line) from None
+                hint = f"; if it is a file, write ./{kind}" if is_text else ""
+                raise _InvalidValue(f"{prefix}{error}{hint}", line) from None
             settings = data if isinstance(data, Mapping) else {}
             return _build_variant(part, {key: settings[key] for key in settings if key != "kind"}, path, line)
     variants = _variants(annotation)
@@ -302,6 +306,9 @@ def _value(annotation: Any, data: Any, path: str, line: int | None) -> Any:
     if _is_of_type(annotation, data):
         return data
     if _custom_base(annotation) is not None:  # pydantic does not support a class without a schema
+        if str in get_args(annotation):
+            expected = "a text, or a mapping whose kind is an import path"
+            raise _InvalidValue(f"{path}: expected {expected}, got {show(data)}", line)
         choices = [*literal_choices(annotation), "an import path such as my_package.parts:Part"]
         raise _InvalidValue(f"{path}: unknown value {show(data)}{suggest(data, choices)}", line)
 

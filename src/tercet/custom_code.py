@@ -61,7 +61,7 @@ def load_class(path: str, base: type[Custom]) -> type[Custom]:
     """
     module_name, _, class_name = path.partition(":")
     package = module_name.partition(".")[0]
-    if not _is_module(module_name) or not class_name.isidentifier():
+    if not is_import_path(path):
         raise ValueError(f"{show(path)} is not an import path; use one such as my_package.fourier:Fourier")
     module = sys.modules.get(module_name)
     if module is None:
@@ -80,6 +80,12 @@ def load_class(path: str, base: type[Custom]) -> type[Custom]:
         raise ValueError(f"{path} requires the decorator tercet.spec.spec; write @spec before its class")
     _check_methods(path, found)
     return found
+
+
+def is_import_path(text: str) -> bool:
+    """Return True if a text has the form of an import path, such as "my_package.fourier:Fourier"."""
+    module_name, _, class_name = text.partition(":")
+    return _is_module(module_name) and class_name.isidentifier()
 
 
 def suggest_import_path(path: str) -> str:

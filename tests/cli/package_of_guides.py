@@ -11,7 +11,7 @@ import pytest
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = (
     "add-a-position-scheme.md", "add-an-optimizer.md", "add-a-block-part.md", "add-an-objective.md", "add-a-metric.md",
-    "add-a-tokenizer.md",
+    "add-a-tokenizer.md", "add-a-dataset.md",
 )  # fmt: skip
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 ALLOW = ("--allow-code", "my_package")

@@ -219,7 +219,7 @@ def test_check_part_passes_the_parts_of_the_guide(setting: str, capsys: pytest.C
 
 def test_check_part_rejects_an_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--check-part", "my_package.lion:Lion", *ALLOW]) == 2
-    assert "cannot be checked, only position, activation, norm, feedforward, attention and objective" in (
+    assert "cannot be checked, only position, activation, norm, feedforward, attention, objective and dataset" in (
         capsys.readouterr().err
     )
 

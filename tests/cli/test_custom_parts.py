@@ -118,7 +118,8 @@ def test_export_rejects_a_custom_position_by_its_name(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_of_the_guide_runs(page: str) -> None:
+def test_python_of_the_guide_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     code = blocks(page)[1]
     assert code
     exec(compile("\n".join(code), page, "exec"), {"__name__": "__main__"})

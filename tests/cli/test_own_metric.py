@@ -29,7 +29,7 @@ from tercet.tokens import BPE, Tokenizer, WordPiece
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/schemas/evaluate.schema.json").read_text())
 TEXTS = ["the cat sat on the mat", "a dog ran", "the cats and the dogs", "mats", "the dog sat on a mat"]
 LABELS = ("ham", "spam")
-FBETA, RATIO = "my_package.fbeta:FBeta", "my_package.lengths:LengthRatio"
+FBETA, RATIO, SURPRISE = "my_package.fbeta:FBeta", "my_package.lengths:LengthRatio", "my_package.surprise:Surprise"
 STACK = StackSpec(d_model=24, n_layers=1, n_heads=2)
 HEADS = {
     "texts": Classifier(labels=LABELS),
@@ -90,6 +90,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer = Tokenizer.train(BPE(vocab_size=300, pad=True), TEXTS)
     gpt = DecoderOnly(DecoderOnlySpec(vocab_size=writer.vocab_size, max_len=64, stack=STACK))
     save_model(folder / "gpt", gpt, writer, Card(name="gpt"))
+    bert = EncoderOnly(EncoderOnlySpec(**sizes, stack=STACK), seed=1)
+    save_model(folder / "bert", bert, reader, Card(name="bert"))
+    encoder = EncoderOnly(EncoderOnlySpec(**sizes, stack=STACK, masked_head=None), seed=1)
+    save_model(folder / "encoder", encoder, reader, Card(name="encoder"))
     return folder
 
 
@@ -126,6 +130,21 @@ def test_comparison_has_the_difference_of_metrics(capsys: pytest.CaptureFixture[
     assert compared["FBeta.recall"]["difference"] == 0.0
 
 
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_model_of_text_reports_metrics_and_compares_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    two = ("--metric", SURPRISE, "--metric", f"{{kind: {SURPRISE!r}, bits: 2}}")
+    data = (name, "--data", "source.txt", "--documents", "line", "--compare", name, *two)
+    result = evaluate(capsys, *data)
+    names = {f"Surprise(bits={bits}).{score}" for bits in ("10.0", "2.0") for score in ("per_word", "rare")}
+    assert set(result["metrics"]) == names
+    assert result["metrics"]["Surprise(bits=2.0).per_word"]["value"] > 0
+    assert {name: row["difference"] for name, row in result["compared"].items() if name in names} == dict.fromkeys(
+        names, 0
+    )
+    assert main(["evaluate", *data, *ALLOW]) == 0
+    assert capsys.readouterr().out.count("Surprise(bits=2.0).rare") == 2
+
+
 def test_translator_reports_metrics_and_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
     data = ("translator", "--source", "source.txt", "--target", "target.txt", "--beam", "1", "--metric", RATIO)
     result = evaluate(capsys, *data, "--compare", "translator")
@@ -154,7 +173,8 @@ def test_each_kind_of_labels_has_its_documented_form(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("gpt --metric my_package.fbeta:FBeta --allow-code my_package", "--metric does not apply to gpt"),
+        ("encoder --metric my_package.fbeta:FBeta --allow-code my_package", "--metric does not apply to encoder"),
+        ("gpt --data source.txt --metric my_package.fbeta:FBeta --allow-code my_package", "my_package.fbeta:FBeta: "),
         ("texts --data texts.csv --metric my_package.fbeta:FBeta", "is code of the package my_package, which is not"),
         ("texts --metric my_package.fbeta:FBet --allow-code my_package", "has no class FBet"),
         ("texts --per-line --metric my_package.fbeta:FBeta", "--metric does not apply to --per-line"),

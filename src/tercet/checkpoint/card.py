@@ -149,27 +149,32 @@ def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def remove_folders(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a recipe, or of a part of one, in which `./name` replaces each path with a folder."""
+    """Return a copy of a recipe, or of a part of one, in which `./name` replaces each path with a folder.
 
-    def replace_path(key: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return remove_folders(value)
-        if isinstance(value, list | tuple):  # the sources of a mixture
-            return [replace_path(key, item) for item in value]
-        return _last_part(value) if key in PATHS else value
-
-    return {key: replace_path(key, value) for key, value in recipe.items()}
+    Any text with a slash in the settings of a dataset of another package may be a path.
+    """
+    return {key: _replace_paths(key, value) for key, value in recipe.items()}
 
 
-def _paths(recipe: Mapping[str, Any]) -> Iterator[str]:
+def _replace_paths(key: str, value: Any, *, in_dataset: bool = False) -> Any:
+    if isinstance(value, Mapping):
+        settings: Mapping[str, Any] = value
+        in_dataset = in_dataset or key == "source"
+        return {name: _replace_paths(name, item, in_dataset=in_dataset) for name, item in settings.items()}
+    if isinstance(value, list | tuple):  # the sources of a mixture
+        return [_replace_paths(key, item, in_dataset=in_dataset) for item in value]
+    return _last_part(value) if key in PATHS or in_dataset else value
+
+
+def _paths(recipe: Mapping[str, Any], *, in_dataset: bool = False) -> Iterator[str]:
     """Yield every path in a recipe that contains a folder."""
     for key, value in recipe.items():
         if isinstance(value, Mapping):
-            yield from _paths(value)
+            yield from _paths(value, in_dataset=in_dataset or key == "source")
         elif isinstance(value, list | tuple):
             for item in value:
-                yield from _paths({key: item})
-        elif key in PATHS and _last_part(value) != value:
+                yield from _paths({key: item}, in_dataset=in_dataset)
+        elif (key in PATHS or in_dataset) and _last_part(value) != value:
             yield value
 
 

@@ -20,6 +20,7 @@ from tercet.checkpoint.run_record import RECIPE, read_record
 from tercet.checkpoint.sentence_settings import SentenceSettings
 from tercet.config import UserError, parse
 from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, QueriesSpec, TextSpec
+from tercet.data.sources.custom_dataset import name_datasets
 from tercet.limits import MAX_CARD_BYTES
 from tercet.messages import shorten
 from tercet.models import AnyModel, Classifier, DecoderOnly, EncoderDecoder, EncoderOnly
@@ -175,7 +176,7 @@ class TrainedModel(ABC):
     def _rejection(self, verb: Verb) -> str:
         return REJECTIONS[verb]
 
-    def trained_on(self, spec: type[Spec]) -> Spec | None:
+    def trained_on(self, spec: type[Spec], *, opens: bool = False) -> Spec | None:
         """Return the data settings of the model's training; None if its card has none.
 
         The paths in a card have no folders. If the model is in the folder of its run, the full paths are taken from the
@@ -183,9 +184,11 @@ class TrainedModel(ABC):
 
         Args:
             spec: Expected class of the settings.
+            opens: If True, the settings are used to open the data, so the code of a dataset of another package is
+                loaded. Otherwise, such a dataset is only named.
 
         Raises:
-            UserError: If the settings are of another kind of data, or the run's recipe is damaged.
+            UserError: If the settings are of another kind of data, the run's recipe is damaged, or code is not allowed.
         """
         settings = self.card.data_settings
         if settings is None:
@@ -199,6 +202,7 @@ class TrainedModel(ABC):
             run_settings = data_settings(read_yaml(run / RECIPE))
             if run_settings is not None and remove_folders(run_settings) == remove_folders(settings):
                 settings = run_settings
+        settings = settings if opens else name_datasets(settings)
         return parse(spec, settings, name=f"the recipe in {self.folder / 'card.json'}")
 
     def readme(self) -> str | None:

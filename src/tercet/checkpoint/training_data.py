@@ -107,15 +107,15 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
     """
     match trained_model.task:
         case "translation":
-            spec = trained_model.trained_on(PairsSpec)
+            spec = trained_model.trained_on(PairsSpec, opens=True)
         case "labels":
-            spec = trained_model.trained_on(LabelsSpec)
+            spec = trained_model.trained_on(LabelsSpec, opens=True)
         case "vectors":
-            spec = trained_model.trained_on(QueriesSpec)
+            spec = trained_model.trained_on(QueriesSpec, opens=True)
         case "chat":
-            spec = trained_model.trained_on(ConversationsSpec)
+            spec = trained_model.trained_on(ConversationsSpec, opens=True)
         case _:
-            spec = trained_model.trained_on(TextSpec)
+            spec = trained_model.trained_on(TextSpec, opens=True)
     if spec is None:
         return None
     for path in _paths(spec):
@@ -133,12 +133,12 @@ def find_training_data(trained_model: TrainedModel) -> DataSpec | None:
 
 
 def _paths(spec: DataSpec) -> Iterator[str]:
-    """Yield every path or URL that is read with `spec`; named datasets have none."""
+    """Yield every path or URL that is read with `spec`; named datasets and those of other packages have none."""
     names = {*DATASETS, *PAIR_DATASETS, *LABEL_DATASETS, *QUERY_DATASETS}
     for part in (spec, spec.validation, *getattr(spec, "mixture", ())):
         for key in ("source", "target"):
             source = getattr(part, key, None)
-            if source is not None and source not in names:
+            if isinstance(source, str) and source not in names:
                 yield source
 
 

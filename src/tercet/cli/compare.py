@@ -52,11 +52,12 @@ def register(verbs: Verbs, summary: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError, merge, nest
+    from tercet.data.sources.custom_dataset import plain_source
     from tercet.settings_yaml import merge_assignments
 
-    changes = {} if args.data is None else nest("data.source", args.data)
+    changes = {} if args.data is None else nest("data.source", plain_source(args.data))
     changes = merge_assignments(changes, args.set)
-    if args.data is not None and changes != merge(changes, nest("data.source", args.data)):
+    if args.data is not None and changes != merge(changes, nest("data.source", plain_source(args.data))):
         raise UserError("data.source is set by both --set and --data; pass one of them")
 
     from tercet.training.sweep.grid import VariedKey, read_seeds

@@ -40,7 +40,7 @@ def compare_models(
     Args:
         args: Parsed command line.
         first, second: Evaluations of the models.
-        metrics: Metrics of other packages, for classifiers and regressions.
+        metrics: Metrics of other packages, for models of text, classifiers and regressions.
 
     Raises:
         UserError: If the models cannot be scored on the same data.
@@ -55,9 +55,14 @@ def compare_models(
     elif isinstance(first, LabelsEvaluation):
         names.append("text_field")
     settings = {name: getattr(args, name) for name in names}
-    options: dict[str, Any] = {"metrics": metrics} if metrics else {}
-    scores = [evaluation.weighted(evaluation.load(args.data, **settings), **options) for evaluation in evaluations]
-    return paired_differences(*scores)
+    data = [evaluation.load(args.data, **settings) for evaluation in evaluations]
+    pairs = list(zip(evaluations, data, strict=True))
+    options: dict[str, Any] = {"metrics": metrics} if metrics and isinstance(first, LabelsEvaluation) else {}
+    differences = paired_differences(*(evaluation.weighted(part, **options) for evaluation, part in pairs))
+    if metrics and isinstance(first, TextEvaluation):  # other documents may be resampled than those of `weighted`
+        weighted = [evaluation.weighted_metrics(part, metrics) for evaluation, part in pairs]
+        differences |= paired_differences(*weighted)
+    return differences
 
 
 def compare_metrics(

@@ -81,12 +81,13 @@ def _count(args: argparse.Namespace, source: str, target: str | None) -> int:
     from tercet.data import ConversationsSpec, LabelsSpec, PairsSpec, TextSpec
     from tercet.data.datasets.recognize import recognize
     from tercet.data.shards.find_prepared import may_be_prepared
+    from tercet.data.sources.custom_dataset import read_source
 
     encoding = args.encoding or "utf-8"
     if may_be_prepared(source):
         return _text(TextSpec(source=source))
     spec = recognize(
-        source,
+        read_source(source),
         encoding=encoding,
         text_field=args.text_field,
         label_field=args.label_field,
@@ -117,7 +118,7 @@ def _text(spec: "TextSpec") -> int:
         from tercet.data.corpora.prepared import is_prepared
 
         if is_prepared(spec):
-            return describe_folder(spec.source)
+            return describe_folder(str(spec.source))
 
     source = find_text(spec)
     source.size()  # reject a missing source before importing more
@@ -171,7 +172,7 @@ def _pairs(spec: "PairsSpec") -> int:
         name = f"{part} pairs" if is_named else "pairs"
         print(f"{name:<16}  {'; '.join(facts)}" + (f"; {empty:,} more with an empty side" if empty else ""))
     if is_named:
-        available = ", ".join(PAIR_DATASETS[spec.source].languages)
+        available = ", ".join(PAIR_DATASETS[str(spec.source)].languages)
         source, target = languages(spec)
         print(f"{'languages':<16}  {available}; from {source} to {target} unless data.source_language is set")
     print("begins with")

@@ -61,7 +61,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--check-part", metavar="MODULE:CLASS",
         help="check that a part of your own package (position scheme, activation, norm, feed-forward network, "
-        "attention or objective) satisfies the conditions of Tercet's; exit code 1 if not",
+        "attention, objective or dataset) satisfies the conditions of Tercet's; a dataset with settings is "
+        "'{kind: \"my_package.database:Query\", path: reviews.db}'; exit code 1 if not",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -95,7 +96,8 @@ def _check_part(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(result), indent=2, ensure_ascii=False))
     else:
         size = f"{counted(result.parameters, 'parameter', 'parameters')} in a small model"
-        print(f"{result.part}: {_describe_tasks(result.targets) if result.targets else size}")
+        tasks = _describe_tasks(result.targets) if result.targets else ""
+        print(f"{result.part}: {result.contents or tasks or size}")
         for check in result.checks:
             print(f"pass  {check.name}" if check.passed else f"FAIL  {check.name}: {check.problem}")
     return 0 if all(check.passed for check in result.checks) else 1

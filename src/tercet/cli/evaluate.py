@@ -54,13 +54,14 @@ if TYPE_CHECKING:
     from tercet.notebook import View
 
 FLAGS = {  # flags that apply to some tasks, by task; the other flags apply to all
-    "language": ("data", "stride", "text_field", "documents", "dtype"),
+    "language": ("data", "stride", "text_field", "documents", "dtype", "metric"),
     "translation": (
         "source", "target", "part", "beam", "length_penalty", "alpha", "protocol", "language", "output",
         "metric",
     ),
     "masked": (
         "data", "mask_rate", "mask_seed", "pseudo_perplexity", "within_word", "text_field", "documents", "dtype",
+        "metric",
     ),
     "labels": ("data", "text_field", "metric"),
     "rerank": ("data", "candidates"),
@@ -92,7 +93,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="file, folder or named dataset to evaluate on, in full (for translators: --source)",
+        help="file, folder, named dataset, or MODULE:CLASS of your own dataset to evaluate on, in full (for "
+        "translators: --source)",
     )
     parser.add_argument(
         "--compare",
@@ -164,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
             _evaluate_translator(args, evaluation, previous, other, metrics)
             return 0
         case LanguageEvaluation() as evaluation:
-            result = _evaluate_language_model(args, evaluation)
+            result = _evaluate_language_model(args, evaluation, metrics)
         case LabelsEvaluation() as evaluation:
             result = _evaluate_classifier(args, evaluation, metrics)
         case ChatEvaluation() as evaluation:
@@ -174,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
         case RerankEvaluation() as evaluation:
             result = _evaluate_reranker(args, evaluation)
         case MaskedEvaluation() as evaluation:
-            result = _evaluate_masked_model(args, evaluation)
+            result = _evaluate_masked_model(args, evaluation, metrics)
         case _:
             raise TypeError(f"there are no tables for {trained_model.kind}")
     result = _judge_fine_tuning(args, result)
@@ -232,7 +234,9 @@ def _check_other_task(path: str) -> None:
         raise UserError("--within-word requires --pseudo-perplexity N or --per-line; add one of them")
 
 
-def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEvaluation") -> "_Result":
+def _evaluate_language_model(
+    args: argparse.Namespace, evaluation: "LanguageEvaluation", metrics: "Sequence[CustomMetric]"
+) -> "_Result":
     from tercet.config import UserError
     from tercet.evaluate.verdicts import judge_language
 
@@ -240,20 +244,22 @@ def _evaluate_language_model(args: argparse.Namespace, evaluation: "LanguageEval
     if args.stride is not None and args.stride > max_len:
         raise UserError(f"--stride {args.stride} must be at most the context, {max_len}")
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
-    scores = evaluation.score(corpus, stride=args.stride, progress=not args.json)
+    scores = evaluation.score(corpus, stride=args.stride, metrics=metrics, progress=not args.json)
     baselines = evaluation.baselines(corpus)
     if args.data is not None:  # counting needs training text of the same kind
         baselines = {name: bits for name, bits in baselines.items() if isinstance(bits, float)}
     return _Result(scores.to_dict(baselines), scores.view(baselines), judge_language(scores, baselines))
 
 
-def _evaluate_masked_model(args: argparse.Namespace, evaluation: "MaskedEvaluation") -> "_Result":
+def _evaluate_masked_model(
+    args: argparse.Namespace, evaluation: "MaskedEvaluation", metrics: "Sequence[CustomMetric]"
+) -> "_Result":
     from tercet.evaluate.verdicts import judge_masked
 
     rate = 0.15 if args.mask_rate is None else args.mask_rate
     texts = args.pseudo_perplexity
     corpus = evaluation.load(args.data, **{name: getattr(args, name) for name in READING_FLAGS})
-    scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0)
+    scores = evaluation.score(corpus, rate=rate, seed=args.mask_seed or 0, metrics=metrics)
     pseudo = None
     if texts is not None:
         pseudo = evaluation.pseudo_perplexity(corpus, texts, within_word=bool(args.within_word))

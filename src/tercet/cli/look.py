@@ -69,7 +69,12 @@ def add_sources(add: Callable[..., Any], *, required: bool) -> None:
         required: If True, SOURCE must be passed.
     """
     name = {} if required else {"nargs": "?"}
-    add("source", metavar="SOURCE", **name, help="named dataset, or a file or folder of data")
+    add(
+        "source",
+        metavar="SOURCE",
+        **name,
+        help="named dataset, file or folder of data, or MODULE:CLASS of your own dataset",
+    )
     add(
         "target",
         metavar="TARGET",
@@ -186,6 +191,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     """Return the settings for reading the source, and the context length of --max-len or the recipe, or None."""
     from tercet.config import UserError, merge, parse, to_plain
     from tercet.data.datasets.recognize import recognize
+    from tercet.data.sources.custom_dataset import read_source
 
     fields: dict[str, Any] = {
         "text_field": args.text_field,
@@ -202,9 +208,10 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
     fields |= {name: value for name in fields if isinstance(value := changes.get(name), str)}
     over: Any = changes.get("over", args.over)
     if args.recipe is None:
-        spec = _draw_by_default(_apply_reading(recognize(source, target, over=over, **fields), args))
+        spec = _draw_by_default(_apply_reading(recognize(read_source(source), target, over=over, **fields), args))
         if changes:
-            spec = parse(type(spec), {**merge(to_plain(spec), changes), "source": source}, name="data")
+            plain = to_plain(spec)
+            spec = parse(type(spec), {**merge(plain, changes), "source": plain["source"]}, name="data")
         return spec, args.max_len
 
     from tercet.data import QueriesSpec
@@ -212,7 +219,7 @@ def _settings(args: argparse.Namespace, source: str, target: str | None) -> "tup
 
     name = args.recipe
     overrides = merge({name: fields[name] for name in passed}, changes)
-    translates = type(recognize(source, target, **fields)).__name__ == "PairsSpec"
+    translates = type(recognize(read_source(source), target, **fields)).__name__ == "PairsSpec"
     data: dict[str, Any] = {"source": source, "target": target} if translates else {"data": source}
     recipe = resolve(RunRequest(recipe=name, changes={"data": overrides} if overrides else {}, **data)).recipe
     if recipe.pretrained is not None:

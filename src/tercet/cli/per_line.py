@@ -56,7 +56,7 @@ def _pairs(args: argparse.Namespace) -> int:
     from tercet.data.datasets.pair_datasets import pair_files
 
     spec = _pairs_spec(args)
-    pair_files(spec, spec.source, spec.target).check()  # before a model is loaded
+    pair_files(spec, args.source, args.target).check()  # before a model is loaded
     device = select_device(args.device, models=[args.run])
 
     from tercet.checkpoint import load_model
@@ -69,7 +69,7 @@ def _pairs(args: argparse.Namespace) -> int:
             f"--source applies to translators, and {args.run} is not one; pass texts on stdin, or --data FILE"
         )
     trained_model = trained_model.require("translate")
-    files = pair_files(apply_languages(spec, trained_model), spec.source, spec.target)
+    files = pair_files(apply_languages(spec, trained_model), args.source, args.target)
     for _ in files.examples():
         pass  # report files of different lengths before any result is printed
     place_model(trained_model.model, device, args.quantize or "none")
@@ -94,8 +94,7 @@ def _pairs_spec(args: argparse.Namespace) -> "PairsSpec":
     from tercet.config import parse
     from tercet.data import PairsSpec
 
-    settings = {"source": args.source, "target": args.target, "encoding": args.encoding or "utf-8"}
-    return parse(PairsSpec, settings)
+    return parse(PairsSpec, {"source": str(args.source), "encoding": args.encoding or "utf-8"})
 
 
 def _texts(args: argparse.Namespace) -> int:

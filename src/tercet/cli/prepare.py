@@ -12,7 +12,7 @@ from tercet.messages import counted, print_note
 from tercet.spec import ShardTokens, Workers
 
 if TYPE_CHECKING:
-    from tercet.data import TextSpec
+    from tercet.data import CustomDataset, TextSpec
 
 
 def add_prepare(data: Parser) -> None:
@@ -27,7 +27,7 @@ def add_prepare(data: Parser) -> None:
         "sources",
         metavar="SOURCE",
         nargs="+",
-        help="named datasets, files, folders, or patterns such as 'texts/*.jsonl'",
+        help="named datasets, files, folders, patterns such as 'texts/*.jsonl', or MODULE:CLASS of your own datasets",
     )
     parser.add_argument("--out", metavar="FOLDER", type=out_path, help="folder to write (required)")
     add_reading(parser.add_argument)
@@ -66,10 +66,12 @@ def run_prepare(args: argparse.Namespace) -> int:
             exclude each other.
     """
     from tercet.config import UserError
+    from tercet.data.sources.custom_dataset import read_source
 
     if args.out is None:
         raise UserError("the output folder is missing; pass --out FOLDER")
-    spec = _settings(args, args.sources[0])
+    sources = list(map(read_source, args.sources))
+    spec = _settings(args, sources[0])
     tokenizer = None if args.tokenizer is None else find_tokenizer(args.tokenizer, is_chat=False)[0]
 
     from tercet.data.shards.prepare_tokens import SHARD_TOKENS, prepare_tokens
@@ -77,13 +79,11 @@ def run_prepare(args: argparse.Namespace) -> int:
     result = prepare_tokens(
         spec,
         args.out,
-        sources=args.sources,
+        sources=sources,
         tokenizer=tokenizer,
         shard_tokens=args.shard_tokens or SHARD_TOKENS,
-        workers=args.workers,
-        part=args.part or (1, 1),
-        progress=True,
-    )
+        workers=args.workers, part=args.part or (1, 1), progress=True,
+    )  # fmt: skip
     contents = result.contents
     if contents is None:
         number, parts = args.part or (1, 1)
@@ -119,16 +119,17 @@ def run_prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
+def _settings(args: argparse.Namespace, source: "str | CustomDataset") -> "TextSpec":
     """Return the `data` settings of the recipe, or the defaults without one, with the values of flags."""
     from tercet.config import UserError, merge, parse, to_plain
     from tercet.data import TextSpec
 
-    settings: dict[str, Any] = to_plain(parse(TextSpec, {"source": source}, name="data"))
+    plain_source = to_plain(source)
+    settings: dict[str, Any] = to_plain(parse(TextSpec, {"source": plain_source}, name="data"))
     if args.recipe is not None:
         from tercet.training.recipe.files import read_settings
 
-        recipe = read_settings(args.recipe, {"data": {"source": source}})
+        recipe = read_settings(args.recipe, {"data": {"source": plain_source}})
         task = recipe.get("task")
         kind = task.get("kind") if isinstance(task, dict) else task
         if kind not in ("language", "masked"):
@@ -143,7 +144,7 @@ def _settings(args: argparse.Namespace, source: str) -> "TextSpec":
     if args.tokenizer is not None and "tokenizer" in data:
         raise UserError("--set data.tokenizer and --tokenizer exclude each other; pass one of them")
     settings = merge(settings, data)
-    return parse(TextSpec, {**settings, "source": source}, name="data")
+    return parse(TextSpec, {**settings, "source": plain_source}, name="data")
 
 
 def describe_folder(source: str) -> int:

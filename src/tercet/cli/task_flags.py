@@ -36,7 +36,7 @@ def add_metric(add: Add) -> None:
     """Add the flag of metrics of other packages."""
     add(
         "--metric", metavar="MODULE:CLASS", action="append", default=[],
-        help="also report a metric of your own package, for translators, classifiers and regressions; with settings: "
+        help="also report a metric of your own package, except for models of vectors and chat; with settings: "
         "'{kind: \"my_package.fbeta:FBeta\", beta: 2}'; can be repeated",
     )  # fmt: skip
 

@@ -66,7 +66,8 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="file, folder or named dataset to train on: text, labeled texts or conversations (data.source)",
+        help="file, folder, named dataset, or MODULE:CLASS of your own dataset to train on: text, labeled texts or "
+        "conversations (data.source)",
     )
     parser.add_argument(
         "--source",

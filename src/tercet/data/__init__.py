@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tercet.data.rows.token_rows import TokenRows as TokenRows
     from tercet.data.rows.token_rows import Windows as Windows
     from tercet.data.shards.prepare_tokens import prepare_tokens as prepare_tokens
+    from tercet.data.sources.custom_dataset import CustomDataset as CustomDataset
     from tercet.data.specs import ConversationsSpec as ConversationsSpec
     from tercet.data.specs import MixtureSource as MixtureSource
     from tercet.data.specs import Packed as Packed

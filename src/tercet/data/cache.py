@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tercet.cache_dir import cache_dir
 from tercet.config import UserError
+from tercet.data.sources.dataset_source import DatasetSource
 from tercet.data.sources.text_source import TextSource
 from tercet.messages import print_note
 from tercet.storage import DamagedFile, read_manifest, write_folder
@@ -65,6 +66,8 @@ class Snapshot:
     def check(self) -> None:
         """Raise UserError if the source has changed."""
         if self._source.hash() != self.hash:
+            if isinstance(self._source, DatasetSource):
+                raise self._source.changed_error()
             raise UserError(f"{self._source.name} was changed while it was read; try again when it is complete")
 
 

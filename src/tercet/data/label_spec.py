@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Annotated, Literal
 
+from tercet.data.sources.custom_dataset import Source
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
 from tercet.data.sources.sequence_headers import check_pattern
 from tercet.data.sources.sequence_letters import SequenceAmbiguous, SequenceCase
@@ -18,11 +19,11 @@ class HeldOutLabels:
     """Separate source of the validation part: a file of labeled texts, or the training part of a named dataset.
 
     Args:
-        source: Path or named dataset.
+        source: Path, named dataset, or dataset of another package.
     """
 
     kind: Literal["held_out"] = "held_out"
-    source: Name
+    source: Source
 
 
 @spec
@@ -31,8 +32,8 @@ class LabelsSpec:
 
     Args:
         source: Named dataset of labeled texts, or a `.jsonl`, `.csv` or `.tsv` file of them, or a FASTA or FASTQ file
-            with the labels in its headers, optionally `.gz`. With `negatives`, a named dataset or file of queries and
-            their documents, which have no labels.
+            with the labels in its headers, optionally `.gz`; or a dataset of another package. With `negatives`, any of
+            these except FASTA, with queries and their documents, which have no labels.
         text_field, label_field: Keys or columns of the text and its label. Over tokens they contain two lists of equal
             length, and "tokens" is read if "text" is missing, and "labels" if "label" is.
         label_pattern: Regular expression with one group that matches the label in a header of FASTA or FASTQ, such as
@@ -61,7 +62,7 @@ class LabelsSpec:
             drawn in every epoch, with the same label. Requires DNA or RNA, and the tokenizer `characters`.
     """
 
-    source: Name
+    source: Source
     text_field: Name = "text"
     label_field: Name = "label"
     label_pattern: Name | None = None

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Any, Literal
 
+from tercet.data.sources.custom_dataset import Source
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.data.sources.sequence_files import SequenceErrors, SequenceSettings
 from tercet.data.sources.sequence_headers import check_pattern
@@ -19,6 +20,7 @@ from tercet.data.split_specs import (
     HeldOutPairs,
     RandomSplit,
     Tail,
+    check_target,
 )
 from tercet.spec import Context, Name, ShardGroup, ShareBetween, spec
 from tercet.tokens.specs import BPE, GPT2, TokenizerSpec, WordPiece
@@ -107,7 +109,8 @@ class TextSpec:
         source: Named dataset; path of a text, JSONL, CSV, TSV, Parquet, FASTA or FASTQ file, or of a folder of them; or
             one file of existing token ids: `.bin`, `.npy`, or JSONL with a list of ids per line. Any file may be
             compressed as `.gz`. Also a folder written by `tercet data prepare`, or its URL, whose tokenizer and
-            validation part replace those of the spec.
+            validation part replace those of the spec. Or the import path of a dataset in another package, which yields
+            documents; with settings, `{kind: "my_package.database:Query", path: reviews.db}`.
         validation: Selection of the validation part.
         group_field: Key or column of a group, such as an author or a patient, or in FASTA and FASTQ a field of the
             header. All documents of a group are in the same part. Requires the split `documents`, `similarity` or
@@ -135,7 +138,7 @@ class TextSpec:
         mixture: Additional prepared folders, each with its share of the rows. The remaining rows come from `source`.
     """
 
-    source: Name
+    source: Source
     validation: DocumentSplit = Tail()
     group_field: Name | None = None
     group_pattern: Name | None = None
@@ -201,10 +204,10 @@ class PairsSpec:
 
     Args:
         source: File with one sentence per line. Without `target`: a named dataset of pairs, or one `.tsv`, `.csv` or
-            `.jsonl` file of pairs. Any file may be compressed as `.gz`.
+            `.jsonl` file of pairs, or a dataset of another package. Any file may be compressed as `.gz`.
         target: File of the translations, line by line.
         source_language, target_language: Languages such as "de". They select the direction of a named dataset, and are
-            the keys of a JSONL file and the columns of a CSV or TSV file (default: "source" and "target").
+            the keys of a JSONL file or dataset and the columns of a CSV or TSV file (default: "source" and "target").
         group_field: Key or column of a group, such as a document or a speaker, in one file of pairs. All pairs of a
             group are in the same part. Null to divide the pairs separately.
         validation: Selection of the validation part. By default it is that of the named dataset, or a `drawn` part of
@@ -215,7 +218,7 @@ class PairsSpec:
         encoding: Encoding of the files.
     """
 
-    source: Name
+    source: Source
     target: Name | None = None
     source_language: Name | None = None
     target_language: Name | None = None
@@ -228,6 +231,7 @@ class PairsSpec:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
+        check_target(self.source, self.target)
         if self.source_language is not None and self.source_language == self.target_language:
             raise ValueError(
                 f"source_language and target_language are both {self.source_language!r}; set two languages"
@@ -251,7 +255,8 @@ class QueriesSpec:
     """Pairs of texts whose vectors should be similar, such as a query and a document that answers it.
 
     Args:
-        source: Named dataset of such pairs, or a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`.
+        source: Named dataset of such pairs; a `.jsonl`, `.csv` or `.tsv` file of them, optionally `.gz`; or a dataset
+            of another package.
         query_field, document_field: Keys or columns of the two texts.
         negative_field: Key or column of a document that looks relevant to the query but is not (a hard negative); null
             if there is none. It may be empty in some rows.
@@ -261,7 +266,7 @@ class QueriesSpec:
         encoding: Encoding of the files.
     """
 
-    source: Name
+    source: Source
     query_field: Name = "query"
     document_field: Name = "document"
     negative_field: Name | None = None
@@ -287,7 +292,7 @@ class ConversationsSpec:
 
     Args:
         source: `.jsonl` file with a list of messages, or a prompt and its response, per line; or a `.csv` or `.tsv`
-            file with a column for each. Optionally `.gz`.
+            file with a column for each, optionally `.gz`; or a dataset of another package.
         messages_field: Key of the list in JSONL. Each message has a role (system, user or assistant) and a content, or,
             as in ShareGPT's files, a from (system, human or gpt) and a value. "conversations" is read if "messages" is
             missing.
@@ -299,7 +304,7 @@ class ConversationsSpec:
         encoding: Encoding of the files.
     """
 
-    source: Name
+    source: Source
     messages_field: Name = "messages"
     prompt_field: Name = "prompt"
     response_field: Name = "response"

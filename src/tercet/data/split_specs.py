@@ -2,9 +2,16 @@
 
 from typing import Annotated, Literal
 
+from tercet.data.sources.custom_dataset import CustomDataset, Source
 from tercet.spec import Folds, Index, Interval, Name, Seed, ShareBetween, Threshold, spec
 
 Shingle = Annotated[int, Interval(ge=1, le=64)]
+
+
+def check_target(source: Source, target: str | None) -> None:
+    """Raise ValueError if translations are in a separate file, but a dataset of another package yields both sides."""
+    if isinstance(source, CustomDataset) and target is not None:
+        raise ValueError(f"{source} yields sentences with their translations; remove target")
 
 
 @spec
@@ -56,11 +63,11 @@ class HeldOut:
     """Separate source of the validation part.
 
     Args:
-        source: Path or named dataset.
+        source: Path, named dataset, or dataset of another package.
     """
 
     kind: Literal["held_out"] = "held_out"
-    source: Name
+    source: Source
 
 
 @spec
@@ -122,16 +129,19 @@ class Fold:
 
 @spec
 class HeldOutPairs:
-    """Separate files of the validation part: two files of sentences, or one file of pairs.
+    """Separate source of the validation part: two files of sentences, one file of pairs, or a dataset.
 
     Args:
-        source: File of source sentences, or of pairs.
+        source: File of source sentences, or of pairs; or a dataset of another package.
         target: File of translations, line by line; null if `source` contains them.
     """
 
     kind: Literal["held_out"] = "held_out"
-    source: Name
+    source: Source
     target: Name | None = None
+
+    def __post_init__(self) -> None:
+        check_target(self.source, self.target)
 
 
 DocumentSplit = Tail | Documents | DocumentClusters | Fold | HeldOut

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from tercet.config import UserError, parse, to_plain
 from tercet.custom_code import load_class, suggest_import_path
+from tercet.data import CustomDataset
+from tercet.data.sources.custom_dataset import plain_source, read_source
+from tercet.diagnosis.custom_dataset import check_dataset_part
 from tercet.diagnosis.custom_objective import check_objective_part
 from tercet.diagnosis.part_checks import PartCheck, PartChecks
 from tercet.messages import describe_error
@@ -42,25 +45,36 @@ PARTS: dict[type[Custom], tuple[str, str]] = {  # setting of a stack and names o
 
 
 def check_part(path: str) -> PartChecks:
-    """Check a part of a model, or an objective, from another package, with its default settings.
+    """Check a part of a model, an objective or a dataset from another package.
 
     Args:
-        path: Import path of its spec, such as "my_package.fourier:Fourier".
+        path: Import path of its spec, such as "my_package.fourier:Fourier"; with settings of a dataset, as in
+            `{kind: "my_package.reads:Records", path: reads.db}`.
 
     Raises:
-        UserError: If it cannot be imported, is not allowed, cannot be checked, or cannot be built.
+        UserError: If it cannot be imported, is not allowed, cannot be checked, cannot be built, or is a dataset whose
+            examples cannot be read.
     """
-    if ":" not in path:
-        raise UserError(suggest_import_path(path))
+    source = plain_source(path)
+    kind = path if isinstance(source, str) else source.get("kind")
+    if not isinstance(kind, str) or ":" not in kind:
+        raise UserError(suggest_import_path(str(kind)))
     try:
-        part = load_class(path, Custom)
+        part = load_class(kind, Custom)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if issubclass(part, CustomDataset):
+        dataset = read_source(path)
+        assert isinstance(dataset, CustomDataset)
+        return check_dataset_part(dataset)
+    if kind != path:
+        raise UserError(f"{kind} is checked with its default settings; pass only its import path")
     if issubclass(part, CustomObjective):
         return check_objective_part(part)
     found = next((PARTS[base] for base in PARTS if issubclass(part, base)), None)
     if found is None:
-        raise UserError(f"{path} cannot be checked, only {', '.join(name for name, _ in PARTS.values())} and objective")
+        settings = ", ".join(name for name, _ in PARTS.values())
+        raise UserError(f"{path} cannot be checked, only {settings}, objective and dataset")
     setting, names = found
     stack = parse(StackSpec, {**STACK, "dropout": DROPOUT, setting: path})
     try:

@@ -27,12 +27,14 @@ class PartChecks(Summary):
 
     Attributes:
         part: Import path of the part.
-        parameters: Number of its parameters in the small model; 0 for an objective.
+        parameters: Number of its parameters in the small model; 0 for an objective or dataset.
         checks: Results in order.
         targets: Kinds of targets that an objective supports, which were checked; empty for other parts.
+        contents: Number of examples of a dataset, and the fields of the first one; empty for other parts.
     """
 
     part: str
     parameters: int
     checks: tuple[PartCheck, ...]
     targets: tuple[ProblemType, ...] = ()
+    contents: str = ""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tercet.config import UserError, parse
+from tercet.config import UserError, parse, to_plain
 from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
 from tercet.evaluate.score_summary import MetricScore, finite
 from tercet.messages import describe_error, show
@@ -31,8 +31,9 @@ class CustomMetric(Custom):
         Args:
             predictions: Prediction for each document. Translators: a text. One label per text: its name. One label per
                 word: a list of names, one for each labeled word. Several labels per text: a list of names. Regression:
-                a number.
-            references: Reference of each document, in the same form.
+                a number. Language models and masked language models: a float32 array (T,) of ln p of each scored token.
+            references: Reference of each document, in the same form. Language models and masked language models: the
+                text of the document.
 
         Returns:
             A number; one number per document, whose mean is the score; or a mapping from names to these. NaN stands for
@@ -55,7 +56,7 @@ def read_metrics(metrics: Metrics) -> tuple[CustomMetric, ...]:
     """Return metrics; texts are YAML: an import path, or `{kind: "my_package.fbeta:FBeta", beta: 2}`.
 
     Raises:
-        UserError: If a metric cannot be imported, is not allowed, has invalid settings, or two have the same name.
+        UserError: If a metric cannot be imported, is not allowed, has invalid settings, or two are equal.
         TypeError: If a metric is a class.
     """
     read = list[CustomMetric]()
@@ -68,21 +69,51 @@ def read_metrics(metrics: Metrics) -> tuple[CustomMetric, ...]:
                 raise UserError(f"--metric {show(metric)}: expected an import path such as my_package.fbeta:FBeta")
             metric = selection.metric
         read.append(metric)
-    names = [type(metric).__name__ for metric in read]
-    if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"two metrics are called {name}; pass one of them")
+    name_metrics(read)
     return tuple(read)
 
 
-def check_metrics(metrics: Sequence[CustomMetric], references: Sequence[Any]) -> None:
-    """Check that metrics accept references as predictions, before predictions are computed.
+def name_metrics(metrics: Sequence[CustomMetric]) -> list[str]:
+    """Return the names of metrics: their classes, such as FBeta.
+
+    Several metrics of one class are called like FBeta(beta=2), with the settings that differ between them. Classes of
+    the same name are called by their import paths.
+
+    Raises:
+        UserError: If two have the same name, because they are equal.
+    """
+    names = list[str]()
+    for metric in metrics:
+        name = type(metric).__name__
+        kinds = {other.kind for other in metrics if type(other).__name__ == name}
+        settings = [to_plain(other) for other in metrics if other.kind == metric.kind]
+        differing = [
+            f"{key}={show(value)}"
+            for key, value in to_plain(metric).items()
+            if any(other[key] != value for other in settings)
+        ]
+        name = metric.kind if len(kinds) > 1 else name
+        names.append(f"{name}({', '.join(differing)})" if differing else name)
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two metrics are called {repeated[0]}; pass one of them, or change a setting of the other")
+    return names
+
+
+def check_metrics(
+    metrics: Sequence[CustomMetric], references: Sequence[Any], predictions: Sequence[Any] | None = None
+) -> None:
+    """Check that metrics accept some predictions, before those of a model are computed.
+
+    Args:
+        metrics: Metrics.
+        references: Reference of each document.
+        predictions: Predictions to try; by default the references.
 
     Raises:
         UserError: If a metric raises, or returns something else than numbers.
     """
     for metric in metrics:
-        _call(metric, references, references)
+        _call(metric, type(metric).__name__, references if predictions is None else predictions, references)
 
 
 def measure_metrics(
@@ -94,7 +125,8 @@ def measure_metrics(
 ) -> dict[str, MetricScore]:
     """Return the scores of all documents by name, with intervals unless `resamples` is 0.
 
-    A single number is called like the class of its metric; the numbers of a mapping are called `FBeta.precision`.
+    A single number is called like its metric (see `name_metrics`); the numbers of a mapping are called
+    `FBeta.precision`.
 
     Args:
         metrics: Metrics.
@@ -102,7 +134,7 @@ def measure_metrics(
         resamples: Number of resamples of the intervals.
 
     Raises:
-        UserError: If a metric raises, or returns something else than numbers.
+        UserError: If a metric raises, or returns something else than numbers, or two metrics are equal.
     """
     if not metrics:
         return {}
@@ -127,9 +159,10 @@ def weigh_metrics(
         digest: SHA-256 of the references.
 
     Raises:
-        UserError: If a metric raises, or returns something else than numbers.
+        UserError: If a metric raises, or returns something else than numbers, or two metrics are equal.
     """
-    parts = [_weigh(metric, predictions, references) for metric in metrics]
+    titles = name_metrics(metrics)
+    parts = [_weigh(metric, title, predictions, references) for metric, title in zip(metrics, titles, strict=True)]
     names = tuple(name for part_names, _, _ in parts for name in part_names)
 
     def measure(weights: np.ndarray) -> np.ndarray:
@@ -145,10 +178,10 @@ def weigh_metrics(
 
 
 def _weigh(
-    metric: CustomMetric, predictions: Sequence[Any], references: Sequence[Any]
+    metric: CustomMetric, title: str, predictions: Sequence[Any], references: Sequence[Any]
 ) -> tuple[list[str], Callable[[np.ndarray], np.ndarray], int]:
     """Return the names of the scores of a metric, a function of the weights, and the numbers that one call reads."""
-    results = _call(metric, predictions, references)
+    results = _call(metric, title, predictions, references)
     whole = len(references)
     has_corpus_score = any(isinstance(result, float) for result in results.values())
 
@@ -156,7 +189,7 @@ def _weigh(
         drawn = results
         if has_corpus_score and not (weights == 1).all():
             numbers = np.repeat(np.arange(whole), weights.astype(np.int64)).tolist()
-            drawn = _call(metric, [predictions[i] for i in numbers], [references[i] for i in numbers])
+            drawn = _call(metric, title, [predictions[i] for i in numbers], [references[i] for i in numbers])
         scores = list[float]()
         for name, result in results.items():
             if isinstance(result, float):
@@ -168,7 +201,9 @@ def _weigh(
     return list(results), measure, whole * (CALL_COST if has_corpus_score else len(results))
 
 
-def _call(metric: CustomMetric, predictions: Sequence[Any], references: Sequence[Any]) -> dict[str, float | np.ndarray]:
+def _call(
+    metric: CustomMetric, title: str, predictions: Sequence[Any], references: Sequence[Any]
+) -> dict[str, float | np.ndarray]:
     """Return the results of a metric by name: a number, or an array with a number for each document."""
     try:
         result: Any = metric.score(list(predictions), list(references))
@@ -177,7 +212,6 @@ def _call(metric: CustomMetric, predictions: Sequence[Any], references: Sequence
             f"{metric.kind}: score failed for {len(references):,} documents: {describe_error(error)}; correct it, and "
             "return nan if a score is undefined"
         ) from None
-    title = type(metric).__name__
     named = {title: result}
     if isinstance(result, Mapping):
         named = {f"{title}.{name}": value for name, value in cast("Mapping[Any, Any]", result).items()}

@@ -25,7 +25,7 @@ from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.rows.token_rows import Blocks
 from tercet.data.shards.sharded_array import TokenArray
 from tercet.encoding.pseudo import pseudo_logprobs
-from tercet.evaluate.score_summary import ScoreSummary, finite
+from tercet.evaluate.score_summary import PredictionScores, finite
 from tercet.generation.sampling import DIVERGENCE_MESSAGE
 from tercet.models import EncoderOnly
 from tercet.models.inference import inference_mode
@@ -51,7 +51,7 @@ PLATEAU_MARGIN = 0.02  # a loss less than this fraction below the unigram entrop
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MaskedScores(ScoreSummary):
+class MaskedScores(PredictionScores):
     """Scores of a masked language model.
 
     Attributes:
@@ -97,7 +97,7 @@ class MaskedScores(ScoreSummary):
         facts = f"{self.tokens:,} tokens masked, {self.mask_rate:.1%} of the text; context {self.context:,}"
         pseudo = [] if pseudo_perplexity is None else [f"pseudo-perplexity {pseudo_perplexity:,.2f}"]
         table = Table(header=("", "nats per masked token", "accuracy"), rows=rows)
-        return View((table, "", f"{facts}, seed {self.seed}", *pseudo))
+        return View((table, "", f"{facts}, seed {self.seed}", *pseudo, *self.metrics_table()))
 
 
 def score_masked(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from tercet.checkpoint import TrainedModel
 
 if TYPE_CHECKING:
+    from tercet.data import CustomDataset
     from tercet.evaluate import ErrorOptions, EvaluationOptions, ModelErrors, Scores
 
 
@@ -16,13 +17,16 @@ class RunEvaluation:
 
     trained_model: TrainedModel
 
-    def evaluate(self, data: str | Path | None = None, **settings: "Unpack[EvaluationOptions]") -> "Scores":
+    def evaluate(
+        self, data: "str | Path | CustomDataset | None" = None, **settings: "Unpack[EvaluationOptions]"
+    ) -> "Scores":
         """Return the scores of the model on held-out data, or on all of `data`.
 
         Held-out data is the validation part of the training data, or for translators the test part if there is one.
 
         Args:
-            data: File, folder or named dataset. For a translator, pass `source` and `target` instead.
+            data: File, folder, named dataset, or dataset of your own. For a translator, pass `source` and `target`
+                instead.
             settings: Settings of the model's task; see `tercet.evaluate.EvaluationOptions`.
 
         Raises:
@@ -32,13 +36,16 @@ class RunEvaluation:
 
         return evaluation_of(self.trained_model).evaluate(data, **settings)
 
-    def find_errors(self, data: str | Path | None = None, **options: "Unpack[ErrorOptions]") -> "ModelErrors":
+    def find_errors(
+        self, data: "str | Path | CustomDataset | None" = None, **options: "Unpack[ErrorOptions]"
+    ) -> "ModelErrors":
         """Return the worst predictions of the model on held-out data, or on all of `data`, as `tercet errors` does.
 
         The losses and predictions are those from which `evaluate` computes its scores.
 
         Args:
-            data: File, folder or named dataset. For a translator, pass `source` and `target` instead.
+            data: File, folder, named dataset, or dataset of your own. For a translator, pass `source` and `target`
+                instead.
             options: Settings of `tercet.evaluate.ErrorOptions`, such as top=20 or min_length=5.
 
         Returns:

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tercet.evaluate.score_summary import ScoreSummary, finite
+from tercet.evaluate.score_summary import PredictionScores, ScoreSummary, finite
 from tercet.notebook import Table, View
 
 MAX_UNKNOWN_SHARE = 0.001  # of all tokens: up to this share, bits per byte have an error of about a percent or less
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LanguageScores(ScoreSummary):
+class LanguageScores(PredictionScores):
     """Scores of a language model.
 
     Attributes:
@@ -66,7 +66,7 @@ class LanguageScores(ScoreSummary):
     def to_dict(self, baselines: "Baselines | None" = None) -> dict[str, Any]:
         """Return the scores as a dictionary for JSON, with those of `baselines` by name."""
         baseline_scores = {
-            name: ScoreSummary.to_dict(scores)
+            name: {key: value for key, value in ScoreSummary.to_dict(scores).items() if key != "metrics"}
             if isinstance(scores, LanguageScores)
             else {"bits_per_byte": finite(scores)}
             for name, scores in (baselines or {}).items()
@@ -89,7 +89,7 @@ class LanguageScores(ScoreSummary):
         if self.unknown_share:
             caption += f"; {describe_unknown(self.unknown_share)}"
         header = "", "bits per byte", "nats per token", "perplexity"
-        return View((Table(header=header, rows=rows, caption=caption),))
+        return View((Table(header=header, rows=rows, caption=caption), *self.metrics_table()))
 
 
 Baselines = Mapping[str, LanguageScores | float]  # a float is bits per byte

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tercet.checkpoint.run_record import RECIPE, RECORD, check_run_links
 from tercet.config import Plain, UserError, merge, to_plain
 from tercet.data.shards.find_prepared import may_be_prepared
+from tercet.data.sources.custom_dataset import plain_source
 from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
@@ -192,10 +193,13 @@ def _recorded_split(folder: Path) -> object:
 def _add_files(request: RunRequest) -> Plain:
     """Return the changes, with the files of the request as keys of `data`."""
     source = request.data if request.source is None else request.source
-    files: Plain = {"source": source, "target": None if request.source is None else request.target}
+    files: Plain = {
+        "source": None if source is None else plain_source(source),
+        "target": None if request.source is None else request.target,
+    }
     if request.validation_source is not None:
         files["validation"] = {
-            "kind": "held_out", "source": request.validation_source, "target": request.validation_target,
+            "kind": "held_out", "source": plain_source(request.validation_source), "target": request.validation_target,
         }  # fmt: skip
     if data := {key: value for key, value in files.items() if value is not None}:
         return merge(request.changes, {"data": data})

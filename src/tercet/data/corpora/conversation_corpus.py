@@ -113,7 +113,9 @@ class ConversationPreparation(ExamplePreparation[Conversation, ConversationCorpu
         held_out = find_conversations(spec, spec.validation.source) if isinstance(spec.validation, HeldOut) else None
         names = (spec.prompt_field, spec.response_field)
         settings = [spec.encoding, spec.messages_field, *(names if names != EXCHANGE_FIELDS else ())]
-        super().__init__(spec.source, find_conversations(spec), held_out, validation=spec.validation, settings=settings)
+        super().__init__(
+            str(spec.source), find_conversations(spec), held_out, validation=spec.validation, settings=settings
+        )
 
     def _choose_tokenizer(self) -> Tokenizer:
         return self._custom_tokenizer or self._learn_tokenizer(

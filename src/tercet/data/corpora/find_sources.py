@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 from tercet.data.label_spec import LabelsSpec
+from tercet.data.sources.custom_dataset import CustomDataset
+from tercet.data.sources.dataset_source import DatasetDocuments, DatasetSource
 from tercet.data.specs import ConversationsSpec, PairsSpec, QueriesSpec, TextSpec
 
 
@@ -10,12 +12,16 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | 
     """Check that the training data of `spec` exists, and that its first item can be read.
 
     The check includes all files of prepared folders, and connects to their URLs. Named datasets are not checked,
-    because they may have to be downloaded first.
+    because they may have to be downloaded first. Of a dataset of another package, the first examples are read twice.
 
     Raises:
-        UserError: If a file does not exist, has an unsupported suffix or lacks a field, or a text is empty. For a
-            missing file, the message suggests the nearest name.
+        UserError: If a file does not exist, has an unsupported suffix or lacks a field, or a text is empty; or a
+            dataset of another package is empty or does not have the same examples twice. For a missing file, the
+            message suggests the nearest name.
     """
+    for source in (spec.source, getattr(spec.validation, "source", None)):
+        if isinstance(source, CustomDataset):
+            DatasetSource(dataset=source).check()
     match spec:
         case TextSpec():
             from tercet.data.datasets.text_datasets import DATASETS, find_text
@@ -32,7 +38,7 @@ def check_sources(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec | 
                         return
                 documents = find_text(spec)
                 documents.size()
-                if isinstance(documents, DocumentFiles):
+                if isinstance(documents, DocumentFiles | DatasetDocuments):
                     _read_first(documents.pieces())
         case PairsSpec():
             from tercet.data.datasets.pair_datasets import PAIR_DATASETS, find_pairs

@@ -163,7 +163,7 @@ class LabelPreparation(ExamplePreparation[Example, LabelCorpus]):
             case _:
                 held_out = None
         super().__init__(
-            spec.source, train, held_out, validation=spec.validation, settings=[*settings, *newer_settings]
+            str(spec.source), train, held_out, validation=spec.validation, settings=[*settings, *newer_settings]
         )
 
     def _newer_settings(self) -> list[Any]:

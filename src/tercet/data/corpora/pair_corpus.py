@@ -18,7 +18,7 @@ from rich.progress import Progress
 from tercet.data.cache import id_dtype
 from tercet.data.corpora.array_files import ArrayFile
 from tercet.data.corpora.example_preparation import ExampleCorpus, ExamplePreparation
-from tercet.data.datasets.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, pair_files
+from tercet.data.datasets.pair_datasets import PAIR_DATASETS, Part, find_pairs, languages, open_pairs
 from tercet.data.encode.unknown_text import encode_located
 from tercet.data.examples.example_source import read_examples
 from tercet.data.examples.pairs import Pair
@@ -128,12 +128,12 @@ class PairPreparation(ExamplePreparation[Pair, ParallelCorpus]):
             self.singular, self.plural = "group", "groups"
         match spec.validation:
             case HeldOutPairs(source=source, target=target):
-                held_out = pair_files(spec, source, target)
+                held_out = open_pairs(spec, source, target)
             case None if is_named:
                 held_out = find_pairs(spec, "validation")
             case _:
                 held_out = None
-        super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
+        super().__init__(str(spec.source), train, held_out, validation=spec.validation, settings=settings)
 
     def _find_duplicate_text(self, example: Pair) -> str:
         return example.source

@@ -11,6 +11,7 @@ from tercet.data.corpora.corpus import Corpus
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.shards.remote_tokens import RemoteTokenFolder
 from tercet.data.shards.token_folder import VALIDATION, TokenFolder, check_tokenizer, find_token_folder, read_contents
+from tercet.data.sources.custom_dataset import CustomDataset
 from tercet.data.specs import TextSpec
 from tercet.data.split_specs import Fold
 from tercet.storage import MANIFEST
@@ -25,7 +26,9 @@ def is_prepared(spec: TextSpec) -> bool:
     Raises:
         UserError: If the spec has a mixture and its source is neither, or the manifest of the folder is damaged.
     """
-    if is_url(spec.source) or find_token_folder(spec.source) is not None:
+    if not isinstance(spec.source, CustomDataset) and (
+        is_url(spec.source) or find_token_folder(spec.source) is not None
+    ):
         return True
     if spec.mixture:
         raise UserError(f"data.mixture requires prepared folders, not {spec.source}; run `tercet data prepare` on it")
@@ -63,13 +66,13 @@ def prepared_corpus(spec: TextSpec, *, tokenizer: Tokenizer | None = None, expec
             *(mixture_source.weight for mixture_source in spec.mixture),
         ]
         content = digest([folder.contents.hash for folder in folders], weights)
-    check_hash(spec.source, content, expected_hash)
+    check_hash(str(spec.source), content, expected_hash)
     first_tokenizer = first.tokenizer()
     for folder in folders:
         folder.check()
         check_tokenizer(folder, folder.tokenizer(), tokenizer or first_tokenizer)
     return Corpus(
-        name=spec.source,
+        name=str(spec.source),
         hash=content,
         tokenizer=tokenizer or first_tokenizer,
         train=first.all_ids(),
@@ -94,7 +97,8 @@ def open_folders(spec: TextSpec) -> list[TokenFolder]:
             f"{spec.source} is a prepared folder, whose validation part is fixed; to cross-validate, set data.source "
             "to the texts from which it was made"
         )
-    return [open_folder(source, group=spec.shard_group) for source in (spec.source, *(m.source for m in spec.mixture))]
+    sources = str(spec.source), *(mixture_source.source for mixture_source in spec.mixture)
+    return [open_folder(source, group=spec.shard_group) for source in sources]
 
 
 def open_folder(source: str, *, group: int | None = None) -> TokenFolder:

@@ -123,7 +123,7 @@ class _QueryPreparation(ExamplePreparation[QueryPair, QueryCorpus]):
                 held_out = find_queries(spec, "validation")
             case _:
                 held_out = None
-        super().__init__(spec.source, train, held_out, validation=spec.validation, settings=settings)
+        super().__init__(str(spec.source), train, held_out, validation=spec.validation, settings=settings)
 
     def _choose_tokenizer(self) -> Tokenizer:
         return self._encoder_tokenizer(self._custom_tokenizer, self._spec.tokenizer, lambda pair: pair.texts)

@@ -62,7 +62,7 @@ class _TextPreparation(Preparation[Corpus]):
         if isinstance(spec.validation, HeldOut):
             self._held_out = find_text(spec, spec.validation.source)
         self._sources = [source for source in (self._source, self._held_out) if source]
-        super().__init__(spec.source, self._sources)
+        super().__init__(str(spec.source), self._sources)
 
     @property
     def content_hash(self) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from tercet.config import UserError
 from tercet.data.datasets.query_datasets import LIBRARY, find_queries
 from tercet.data.datasets.text_datasets import find_example_file
-from tercet.data.examples.labels import LabelFile, LabelSource, LabelTexts
+from tercet.data.examples.labels import DatasetLabels, LabelFile, LabelSource, LabelTexts
 from tercet.data.label_spec import LabelsSpec
+from tercet.data.sources.custom_dataset import CustomDataset
 from tercet.data.specs import QueriesSpec, Side
 from tercet.spec import ProblemType
 
@@ -35,7 +36,7 @@ class LabelDataset:
 
 
 def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
-    """Return a part of the named dataset `spec.source`, or the file at this path.
+    """Return a part of the named dataset `spec.source`, the file at this path, or the dataset of another package.
 
     With `spec.negatives`, these are queries and documents, from which labeled pairs are made.
 
@@ -43,7 +44,7 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
 
     Raises:
         UserError: If a name without suffix is neither a dataset nor a file, the dataset has other labels than `spec`,
-            or a part other than "train" of a file is requested.
+            a part other than "train" of a file is requested, or patterns of headers apply to a dataset.
     """
     if spec.negatives:
         from tercet.data.examples.negatives import NegativesSource
@@ -64,13 +65,13 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
                 f"{spec.source} has no groups and headers; remove data.group_field, data.group_pattern and "
                 "data.label_pattern"
             )
-        problem_type = LABEL_DATASETS[spec.source].problem_type
+        problem_type = LABEL_DATASETS[str(spec.source)].problem_type
         if spec.problem_type != problem_type:
             raise UserError(
                 f"{spec.source} has {PROBLEM_DESCRIPTIONS[problem_type]}; set data.problem_type to {problem_type}"
             )
-        return LABEL_DATASETS[spec.source].open(part)
-    return LabelFile(
+        return LABEL_DATASETS[str(spec.source)].open(part)
+    file = LabelFile(
         path=find_example_file(spec.source, part, LABEL_DATASETS, "labeled texts"),
         text_field=spec.text_field,
         label_field=spec.label_field,
@@ -85,6 +86,11 @@ def find_labels(spec: LabelsSpec, part: Side = "train") -> LabelSource:
         label_fields=spec.label_fields,
         sequences=spec.sequences,
     )
+    if not isinstance(spec.source, CustomDataset):
+        return file
+    if (spec.label_pattern, spec.group_pattern) != (None, None):
+        raise UserError(f"{spec.source} has no headers; remove data.label_pattern and data.group_pattern")
+    return DatasetLabels(dataset=spec.source, read=file.read_object)
 
 
 def _python_docstrings(part: Side) -> LabelTexts:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from tercet.config import UserError, suggest
-from tercet.data.examples.pairs import PairFiles, PairSource
+from tercet.data.examples.pairs import DatasetPairs, PairFiles, PairSource
+from tercet.data.sources.custom_dataset import CustomDataset, Source
 from tercet.data.sources.files import find_path
 from tercet.data.specs import PairsSpec
 
@@ -41,7 +42,7 @@ class PairDataset:
 
 
 def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
-    """Return a part of the named dataset `spec.source`, or the files at the paths `spec.source` and `spec.target`.
+    """Return a part of the named dataset `spec.source`, or the pairs that `open_pairs` opens.
 
     `./numbers` is always a path. A path with a suffix is not checked before it is read.
 
@@ -52,13 +53,20 @@ def find_pairs(spec: PairsSpec, part: Part = "train") -> PairSource:
     if spec.target is None and spec.source in PAIR_DATASETS:
         if spec.group_field is not None:
             raise UserError(f"{spec.source} is a named dataset, which has no groups; remove data.group_field")
-        return PAIR_DATASETS[spec.source].open(part, *languages(spec))
+        return PAIR_DATASETS[str(spec.source)].open(part, *languages(spec))
     if part != "train":
         raise UserError(f"{spec.source} has no {part} part; datasets with one: {', '.join(PAIR_DATASETS)}")
-    path = find_path(spec.source)
+    path = Path() if isinstance(spec.source, CustomDataset) else find_path(spec.source)
     if spec.target is None and path.name == spec.source and not path.suffix and not path.exists():
         raise UserError(f"no file or dataset of pairs is called {spec.source!r}{suggest(spec.source, PAIR_DATASETS)}")
-    return pair_files(spec, spec.source, spec.target)
+    return open_pairs(spec, spec.source, spec.target)
+
+
+def open_pairs(spec: PairsSpec, source: Source, target: str | None) -> PairSource:
+    """Return the pairs of two files, of one file, or of a dataset in another package, with the settings of `spec`."""
+    if isinstance(source, CustomDataset):
+        return DatasetPairs(dataset=source, read=pair_files(spec, str(source), None).read_object)
+    return pair_files(spec, source, target)
 
 
 def pair_files(spec: PairsSpec, source: str, target: str | None) -> PairFiles:
@@ -81,7 +89,7 @@ def languages(spec: PairsSpec) -> tuple[str, str]:
     Raises:
         UserError: If the dataset does not have these languages.
     """
-    dataset_languages = PAIR_DATASETS[spec.source].languages
+    dataset_languages = PAIR_DATASETS[str(spec.source)].languages
     source, target = spec.source_language, spec.target_language
     for setting, language in (("source_language", source), ("target_language", target)):
         if language is not None and language not in dataset_languages:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tercet.data.datasets.text_datasets import find_example_file
-from tercet.data.examples.queries import QueryFile, QuerySource, QueryTexts
+from tercet.data.examples.queries import DatasetQueries, QueryFile, QuerySource, QueryTexts
+from tercet.data.sources.custom_dataset import CustomDataset
 from tercet.data.specs import QueriesSpec, Side
 
 LIBRARY = "read from the running Python's source files, so it differs between versions; PSF license"
@@ -25,7 +26,7 @@ class QueryDataset:
 
 
 def find_queries(spec: QueriesSpec, part: Side = "train") -> QuerySource:
-    """Return a part of the named dataset `spec.source`, or the file at this path.
+    """Return a part of the named dataset `spec.source`, the file at this path, or the dataset of another package.
 
     `./python-docstring-search` is always a path. A path with a suffix is not checked before it is read.
 
@@ -34,14 +35,17 @@ def find_queries(spec: QueriesSpec, part: Side = "train") -> QuerySource:
             requested.
     """
     if spec.source in QUERY_DATASETS:
-        return QUERY_DATASETS[spec.source].open(part)
-    return QueryFile(
+        return QUERY_DATASETS[str(spec.source)].open(part)
+    file = QueryFile(
         path=find_example_file(spec.source, part, QUERY_DATASETS, "queries"),
         query_field=spec.query_field,
         document_field=spec.document_field,
         negative_field=spec.negative_field,
         encoding=spec.encoding,
     )
+    if isinstance(spec.source, CustomDataset):
+        return DatasetQueries(dataset=spec.source, read=file.read_object)
+    return file
 
 
 def _docstring_search(part: Side) -> QueryTexts:

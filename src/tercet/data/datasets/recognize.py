@@ -31,6 +31,8 @@ from tercet.data.datasets.text_datasets import DATASETS, find_documents
 from tercet.data.examples.conversations import EXCHANGE_FIELDS, MESSAGES_FIELDS
 from tercet.data.examples.label_values import NUMBER
 from tercet.data.label_spec import LabelsSpec
+from tercet.data.sources.custom_dataset import CustomDataset, Source
+from tercet.data.sources.dataset_source import DatasetSource
 from tercet.data.sources.documents import DocumentFiles
 from tercet.data.sources.fasta import SUFFIXES as SEQUENCE_SUFFIXES
 from tercet.data.sources.files import find_path, read_lines, read_objects
@@ -43,12 +45,13 @@ TEXT_FIELDS = ("text", "sequence", "content", "body", "sentence")
 LABEL_FIELDS = ("label", "class", "category", "sentiment")
 PAIR_FIELDS = (("source", "target"), ("src", "tgt"))
 LANGUAGE = re.compile("[a-z]{2}")
+JSON_LINES = Path("examples.jsonl")  # stands for a dataset of another package, which is read as JSONL
 SAMPLE_LINES = 100  # lines searched for the first nonempty one
 MIN_NUMBERS = 20  # distinct numbers; fewer may be the names of classes
 
 
 def recognize(
-    source: str,
+    source: Source,
     target: str | None = None,
     *,
     encoding: str = "utf-8",
@@ -66,7 +69,8 @@ def recognize(
     """Return the spec to read `source`, by the arguments or else by the rules of this module.
 
     Args:
-        source: Named dataset or path.
+        source: Named dataset, path, or dataset of another package, whose first example decides like the first line of
+            JSONL.
         target: File of translations, line by line. If set, `source` contains the other side of the pairs.
         encoding: Encoding of the files.
         text_field: Name of the text's field (default: "text"). If set, a file without "label" is text.
@@ -96,11 +100,9 @@ def recognize(
     )  # fmt: skip
     if source in LABEL_DATASETS:
         return _with_problem_type(labels_spec, problem_type)
-    path = find_path(source)
-    if not path.is_file():
-        _check_folder(source, path)
+    if (path_and_fields := _find_fields(source, encoding)) is None:
         return text
-    fields = _read_fields(path, encoding)
+    path, fields = path_and_fields
     if text_field is None:
         labels_spec = _guess_fields(labels_spec, fields, guess_label=label_field is None)
         text = replace(text, text_field=labels_spec.text_field)
@@ -109,9 +111,24 @@ def recognize(
     return text if text_field is not None else _recognize_fields(path, fields, text, conversations)
 
 
-def _conversations(source: str, encoding: str, fields: Mapping[str, str | None]) -> ConversationsSpec:
+def _conversations(source: Source, encoding: str, fields: Mapping[str, str | None]) -> ConversationsSpec:
     settings: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     return ConversationsSpec(source=source, encoding=encoding, **settings)
+
+
+def _find_fields(source: Source, encoding: str) -> tuple[Path, list[str]] | None:
+    """Return the path and the fields of a file or dataset, or None for a folder.
+
+    Raises:
+        UserError: If the source does not exist, or is a folder without readable files.
+    """
+    if isinstance(source, CustomDataset):
+        return JSON_LINES, list(_first_row(source))
+    path = find_path(source)
+    if path.is_file():
+        return path, _read_fields(path, encoding)
+    _check_folder(source, path)
+    return None
 
 
 def _check_folder(source: str, path: Path) -> None:
@@ -160,7 +177,7 @@ def describe_fields(spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec)
     match spec:
         case PairsSpec():
             fields = {"source": spec.source_language or "source", "target": spec.target_language or "target"}
-        case LabelsSpec() if uncompressed_suffix(Path(spec.source)) in SEQUENCE_SUFFIXES:
+        case LabelsSpec() if uncompressed_suffix(Path(str(spec.source))) in SEQUENCE_SUFFIXES:
             is_usual = spec.label_pattern is not None or spec.label_field == "label"
             return "" if is_usual else f"the label in {spec.label_field!r} of its headers (--label-field)"
         case LabelsSpec():
@@ -191,7 +208,7 @@ def guess_label_format(labels: Iterable[str], separator: str) -> Literal["", "nu
 
 
 def kind_of_labels(
-    source: str, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
+    source: Source, encoding: str, label_field: str, *, over: Literal["texts", "tokens"] = "texts"
 ) -> ProblemType:
     """Return the kind of the labels of a named dataset or a file.
 
@@ -199,10 +216,11 @@ def kind_of_labels(
     labels are numbers. In all other files, and over tokens, a text or word has one label.
     """
     if source in LABEL_DATASETS:
-        return LABEL_DATASETS[source].problem_type
-    path = find_path(source)
-    if over == "texts" and uncompressed_suffix(path) == ".jsonl" and path.is_file():
-        label = _first_object(path, encoding).get(label_field)
+        return LABEL_DATASETS[str(source)].problem_type
+    is_custom = isinstance(source, CustomDataset)
+    path = JSON_LINES if is_custom else find_path(source)
+    if over == "texts" and (is_custom or (uncompressed_suffix(path) == ".jsonl" and path.is_file())):
+        label = (_first_row(source) if is_custom else _first_object(path, encoding)).get(label_field)
         if isinstance(label, list):
             return "multi_label_classification"
         if isinstance(label, float):
@@ -224,6 +242,12 @@ def _read_fields(path: Path, encoding: str) -> list[str]:
     lines = (line for line in _first_lines(path, encoding) if not (suffix == ".csv" and is_separator_line(line)))
     first = next(lines, "") if suffix in TABLE_SUFFIXES else ""
     return column_names(first, suffix) if first else []
+
+
+def _first_row(dataset: CustomDataset) -> dict[str, object]:
+    """Return the first example of a dataset if it is a mapping, or an empty one."""
+    _, row = next(DatasetSource(dataset=dataset).rows(), ("", ""))
+    return {} if isinstance(row, str) else row
 
 
 def _first_object(path: Path, encoding: str) -> dict[str, object]:

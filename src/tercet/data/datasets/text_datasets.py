@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tercet.config import UserError, suggest
+from tercet.data.sources.custom_dataset import CustomDataset, Source
+from tercet.data.sources.dataset_source import DatasetDocuments
 from tercet.data.sources.documents import DocumentFiles, DocumentSource, DocumentTexts
 from tercet.data.sources.files import find_path
 from tercet.data.sources.formats import uncompressed_suffix
@@ -53,13 +55,17 @@ class Dataset:
     open: Callable[[], DocumentTexts | DocumentFiles]
 
 
-def find_text(spec: TextSpec, source: str | None = None) -> "DocumentSource | IdFile":
+def find_text(spec: TextSpec, source: Source | None = None) -> "DocumentSource | IdFile":
     """Return the documents or existing ids of `spec.source`, or of another source with the same settings.
 
     Raises:
         UserError: If `find_documents` raises it.
     """
     source = spec.source if source is None else source
+    if isinstance(source, CustomDataset):
+        if spec.group_pattern is not None:
+            raise UserError(f"{source} has no headers, to which data.group_pattern applies; set data.group_field")
+        return DatasetDocuments(dataset=source, text_field=spec.text_field, group_field=spec.group_field)
     if source not in DATASETS:
         path = find_path(source)
         if uncompressed_suffix(path) in ID_SUFFIXES and path.is_file():
@@ -117,11 +123,13 @@ def find_documents(
     return files
 
 
-def find_example_file(source: str, part: Side, datasets: Collection[str], title: str) -> Path:
+def find_example_file(source: Source, part: Side, datasets: Collection[str], title: str) -> Path:
     """Return the path of a file of examples, for a source that is not a named dataset.
 
+    The path of a dataset of another package is its name.
+
     Args:
-        source: Path of the file.
+        source: Path of the file, or dataset of another package.
         part: Requested part.
         datasets: Names of the datasets of such examples.
         title: Name of the examples in messages.
@@ -131,6 +139,8 @@ def find_example_file(source: str, part: Side, datasets: Collection[str], title:
     """
     if part != "train":
         raise UserError(f"{source} has no {part} part; datasets with one: {', '.join(datasets)}")
+    if isinstance(source, CustomDataset):
+        return Path(str(source))
     path = find_path(source)
     if path.name == source and not path.suffix and not path.exists():
         check_moved(source)

@@ -7,16 +7,21 @@ not learned.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, NamedTuple, cast
 
 from tercet.config import UserError, suggest
+from tercet.data.examples.dataset_examples import DatasetExamples
 from tercet.data.examples.example_files import ExampleFile
+from tercet.data.examples.example_source import ExampleSource
+from tercet.data.sources.custom_dataset import CustomDataset, Source
 from tercet.data.sources.files import check_field, find_path, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import read_table
 from tercet.data.specs import ConversationsSpec
 from tercet.messages import show
 
+EXAMPLE_NAME = "conversation with an answer (the role assistant)"
 ROLES = ("system", "user", "assistant")
 SHAREGPT = {"human": "user", "gpt": "assistant"}  # roles by the value of `from`
 MESSAGES_FIELDS = ("messages", "conversations")  # the default key of the messages, and its alternative
@@ -66,6 +71,15 @@ class Conversation(NamedTuple):
                 context += f"{message['content']}\n\n"
 
 
+ConversationSource = ExampleSource[Conversation]
+
+
+class DatasetConversations(DatasetExamples[Conversation]):
+    """Conversations of a dataset in another package."""
+
+    example_name: ClassVar[str] = EXAMPLE_NAME
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConversationFile(ExampleFile):
     """Conversations in the JSONL, CSV or TSV file `path`.
@@ -73,7 +87,7 @@ class ConversationFile(ExampleFile):
     The other fields are those of `ConversationsSpec`; `errors` is that of `read_text`.
     """
 
-    example_name: ClassVar[str] = "conversation with an answer (the role assistant)"
+    example_name: ClassVar[str] = EXAMPLE_NAME
     plural: ClassVar[str] = "conversations"
     line: ClassVar[str] = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
     messages_field: str = MESSAGES_FIELDS[0]
@@ -89,7 +103,7 @@ class ConversationFile(ExampleFile):
         self._check()
         if uncompressed_suffix(self.path) == ".jsonl":
             for location, values in read_objects(self.path, self.encoding, self.errors, [self.messages_field]):
-                yield Conversation(self._read_object(values, location), location)
+                yield self.read_object(values, location)
         else:
             required_fields = {self.prompt_field: "data.prompt_field", self.response_field: "data.response_field"}
             for location, row in read_table(
@@ -97,7 +111,19 @@ class ConversationFile(ExampleFile):
             ):
                 yield Conversation(_exchange(row[self.prompt_field], row[self.response_field]), location)
 
-    def _read_object(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
+    def read_object(self, values: dict[str, object], location: str) -> Conversation:
+        """Return the conversation in an object of JSONL.
+
+        Args:
+            values: The object.
+            location: Location of the object in messages.
+
+        Raises:
+            UserError: If it has no messages, or an invalid one.
+        """
+        return Conversation(self._read_messages(values, location), location)
+
+    def _read_messages(self, values: dict[str, object], location: str) -> tuple[dict[str, str], ...]:
         """Return the messages of an object, or its prompt and response as messages.
 
         A prompt and response are read if their field names were set and both exist, or if there are no messages.
@@ -122,10 +148,12 @@ class ConversationFile(ExampleFile):
         return _exchange(prompt, get_text(values, self.response_field, location, "data.response_field"))
 
 
-def find_conversations(spec: ConversationsSpec, source: str | None = None) -> ConversationFile:
-    """Return the file of conversations that `spec` describes, or the file `source` with the same settings."""
-    path = find_path(spec.source if source is None else source)
-    return ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
+def find_conversations(spec: ConversationsSpec, source: Source | None = None) -> ConversationSource:
+    """Return the conversations that `spec` describes, or those of another source with the same settings."""
+    source = spec.source if source is None else source
+    path = Path(str(source)) if isinstance(source, CustomDataset) else find_path(source)
+    file = ConversationFile(path=path, encoding=spec.encoding, **spec.fields)
+    return DatasetConversations(dataset=source, read=file.read_object) if isinstance(source, CustomDataset) else file
 
 
 def _exchange(prompt: str, response: str) -> tuple[dict[str, str], ...]:

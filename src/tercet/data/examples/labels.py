@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, cast
 
 from tercet.config import UserError
+from tercet.data.examples.dataset_examples import DatasetExamples
 from tercet.data.examples.example_files import ExampleFile, ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
 from tercet.data.examples.label_values import (
@@ -91,6 +92,12 @@ class LabelTexts(ExampleTexts[Example]):
     example_name: ClassVar[str] = EXAMPLE_NAME
 
 
+class DatasetLabels(DatasetExamples[Example]):
+    """Labeled texts of a dataset in another package."""
+
+    example_name: ClassVar[str] = EXAMPLE_NAME
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelFile(ExampleFile):
     """Labeled texts in the JSONL, CSV, TSV, FASTA or FASTQ file `path`.
@@ -128,13 +135,25 @@ class LabelFile(ExampleFile):
         elif uncompressed_suffix(self.path) == ".jsonl":
             fields = [*self._text_settings, *self._label_settings, *self._group_settings]
             for location, values in read_objects(self.path, self.encoding, self.errors, fields):
-                yield self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
+                yield self.read_object(values, location)
         else:
             required_fields = {**self._text_settings, **self._label_settings, **self._group_settings}
             lines = read_lines(self.path, self.encoding, self.errors)
             for location, row in read_table(lines, str(self.path), required_fields):
                 texts = tuple(row[field].strip() for field in self._text_settings)
                 yield self._make_example(texts, self._parse_labels(row, location), self._read_group(row, location))
+
+    def read_object(self, values: dict[str, object], location: str) -> Example:
+        """Return the labeled text in an object of JSONL.
+
+        Args:
+            values: The object.
+            location: Location of the object in messages.
+
+        Raises:
+            UserError: If it lacks a text, a valid label or a group.
+        """
+        return self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
 
     @property
     def is_sequences(self) -> bool:

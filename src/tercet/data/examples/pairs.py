@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from tercet.config import UserError
+from tercet.data.examples.dataset_examples import DatasetExamples
 from tercet.data.examples.example_files import ExampleTexts
 from tercet.data.examples.example_source import ExampleSource
 from tercet.data.sources.documents import DocumentFiles
-from tercet.data.sources.files import Errors, check_field, get_text, read_group, read_lines, read_objects
+from tercet.data.sources.files import Errors, find_group, get_text, read_lines, read_objects
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.sources.tables import column_names, read_table
 
@@ -69,6 +70,12 @@ class PairTexts(ExampleTexts[Pair]):
     example_name: ClassVar[str] = EXAMPLE_NAME
 
 
+class DatasetPairs(DatasetExamples[Pair]):
+    """Pairs of a dataset in another package."""
+
+    example_name: ClassVar[str] = EXAMPLE_NAME
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
     """Pairs from the lines of the files `source` and `target`, or from the single file `source` (see `SUFFIXES`).
@@ -105,6 +112,22 @@ class PairFiles:
             return
         for source, target in self._pairs():
             yield Pair(source.strip(), target.strip())
+
+    def read_object(self, values: dict[str, object], location: str) -> Pair:
+        """Return the pair in an object of JSONL.
+
+        Args:
+            values: The object.
+            location: Location of the object in messages.
+
+        Raises:
+            UserError: If it lacks a side.
+        """
+        keys = (self.source_field, "data.source_language"), (self.target_field, "data.target_language")
+        source, target = (get_text(values, key, location, setting).strip() for key, setting in keys)
+        if self.group_field is None:
+            return Pair(source, target)
+        return GroupedPair.of(source, target, find_group(values, self.group_field, location))
 
     def files(self) -> list[Path]:
         """Return the paths of the single file, or of the two files."""
@@ -149,8 +172,7 @@ class PairFiles:
                 "data.group_field requires; add a first line with the names of the columns"
             )
         for source, target, (location, row) in self._fields():
-            check_field(row, self.group_field, location, "data.group_field")
-            yield source, target, read_group(row[self.group_field], location, self.group_field)
+            yield source, target, find_group(row, self.group_field, location)
 
     def _has_header(self) -> bool:
         first = next(read_lines(self.source, self.encoding, self.errors), "")

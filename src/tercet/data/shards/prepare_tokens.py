@@ -29,6 +29,7 @@ from tercet.data.shards.merge_shards import merge_shards
 from tercet.data.shards.shard_inputs import Input, Unit, cut_units, digest_inputs, find_inputs, sample_texts
 from tercet.data.shards.shard_writer import ShardSettings, read_records, write_unit
 from tercet.data.shards.token_folder import TOKENIZER, Contents, read_contents, roles_of
+from tercet.data.sources.custom_dataset import Source
 from tercet.data.sources.documents import describe_left_out_records
 from tercet.data.specs import TextSpec
 from tercet.data.split_specs import DocumentClusters, Documents, Fold
@@ -65,7 +66,7 @@ def prepare_tokens(
     spec: TextSpec,
     out: Path | str,
     *,
-    sources: Sequence[str] = (),
+    sources: Sequence[Source] = (),
     tokenizer: Tokenizer | None = None,
     shard_tokens: int = SHARD_TOKENS,
     workers: int | None = None,
@@ -77,7 +78,7 @@ def prepare_tokens(
     Args:
         spec: Settings for reading, splitting and tokenizing the text.
         out: Folder to write.
-        sources: Named datasets, files, folders and patterns such as `texts/*.jsonl.gz`, instead of `spec.source`.
+        sources: Sources as in `find_inputs`, such as `texts/*.jsonl.gz`, instead of `spec.source`.
         tokenizer: Tokenizer (default: learned from a sample with `spec.tokenizer`).
         shard_tokens: Approximate tokens per shard.
         workers: Number of processes (default: one per core).

@@ -15,6 +15,8 @@ from tercet.data.cache import digest
 from tercet.data.datasets.text_datasets import DATASETS, find_text
 from tercet.data.encode.document_ids import encoding_key
 from tercet.data.encode.learn_tokenizer import TRAINING_BYTES
+from tercet.data.sources.custom_dataset import CustomDataset, Source
+from tercet.data.sources.dataset_source import DatasetDocuments
 from tercet.data.sources.documents import DocumentFiles, DocumentSource
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import OLD_FILE_SETTINGS, Side, TextSpec
@@ -59,12 +61,12 @@ class Unit:
         return sum(item.size for item in self.inputs)
 
 
-def find_inputs(spec: TextSpec, sources: Sequence[str]) -> list[Input]:
+def find_inputs(spec: TextSpec, sources: Sequence[Source]) -> list[Input]:
     """Return the inputs of `sources`, and of the validation source if `spec` has one.
 
     Args:
         spec: Settings for reading the sources.
-        sources: Named datasets, files, folders, or patterns such as `texts/**/*.jsonl`.
+        sources: Named datasets, files, folders, patterns such as `texts/**/*.jsonl`, or datasets of other packages.
 
     Raises:
         UserError: If a source does not exist, no file matches a pattern, or the validation part is a fold.
@@ -165,9 +167,13 @@ def sample_texts(spec: TextSpec, inputs: Sequence[Input]) -> Iterator[str]:
 
 
 def stamps(unit: Unit) -> list[Any]:
-    """Return the path, size and modification time of each file of the unit, which change if it is written to."""
+    """Return values that change if a source of the unit changes.
+
+    They are the path, size and modification time of each file, and the hash of each dataset of another package.
+    """
     paths = chain.from_iterable(_paths(item.source) for item in unit.inputs)
-    return [(str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]]
+    hashes = [item.source.hash() for item in unit.inputs if isinstance(item.source, DatasetDocuments)]
+    return [*((str(path), status.st_size, status.st_mtime_ns) for path in paths for status in [path.stat()]), *hashes]
 
 
 def _paths(source: DocumentSource | IdFile) -> list[Path]:
@@ -176,7 +182,12 @@ def _paths(source: DocumentSource | IdFile) -> list[Path]:
     return [source.root] if isinstance(source, DocumentFiles) else []
 
 
-def _expand_source(spec: TextSpec, source: str, prefix: str, side: Side) -> list[Input]:
+def _expand_source(spec: TextSpec, source: Source, prefix: str, side: Side) -> list[Input]:
+    if isinstance(source, CustomDataset):
+        documents = find_text(spec, source)
+        assert isinstance(documents, DatasetDocuments)
+        content, size = documents.measure()  # the hash of the content is part of the key, as there is no file
+        return [Input(key=f"{prefix}/{source}/{content}", source=documents, size=size, side=side)]
     if source in DATASETS or not has_magic(source) or Path(source).exists():
         return _find_inputs(spec, source, prefix, side)
     matches = sorted(match for match in glob(source, recursive=True) if not Path(match).is_dir())

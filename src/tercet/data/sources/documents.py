@@ -20,10 +20,9 @@ from tercet.data.sources import fasta
 from tercet.data.sources.files import (
     BLOCK,
     Errors,
-    check_field,
+    find_group,
     get_text,
     is_json_array,
-    read_group,
     read_lines,
     read_objects,
     read_text,
@@ -287,14 +286,14 @@ class DocumentFiles:
             case ".jsonl":
                 for location, row in read_objects(path, self.encoding, self.errors, [self.text_field, *group_fields]):
                     text = get_text(row, self.text_field, location, "data.text_field")
-                    yield [text], self._read_group(row, location)
+                    yield [text], find_group(row, group_field, location)
             case ".csv" | ".tsv":
                 required = {
                     self.text_field: "data.text_field (--text-field)",
                     **dict.fromkeys(group_fields, "data.group_field"),
                 }
                 for location, row in read_table(read_lines(path, self.encoding, self.errors), str(path), required):
-                    yield [row[self.text_field]], self._read_group(dict(row), location)
+                    yield [row[self.text_field]], find_group(dict(row), group_field, location)
             case ".parquet":
                 for text, group in read_parquet(path, self.text_field, group_field):
                     yield [text], group
@@ -310,12 +309,6 @@ class DocumentFiles:
                 else:
                     lines = read_lines(path, self.encoding, self.errors)
                     yield from ((document, "") for document in documents_of_lines(lines, self.documents))
-
-    def _read_group(self, row: dict[str, object], location: str) -> str:
-        if self.group_field is None:
-            return ""
-        check_field(row, self.group_field, location, "data.group_field")
-        return read_group(row[self.group_field], location, self.group_field)
 
 
 def describe_left_out_records(source: object) -> Iterator[str]:

@@ -258,6 +258,18 @@ def check_field(values: dict[str, object], field: str, location: str, setting: s
         )
 
 
+def find_group(values: dict[str, object], field: str | None, location: str) -> str:
+    """Return the group in a field, as `read_group`, or "" without a field.
+
+    Raises:
+        UserError: If there is no such field, or `read_group` raises it.
+    """
+    if field is None:
+        return ""
+    check_field(values, field, location, "data.group_field")
+    return read_group(values[field], location, field)
+
+
 def read_group(value: object, location: str, field: str) -> str:
     """Return a group, such as an author: text, or an integer or boolean as text.
 

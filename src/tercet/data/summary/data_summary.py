@@ -23,6 +23,7 @@ from tercet.data.examples.example_source import no_example_error
 from tercet.data.examples.labels import LabelFile
 from tercet.data.examples.pairs import PairFiles
 from tercet.data.label_spec import LabelsSpec
+from tercet.data.sources.custom_dataset import CustomDataset, Source
 from tercet.data.sources.documents import DocumentFiles, DocumentSource, describe_left_out_records
 from tercet.data.sources.fasta import SUFFIXES as SEQUENCES
 from tercet.data.sources.formats import is_gzip, is_json, uncompressed_suffix
@@ -113,17 +114,22 @@ class DataSummary:
     sequences: SequenceSummary | None = None
 
 
-def summarize_data(data: str | Path | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec) -> DataSummary:
+def summarize_data(
+    data: str | Path | CustomDataset | TextSpec | PairsSpec | LabelsSpec | ConversationsSpec,
+) -> DataSummary:
     """Summarize a file, a folder or a named dataset, which is read as a stream.
 
     Args:
-        data: Spec, path, or name of a dataset. For a path, the kind of data is detected from the name and the first
-            lines of the file.
+        data: Spec, path, name of a dataset, or dataset of another package. For a path, the kind of data is detected
+            from the name and the first lines of the file; for a dataset of another package, from its first example.
 
     Raises:
         UserError: If the data does not exist, or does not have the format that its name implies.
     """
-    spec = recognize(str(data)) if isinstance(data, str | Path) else data
+    if isinstance(data, str | Path | CustomDataset):
+        spec = recognize(data if isinstance(data, CustomDataset) else str(data))
+    else:
+        spec = data
     match spec:
         case PairsSpec():
             return _summarize_pairs(spec)
@@ -201,7 +207,7 @@ def _summarize_text(spec: TextSpec, source: DocumentSource) -> DataSummary:
         note = next(describe_left_out_records(source), f"{source.name} is empty")
         raise UserError(f"{note}; use a file that contains text")
     return DataSummary(
-        source=spec.source,
+        source=str(spec.source),
         format=_format(spec.source, f"key {spec.text_field!r}", f"column {spec.text_field!r}"),
         unit="documents",
         count=len(hashes),
@@ -261,7 +267,7 @@ def _summarize_pairs(spec: PairsSpec) -> DataSummary:
         raise UserError(f"{spec.source} has no pair with text on both sides; use a file that contains some")
     keys = f"{spec.source_language or 'source'!r} and {spec.target_language or 'target'!r}"
     return DataSummary(
-        source=spec.source,
+        source=str(spec.source),
         format="two files, line by line" if spec.target else _format(spec.source, f"keys {keys}", "columns"),
         unit="pairs",
         count=len(hashes),
@@ -301,7 +307,7 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
     single = spec.problem_type == "single_label_classification" and spec.over == "texts"
     fields = f"{spec.text_field!r} and {', '.join(map(repr, spec.label_fields)) or repr(spec.label_field)}"
     return DataSummary(
-        source=spec.source,
+        source=str(spec.source),
         format=_format(spec.source, f"keys {fields}", f"columns {fields}"),
         unit="labeled texts",
         count=len(hashes),
@@ -320,7 +326,9 @@ def _summarize_labels(spec: LabelsSpec) -> DataSummary:
 
 
 def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
-    source, invalid = _tolerate_invalid_bytes(find_conversations(spec))
+    source, invalid = find_conversations(spec), InvalidBytes()
+    if isinstance(source, ConversationFile):
+        source, invalid = _tolerate_invalid_bytes(source)
     texts, messages, turns = {role: _TextCounts() for role in ROLES}, Counter[str](), Counter[int]()
     hashes, empty = array("Q"), 0
     for conversation in source.examples():
@@ -335,7 +343,7 @@ def _summarize_conversations(spec: ConversationsSpec) -> DataSummary:
     if not hashes:
         raise no_example_error(source)
     return DataSummary(
-        source=spec.source,
+        source=str(spec.source),
         format=_format(spec.source, "messages", f"columns {spec.prompt_field!r} and {spec.response_field!r}"),
         unit="conversations",
         count=len(hashes),
@@ -361,7 +369,9 @@ def _count_duplicates(hashes: "array[int]") -> int:
     return len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.uint64)))
 
 
-def _format(source: str, keys: str, columns: str) -> str:
+def _format(source: Source, keys: str, columns: str) -> str:
+    if isinstance(source, CustomDataset):
+        return f"a custom dataset{f', {keys}' if keys else ''}"
     path = Path(source).expanduser()
     if path.is_dir():
         return "a folder"

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from tercet.checkpoint import Encoder, TrainedModel
 from tercet.checkpoint.training_data import open_training_data
 from tercet.config import UserError
-from tercet.data import ConversationCorpus, Corpus, LabelCorpus, ParallelCorpus
+from tercet.data import ConversationCorpus, Corpus, CustomDataset, LabelCorpus, ParallelCorpus
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
@@ -60,12 +60,14 @@ class ErrorOptions(TypedDict, total=False):
     batch_tokens: int
 
 
-def find_errors(trained_model: TrainedModel, data: str | Path | None = None, **options: Any) -> ModelErrors:
+def find_errors(
+    trained_model: TrainedModel, data: str | Path | CustomDataset | None = None, **options: Any
+) -> ModelErrors:
     """Return the worst predictions of a model on held-out data, or on all of `data`.
 
     Args:
         trained_model: A language model, masked model, chat model, translator, classifier or regression.
-        data: File, folder or named dataset, as in `tercet evaluate`. For a translator, pass `source` and `target`.
+        data: File, folder, named dataset or dataset of another package. For a translator, pass `source` and `target`.
         options: Settings of `ErrorOptions`.
 
     Raises:
@@ -140,7 +142,7 @@ def _load_rows(evaluation: Any, settings: dict[str, Any], where: str) -> Any:
         UserError: If there is no single file, or as in `matching_rows`.
     """
     name = next((name for name in ("data", "source") if name in settings), None)
-    if name is None or "target" in settings:
+    if name is None or "target" in settings or isinstance(settings[name], CustomDataset):
         raise UserError("rows are selected in one file with a column for each value; pass it as data or source")
     encoding = settings.get("encoding") or "utf-8"
     with matching_rows(settings[name], where, encoding=encoding) as path:

@@ -12,6 +12,7 @@ from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import ConversationCorpus, Conversations, ConversationsSpec, prepare_conversations
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.evaluate.bootstrap import WeightedScores
 from tercet.evaluate.conversations import AnswerScores, score_answers, score_conversations
 from tercet.evaluate.digest import digest
@@ -22,7 +23,7 @@ from tercet.evaluate.tasks.evaluation import Evaluation, HeldOutScores, set_loss
 class ChatEvaluation(Evaluation[Conversations]):
     trained_model: LanguageModel
 
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> Conversations:
+    def load(self, data: str | Path | CustomDataset | None = None, *, encoding: str | None = None) -> Conversations:
         """Return the conversations of the validation part, or of the file `data`, encoded with the model's template.
 
         Args:
@@ -36,8 +37,8 @@ class ChatEvaluation(Evaluation[Conversations]):
         trained_on = trained_model.trained_on(ConversationsSpec)
         if data is not None:
             fields = trained_on.fields if trained_on else {}
-            settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
-            held_out = {"validation": {"kind": "held_out", "source": str(data)}}
+            settings = {"source": plain_source(data), "encoding": encoding or "utf-8", **fields}
+            held_out = {"validation": {"kind": "held_out", "source": settings["source"]}}
             spec = parse(ConversationsSpec, {**settings, **held_out})
             return prepare_conversations(
                 spec, tokenizer=trained_model.tokenizer, template=trained_model.chat_template
@@ -93,5 +94,5 @@ class ChatEvaluation(Evaluation[Conversations]):
             tokens=scores.tokens,
         )
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnswerScores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> AnswerScores:
         return self.score(self.load(data), **settings)

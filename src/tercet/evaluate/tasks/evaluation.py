@@ -18,6 +18,7 @@ from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import Corpus, QueryPair, TextSpec, prepare
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.data.sources.id_files import IdDtype
 from tercet.data.sources.line_documents import DocumentUnit
 from tercet.evaluate.bootstrap import WeightedScores
@@ -89,14 +90,16 @@ class EvaluationOptions(TypedDict, total=False):
     rate: float  # masked language models: fraction of masked tokens
     seed: int
     tokens: int | None
-    source: str | Path | None  # translation models: other sentence pairs
+    source: str | Path | CustomDataset | None  # translation models: other sentence pairs
     target: str | Path | None
     part: Part | None
     encoding: str | None
     search: Beam | None
     protocol: Protocol
     language: str | None
-    metrics: Metrics  # translation models and classifiers: metrics of other packages, or their import paths
+    metrics: (
+        Metrics  # models of text, translation models, classifiers: metrics of other packages, or their import paths
+    )
 
 
 class Evaluation(ABC, Generic[Data]):
@@ -123,7 +126,7 @@ class Evaluation(ABC, Generic[Data]):
         """
 
     @abstractmethod
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> Scores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> Scores:
         """Return the scores on the held-out data, or on all of `data`.
 
         The settings depend on the task; see `EvaluationOptions`.
@@ -138,7 +141,7 @@ class TextEvaluation(Evaluation[Corpus]):
 
     def load(
         self,
-        data: str | Path | None = None,
+        data: str | Path | CustomDataset | None = None,
         *,
         encoding: str | None = None,
         text_field: str | None = None,
@@ -161,8 +164,9 @@ class TextEvaluation(Evaluation[Corpus]):
             overrides = {"text_field": text_field, "documents": documents, "dtype": dtype}
             settings = training_settings | {name: value for name, value in overrides.items() if value is not None}
             settings["encoding"] = encoding or "utf-8"
-            held_out = {"kind": "held_out", "source": str(data)}
-            spec = parse(TextSpec, {"source": str(data), **settings, "validation": held_out})
+            source = plain_source(data)
+            held_out = {"kind": "held_out", "source": source}
+            spec = parse(TextSpec, {"source": source, **settings, "validation": held_out})
             return prepare(spec, tokenizer=trained_model.tokenizer)
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
@@ -189,6 +193,14 @@ class TextEvaluation(Evaluation[Corpus]):
             validation=documents,
         )
 
+    @abstractmethod
+    def weighted_metrics(self, data: Corpus, metrics: Metrics) -> WeightedScores:
+        """Return metrics of other packages as functions of the weights of the documents, as in `TokenScores`.
+
+        Raises:
+            UserError: If a metric cannot be imported or fails.
+        """
+
     @property
     def document_mask(self) -> bool:
         """True if no token attends to another document.
@@ -213,7 +225,9 @@ class SearchEvaluation(Evaluation[tuple[QueryPair, ...]]):
     kind: ClassVar[Kind]
 
     @abstractmethod
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
+    def load(
+        self, data: str | Path | CustomDataset | None = None, *, encoding: str | None = None
+    ) -> tuple[QueryPair, ...]:
         """Return the validation part of the model's data, or the pairs of `data`."""
 
     @abstractmethod
@@ -247,7 +261,7 @@ class SearchEvaluation(Evaluation[tuple[QueryPair, ...]]):
             tokens=scores.queries,
         )
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> RetrievalScores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> RetrievalScores:
         return self.score(self.load(data), **settings)
 
 

@@ -10,6 +10,7 @@ from tercet.checkpoint import Encoder
 from tercet.checkpoint.training_data import open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import LabelCorpus, LabeledExamples, LabelsSpec, prepare_labels
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.data.sources.fasta import SUFFIXES
 from tercet.data.sources.formats import uncompressed_suffix
 from tercet.data.specs import SEQUENCE_SETTINGS
@@ -38,7 +39,11 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
     trained_model: Encoder
 
     def load(
-        self, data: str | Path | None = None, *, encoding: str | None = None, text_field: str | None = None
+        self,
+        data: str | Path | CustomDataset | None = None,
+        *,
+        encoding: str | None = None,
+        text_field: str | None = None,
     ) -> LabeledExamples:
         """Return the validation part of the model's data, or all labeled examples of the file `data`.
 
@@ -53,12 +58,12 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
         trained_on = trained_model.trained_on(LabelsSpec)
         if data is not None:
             fields = {name: getattr(trained_on, name) for name in FIELDS} if trained_on else dict[str, Any]()
-            if uncompressed_suffix(Path(data)) not in SUFFIXES:
+            if uncompressed_suffix(Path(str(data))) not in SUFFIXES:
                 fields.pop("label_pattern", None)  # a table has no headers
             fields |= {} if text_field is None else {"text_field": text_field}
             fields |= {"over": head.over, "problem_type": head.problem_type}
-            settings = {"source": str(data), "encoding": encoding or "utf-8", **fields}
-            spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": str(data)}})
+            settings = {"source": plain_source(data), "encoding": encoding or "utf-8", **fields}
+            spec = parse(LabelsSpec, {**settings, "validation": {"kind": "held_out", "source": settings["source"]}})
             return prepare_labels(spec, tokenizer=trained_model.tokenizer).validation
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:
@@ -116,7 +121,7 @@ class LabelsEvaluation(Evaluation[LabeledExamples]):
             predictions=predictions,
         )
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> AnyLabelScores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> AnyLabelScores:
         return self.score(self.load(data), **settings)
 
 

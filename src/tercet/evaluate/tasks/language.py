@@ -11,17 +11,16 @@ from jaxtyping import Float
 
 from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
-from tercet.data import Corpus
+from tercet.data import Corpus, CustomDataset
 from tercet.data.rows.batching import BATCH_TOKENS
 from tercet.evaluate.baselines import bigram, compression_bits, unigram
-from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
+from tercet.evaluate.custom_metrics import Metrics, read_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.language import score, score_windows
 from tercet.evaluate.scores import MAX_UNKNOWN_SHARE, LanguageScores
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, set_losses
-
-MIN_DOCUMENTS = 20  # documents below which pieces of the text are resampled
-PIECE_TOKENS = 256  # long enough that neighboring pieces are nearly independent
+from tercet.evaluate.token_metrics import MIN_DOCUMENTS, PIECE_TOKENS, TokenScores, check_token_metrics
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,30 @@ class LanguageEvaluation(TextEvaluation):
     trained_model: LanguageModel
 
     def score(
-        self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
+        self,
+        corpus: Corpus,
+        *,
+        stride: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        metrics: Metrics = (),
+        resamples: int = RESAMPLES,
+        progress: bool = False,
     ) -> LanguageScores:
-        """Return the scores on the validation part of `corpus`; settings as in `language.score`.
+        """Return the scores on the validation part of `corpus`; other settings as in `language.score`.
 
         Documents are read separately if they were read separately in training.
+
+        Args:
+            corpus: Corpus with a validation part.
+            stride, batch_tokens, progress: As in `language.score`.
+            metrics: Metrics of other packages, or their import paths, for which the model reads the text again.
+            resamples: Number of resamples of the intervals of metrics; 0 for no intervals.
+
+        Raises:
+            UserError: If a metric cannot be imported or fails, or as in `language.score`.
         """
+        own_metrics = read_metrics(metrics)
+        check_token_metrics(own_metrics, corpus)
         scores = score(
             self.trained_model.model,
             corpus.validation,
@@ -46,10 +63,14 @@ class LanguageEvaluation(TextEvaluation):
             batch_tokens=batch_tokens,
             progress=progress,
         )
-        return replace(scores, unknown_share=corpus.unknown_share)
+        scores = replace(scores, unknown_share=corpus.unknown_share)
+        if not own_metrics:
+            return scores
+        losses = self.token_losses(corpus, stride=stride, batch_tokens=batch_tokens, progress=progress)
+        return replace(scores, metrics=TokenScores.of(corpus, losses).measure(own_metrics, resamples=resamples))
 
     def token_losses(
-        self, corpus: Corpus, *, batch_tokens: int = BATCH_TOKENS, progress: bool = False
+        self, corpus: Corpus, *, stride: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
     ) -> Float[np.ndarray, " N"]:
         """Return -ln p of each of the N tokens of the validation part in float32, and NaN for those not scored.
 
@@ -57,7 +78,7 @@ class LanguageEvaluation(TextEvaluation):
         """
         ids, starts = corpus.validation, self._separate_starts(corpus)
         scored = score_windows(
-            self.trained_model.model, ids, document_starts=starts, whole_documents=self.opens_documents,
+            self.trained_model.model, ids, stride=stride, document_starts=starts, whole_documents=self.opens_documents,
             batch_tokens=batch_tokens, progress=progress,
         )  # fmt: skip
         losses = np.full(len(ids), np.nan, np.float32)
@@ -120,12 +141,15 @@ class LanguageEvaluation(TextEvaluation):
             size=2 * len(nats),
         )
 
+    def weighted_metrics(self, data: Corpus, metrics: Metrics) -> WeightedScores:
+        return TokenScores.of(data, self.token_losses(data)).weigh(read_metrics(metrics))
+
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)
         measures = {"nats_per_token": scores.loss_nats_per_token, "bits_per_byte": scores.bits_per_byte}
         return self.held_out_scores(data, "language model", measures, scores.tokens)
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> LanguageScores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> LanguageScores:
         return self.score(self.load(data), **settings)
 
     def _target_bytes(self, corpus: Corpus) -> int:

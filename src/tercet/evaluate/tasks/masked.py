@@ -1,6 +1,6 @@
 """Evaluation of a masked language model on the validation part of its text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,35 +8,58 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tercet.checkpoint import Encoder
-from tercet.data import Corpus
+from tercet.data import Corpus, CustomDataset
 from tercet.data.rows.batching import BATCH_TOKENS
-from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
+from tercet.evaluate.custom_metrics import Metrics, read_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.masked import MaskedScores, predict_masked, pseudo_perplexity, score_masked
 from tercet.evaluate.tasks.evaluation import HeldOutScores, TextEvaluation, decode_documents, set_losses
+from tercet.evaluate.token_metrics import TokenScores, check_token_metrics
 
 
 @dataclass(frozen=True)
 class MaskedEvaluation(TextEvaluation):
     trained_model: Encoder
 
-    def score(self, corpus: Corpus, **settings: Any) -> MaskedScores:
-        """Return the scores on the validation part of `corpus`; settings as in `score_masked`."""
+    def score(
+        self, corpus: Corpus, *, metrics: Metrics = (), resamples: int = RESAMPLES, **settings: Any
+    ) -> MaskedScores:
+        """Return the scores on the validation part of `corpus`.
+
+        Args:
+            corpus: Corpus with a validation part.
+            metrics: Metrics of other packages, or their import paths, for which the model predicts the masked tokens
+                again.
+            resamples: Number of resamples of the intervals of metrics; 0 for no intervals.
+            settings: Other arguments of `score_masked`.
+
+        Raises:
+            UserError: If a metric cannot be imported or fails, or as in `score_masked`.
+        """
+        own_metrics = read_metrics(metrics)
+        check_token_metrics(own_metrics, corpus)
         model, tokenizer = self.trained_model.model, self.trained_model.tokenizer
-        return score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
+        scores = score_masked(model, tokenizer, corpus, document_mask=self.document_mask, **settings)
+        if not own_metrics:
+            return scores
+        losses, _ = self.token_losses(corpus, **settings)
+        return replace(scores, metrics=TokenScores.of(corpus, losses).measure(own_metrics, resamples=resamples))
 
     def token_losses(
-        self, corpus: Corpus, *, batch_tokens: int = BATCH_TOKENS
+        self, corpus: Corpus, *, batch_tokens: int = BATCH_TOKENS, **settings: Any
     ) -> tuple[Float[np.ndarray, " N"], Int[np.ndarray, " N"]]:
         """Return -ln p and the most likely token at each of the N tokens of the validation part.
 
-        The masks are those of `score` by default. Tokens that are not masked have NaN and -1.
+        The masks are those of `score` by default. Tokens that are not masked have NaN and -1. Settings are the other
+        arguments of `predict_masked`.
         """
         model = self.trained_model.model
         losses, predicted = np.full(len(corpus.validation), np.nan, np.float32), np.full(len(corpus.validation), -1)
         for numbers, batch, logprobs, likeliest in predict_masked(
-            model, self.trained_model.tokenizer, corpus, batch_tokens=batch_tokens, document_mask=self.document_mask
-        ):
+            model, self.trained_model.tokenizer, corpus, batch_tokens=batch_tokens, document_mask=self.document_mask,
+            **settings,
+        ):  # fmt: skip
             rows, columns = np.divmod(batch.positions.numpy(), model.max_len)
             positions = numbers[rows] * model.max_len + columns
             set_losses(losses, positions, logprobs)
@@ -60,12 +83,17 @@ class MaskedEvaluation(TextEvaluation):
             size=sums.size,
         )
 
+    def weighted_metrics(self, data: Corpus, metrics: Metrics) -> WeightedScores:
+        losses, _ = self.token_losses(data)
+        key = (self.trained_model.tokenizer.hash, str(self.trained_model.model.max_len))  # on which the masks depend
+        return TokenScores.of(data, losses, *key).weigh(read_metrics(metrics))
+
     def score_held_out(self, data: Corpus) -> HeldOutScores:
         scores = self.score(data)
         measures = {"nats_per_masked_token": scores.masked_loss, "accuracy": scores.masked_accuracy}
         return self.held_out_scores(data, "masked language model", measures, scores.tokens)
 
-    def evaluate(self, data: str | Path | None = None, **settings: Any) -> MaskedScores:
+    def evaluate(self, data: str | Path | CustomDataset | None = None, **settings: Any) -> MaskedScores:
         return self.score(self.load(data), **settings)
 
     def pseudo_perplexity(self, corpus: Corpus, texts: int, *, within_word: bool = False) -> float:

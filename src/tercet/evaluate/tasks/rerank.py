@@ -10,6 +10,7 @@ from tercet.config import UserError, parse, to_plain
 from tercet.data import Example, LabelsSpec, QueryPair, read_label_examples
 from tercet.data.datasets.query_datasets import QUERY_DATASETS
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.encoding.rerank import score_relevance
 from tercet.evaluate.retrieval import CANDIDATES, SearchResults, search_reranked
 from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
@@ -19,7 +20,9 @@ from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
 class RerankEvaluation(SearchEvaluation):
     kind: ClassVar[Kind] = "reranker"
 
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
+    def load(
+        self, data: str | Path | CustomDataset | None = None, *, encoding: str | None = None
+    ) -> tuple[QueryPair, ...]:
         """Return the queries and documents of the validation part of the model's data, or of the file `data`.
 
         Args:
@@ -34,8 +37,8 @@ class RerankEvaluation(SearchEvaluation):
         if data is not None:
             trained_on = trained_model.trained_on(LabelsSpec)
             assert trained_on is not None  # `is_reranker`
-            source = str(data)
-            is_dataset = trained_on.negatives and source in QUERY_DATASETS
+            source = plain_source(data)
+            is_dataset = trained_on.negatives and str(data) in QUERY_DATASETS
             validation = None if is_dataset else {"kind": "held_out", "source": source}
             changes = {"source": source, "validation": validation, "encoding": encoding or "utf-8"}
             spec = parse(LabelsSpec, to_plain(trained_on) | changes)

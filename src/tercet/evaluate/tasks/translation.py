@@ -13,7 +13,8 @@ from tercet.checkpoint import Translator
 from tercet.checkpoint.training_data import apply_languages, find_training_data, open_training_data, other_data_hint
 from tercet.config import UserError, parse
 from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
-from tercet.data.datasets.pair_datasets import pair_files, target_language
+from tercet.data.datasets.pair_datasets import open_pairs, target_language
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.evaluate.bootstrap import WeightedScores
 from tercet.evaluate.custom_metrics import CustomMetric, Metrics, check_metrics, measure_metrics, read_metrics
 from tercet.evaluate.digest import digest
@@ -56,7 +57,7 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
 
     def load(
         self,
-        source: str | Path | None = None,
+        source: str | Path | CustomDataset | None = None,
         target: str | Path | None = None,
         *,
         part: Part | None = None,
@@ -86,13 +87,13 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
                 )
             assert isinstance(spec, PairsSpec)
         else:
-            files = {"source": str(source), "target": None if target is None else str(target)}
+            files = {"source": plain_source(source), "target": None if target is None else str(target)}
             spec = apply_languages(parse(PairsSpec, {**files, "encoding": encoding or "utf-8"}), trained_model)
         is_dataset = spec.target is None and spec.source in PAIR_DATASETS
         if source is not None and not is_dataset:
             if part is not None:
                 raise UserError(f"--part {part} requires a named dataset, since {source} has no parts; omit --part")
-            pairs = tuple(pair_files(spec, spec.source, spec.target).examples())
+            pairs = tuple(open_pairs(spec, spec.source, spec.target).examples())
         elif source is not None or (part or ("test" if is_dataset else "validation")) == "test":
             pairs = tuple(read_pairs(spec, part or "test"))
         else:
@@ -196,9 +197,9 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
 
     def evaluate(
         self,
-        data: str | Path | None = None,
+        data: str | Path | CustomDataset | None = None,
         *,
-        source: str | Path | None = None,
+        source: str | Path | CustomDataset | None = None,
         target: str | Path | None = None,
         part: Part | None = None,
         encoding: str | None = None,

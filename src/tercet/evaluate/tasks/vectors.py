@@ -12,6 +12,7 @@ from tercet.config import UserError, parse
 from tercet.data import QueriesSpec, QueryCorpus, QueryPair, read_examples
 from tercet.data.datasets.query_datasets import QUERY_DATASETS, find_queries
 from tercet.data.rows.batching import BATCH_TOKENS
+from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.encoding import embed
 from tercet.evaluate.retrieval import SearchResults, search_vectors
 from tercet.evaluate.tasks.evaluation import Kind, SearchEvaluation
@@ -23,7 +24,9 @@ FIELDS = ("query_field", "document_field", "negative_field")  # settings that al
 class VectorsEvaluation(SearchEvaluation):
     kind: ClassVar[Kind] = "encoder of texts"
 
-    def load(self, data: str | Path | None = None, *, encoding: str | None = None) -> tuple[QueryPair, ...]:
+    def load(
+        self, data: str | Path | CustomDataset | None = None, *, encoding: str | None = None
+    ) -> tuple[QueryPair, ...]:
         """Return the validation part of the model's data, or all pairs of the file `data`.
 
         Args:
@@ -38,7 +41,7 @@ class VectorsEvaluation(SearchEvaluation):
         if data is not None:
             trained_on = trained_model.trained_on(QueriesSpec)
             fields = {name: getattr(trained_on, name) for name in FIELDS} if trained_on else dict[str, Any]()
-            spec = parse(QueriesSpec, {"source": str(data), "encoding": encoding or "utf-8", **fields})
+            spec = parse(QueriesSpec, {"source": plain_source(data), "encoding": encoding or "utf-8", **fields})
             return tuple(read_examples(find_queries(spec, "validation" if str(data) in QUERY_DATASETS else "train")))
         corpus = open_training_data(trained_model, download=True)
         if corpus is None:

@@ -113,7 +113,7 @@ def choose_recipe(
             from tercet.data.sources.documents import DocumentFiles
             from tercet.data.sources.files import find_path
 
-            path = find_path(spec.source)
+            path = find_path(source)
             files = DocumentFiles(root=path, encoding=spec.encoding, text_field=spec.text_field, sequences=sequences)
             tokenizer_keys = _tokenizer_keys(piece.text for piece in files.pieces())
             choice = RecipeChoice("text", "demo", {"data": tokenizer_keys} if tokenizer_keys else {})

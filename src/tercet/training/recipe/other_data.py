@@ -133,7 +133,8 @@ def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenize
         if tokenizer or "tokenizer" not in key
     ]
     parts += [f"unchanged: {', '.join(kept_settings)}"] if kept_settings else []
-    return f"{new_source} replaces {recipe_source}: {'; '.join(parts)}" if parts else None
+    old, new = (source.get("kind") if isinstance(source, Mapping) else source for source in (recipe_source, new_source))
+    return f"{new} replaces {old}: {'; '.join(parts)}" if parts else None
 
 
 def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,6 +170,8 @@ def describe_tail(data: object) -> str | None:
     from tercet.data.split_specs import Tail
 
     if not isinstance(data, TextSpec) or not isinstance(data.validation, Tail) or may_be_prepared(data.source):
+        return None
+    if not isinstance(data.source, str):  # a dataset of another package
         return None
     try:
         is_folder = Path(data.source).expanduser().is_dir()

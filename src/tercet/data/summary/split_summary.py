@@ -21,7 +21,7 @@ from tercet.data.min_hash import MinHash, find_clusters, find_similar, hash_sign
 from tercet.data.sources.documents import DocumentSource
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
-from tercet.data.split_specs import DocumentClusters, Documents, ExampleClusters, HeldOut, Tail
+from tercet.data.split_specs import DocumentClusters, Documents, ExampleClusters, Fold, HeldOut, Tail
 from tercet.data.text_hashes import hash_text
 
 THRESHOLD, SHINGLE = DocumentClusters().threshold, DocumentClusters().shingle
@@ -211,9 +211,9 @@ def _divide_documents(spec: TextSpec, threshold: float | None) -> _Items | None:
         case Tail(fraction=fraction):
             ends = np.cumsum(documents.sizes)
             in_validation = ends - documents.sizes >= int(ends[-1] * (1 - fraction))
-        case Documents() | DocumentClusters():
+        case Documents() | DocumentClusters() | Fold():
             hashes = np.array(documents.text_hashes, dtype=np.uint64)
-            in_validation = draw_documents(split, hashes, name=spec.source, groups=groups, signatures=signatures)
+            in_validation = draw_documents(split, hashes, name=str(spec.source), groups=groups, signatures=signatures)
     return _Items(split.kind, in_validation, groups, signatures)
 
 

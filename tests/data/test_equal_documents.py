@@ -148,3 +148,10 @@ def test_the_side_of_a_document_that_was_cut_by_a_kill_is_the_same(
         for name in ("whole", "cut")
     ]
     assert files[0] == files[1]
+
+
+def test_documents_are_drawn_by_a_hash_of_their_number() -> None:
+    """The division of recorded runs and published figures, which must not change."""
+    order = sorted(range(50), key=lambda number: hashlib.sha256(str(number).encode()).digest())
+    drawn = draw_documents(Documents(fraction=0.1), np.arange(50, dtype=np.uint64), name="fifty")
+    assert np.flatnonzero(drawn).tolist() == sorted(order[:5]) == [8, 9, 39, 46, 49]

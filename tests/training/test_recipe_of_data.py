@@ -13,8 +13,9 @@ from tercet.cli.main import main
 from tercet.config import UserError, to_plain
 from tercet.data.datasets.recognize import describe_fields, recognize
 from tercet.settings_yaml import write_yaml
-from tercet.training.recipe.files import recipe_names
+from tercet.training.recipe.files import read_settings, recipe_names
 from tercet.training.recipe.for_data import is_data
+from tercet.training.recipe.recipe import task_kind
 from tercet.training.request import RunRequest, choose_folder, find_run, resolve
 
 DNA = "".join(np.random.default_rng(1).choice(list("ACGT"), 3000))
@@ -195,3 +196,11 @@ def test_a_recorded_run_on_a_folder_keeps_its_division(kind: str) -> None:
     assert chosen_recipe("nights", out=Path("runs/other"))["data"]["validation"]["kind"] == "documents"
     Path("runs/nights/recipe.yaml").write_text("data: [")  # damaged: reported when the run starts
     assert chosen_recipe("nights")["data"]["validation"]["kind"] == "documents"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_packaged_recipes_for_text_set_their_division(name: str) -> None:
+    """So it does not depend on the default for new runs."""
+    settings = read_settings(name)
+    if task_kind(settings, name=name) in ("language", "masked"):
+        assert settings["data"]["validation"]["kind"] in ("tail", "documents", "held_out")

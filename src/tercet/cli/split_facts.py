@@ -85,8 +85,9 @@ def split_facts(split: "SplitSummary", unit: str) -> list[tuple[str, str]]:
         return [*facts, ("similar texts", "not counted for more than 20 MB of text; pass --similarity 0.8")]
     share = split.leaks / max(1, split.validation)
     largest = f", the largest of {split.largest_cluster:,} {unit}" if split.largest_cluster > 1 else ""
+    remedy = " (data.validation.kind: similarity)" if split.leaks and split.kind != "similarity" else ""
     return [
         *facts,
         ("clusters", f"{split.clusters:,} with a similarity of at least {split.threshold:g}{largest}"),
-        ("leaks", f"{split.leaks:,} validation {unit} ({share:.1%}) are similar to a training text"),
+        ("leaks", f"{split.leaks:,} validation {unit} ({share:.1%}) are similar to a training text{remedy}"),
     ]

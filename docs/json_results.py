@@ -37,6 +37,7 @@ from tercet.evaluate.scores import LanguageScores
 from tercet.evaluate.translation import TranslationScores
 from tercet.evaluate.verdicts import Verdict
 from tercet.inspect.model_table import ModelTable
+from tercet.learn.check import CheckedSolution
 from tercet.training.planning.run_plan import RunPlan
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
@@ -300,6 +301,27 @@ class PackagedRecipes(TypedDict):
     recipes: dict[str, str]
 
 
+class ListedExercise(TypedDict):
+    """An exercise of `tercet learn`, and the name of its sheet."""
+
+    number: int
+    title: str
+    learned: str
+    file: str
+
+
+class ListedExercises(TypedDict):
+    """The exercises in order."""
+
+    exercises: list[ListedExercise]
+
+
+class WrittenSheets(TypedDict):
+    """The paths of the sheets that `tercet learn start` wrote."""
+
+    files: list[str]
+
+
 class ConvertedModel(TypedDict):
     """The path of the converted model."""
 
@@ -372,6 +394,7 @@ def schemas() -> dict[str, list[Object]]:
         "convert": [schema(ConvertedModel)],
         "doctor": [schema(Diagnosis, WithRecipe), schema(Verification), schema(PartChecks)],
         "recipes": [schema(PackagedRecipes)],
+        "learn": [schema(ListedExercises), schema(WrittenSheets), schema(CheckedSolution)],
         "data": [
             schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens), schema(ExtractionReport),
         ],

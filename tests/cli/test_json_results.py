@@ -87,6 +87,9 @@ COMMANDS = [
     ["doctor", "--json"],
     ["doctor", "--verify", "trained", "--json"],
     ["recipes", "--json"],
+    ["learn", "--json"],
+    ["learn", "start", "3", "--json"],
+    ["learn", "check", "1", "ex01_byte_pairs.py", "--json"],
     ["data", "--json"],
     ["data", "look", "text.txt", "--json"],
     ["data", "look", "labels.csv", "--json"],
@@ -106,6 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.csv").write_text("text,label\n" + "".join(rows))
     stars = (f"{text},{number % 5}\n" for number, text in enumerate(TEXTS))
     (folder / "stars.csv").write_text("text,label\n" + "".join(stars))
+    shutil.copy(DOCS.parent / "tests/learn/solutions/ex01_byte_pairs.py", folder)
     writer = Tokenizer.train(BPE(vocab_size=300, pad=True), TEXTS)
     reader = Tokenizer.train(WordPiece(vocab_size=80), TEXTS)
     sizes: dict[str, Any] = {"vocab_size": reader.vocab_size, "max_len": 24}

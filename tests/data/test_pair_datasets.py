@@ -15,7 +15,7 @@ from num2words import num2words
 from tercet.config import UserError
 from tercet.data import PAIR_DATASETS, PairsSpec, read_examples, read_pairs
 from tercet.data.datasets import numbers, pair_datasets
-from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, find_pairs
+from tercet.data.datasets.pair_datasets import MULTI30K_SHA256, find_pairs, language_names
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +160,29 @@ def test_the_real_multi30k() -> None:
     assert any("\xa0" in source for source, _ in parts[0])
     reversed_pairs = read_pairs(PairsSpec(source="multi30k", target_language="de"), "test")
     assert reversed_pairs == [(target, source) for source, target in parts[2]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"source": "multi30k"}, ("de", "en")),
+        ({"source": "multi30k", "source_language": "en"}, ("en", "de")),
+        ({"source": "pairs.tsv", "source_language": "german", "target_language": "english"}, ("german", "english")),
+        ({"source": "pairs.tsv", "source_language": "src", "target_language": "en"}, (None, "en")),
+        ({"source": "pairs.tsv"}, (None, None)),
+        ({"source": "data/train.de.gz", "target": "data/train.en.gz"}, ("de", "en")),
+        ({"source": "train.de", "target": "train.de"}, (None, None)),
+        ({"source": "de.txt", "target": "en.tsv"}, (None, None)),
+        ({"source": "a.src", "target": "a.tgt"}, (None, None)),
+        ({"source": "a.de", "target": "a.en", "source_language": "nds"}, ("nds", None)),
+    ],
+)
+def test_languages_are_named_as_far_as_the_settings_do(
+    settings: dict[str, str], expected: tuple[str | None, str | None]
+) -> None:
+    assert language_names(PairsSpec(**settings)) == expected
+
+
+def test_language_names_of_a_dataset_reject_unknown_languages() -> None:
+    with pytest.raises(UserError, match="multi30k does not have the language 'fr'"):
+        language_names(PairsSpec(source="multi30k", source_language="fr"))

@@ -34,6 +34,7 @@ from tercet.data import (
 )
 from tercet.data.cache import ChangedData
 from tercet.data.datasets.downloads import offline
+from tercet.data.datasets.pair_datasets import language_names
 from tercet.data.shards.find_prepared import is_url
 from tercet.data.sources.files import find_path
 
@@ -51,6 +52,19 @@ def apply_languages(spec: PairsSpec, trained_model: TrainedModel) -> PairsSpec:
     if trained_on is None:
         return spec
     return replace(spec, source_language=trained_on.source_language, target_language=trained_on.target_language)
+
+
+def translation_languages(trained_model: TrainedModel) -> tuple[str | None, str | None]:
+    """Return the languages that a translator translates from and to, as far as its data settings name them.
+
+    They are named as in the data: "de", "German" or a column. Each is None if the settings do not name it, cannot be
+    read, or are those of another task.
+    """
+    try:
+        spec = trained_model.trained_on(PairsSpec)
+        return (None, None) if spec is None else language_names(spec)
+    except UserError:
+        return None, None
 
 
 def open_training_data(trained_model: TrainedModel, *, download: bool = False) -> TrainingData | None:

@@ -67,7 +67,8 @@ def find_candidates(parser: Parser, words: list[str]) -> Completions:
         kind, candidates = _values(selected, action, value)
         return Completions(kind, [(f"{flag}={word}", description) for word, description in candidates])
     if current.startswith("-") or not positionals:
-        return Completions("words", [pair for pair in _flags(selected) if pair[0].startswith(current)])
+        forms = [(name, "") for name in selected.forms] if len(preceding) == 1 else []
+        return _words([*forms, *_flags(selected)], current)
     return _values(selected, positionals[0], current, selected.forms if len(preceding) == 1 else ())
 
 

@@ -55,8 +55,9 @@ VERBS = {
     "doctor": "show hardware, kernels and environment, or check the files of a run or model for damage",
     "recipes": "list the packaged recipes, or print one",
     "data": "list the named datasets, summarize a data source, or tokenize a large one",
+    "learn": "list the exercises on Transformers, write their sheets, or check a solution",
 }
-WITHOUT_MODELS = {"recipes"}  # verbs that open no model, run or recipe of a user
+WITHOUT_MODELS = {"recipes", "learn"}  # verbs that open no model, run or recipe of a user
 # Verbs of earlier versions and their replacements.
 OLD_VERBS = {
     "completion": "tercet --print-completion SHELL",

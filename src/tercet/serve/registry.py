@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from tercet.checkpoint import Encoder, TrainedModel, Verb
+from tercet.checkpoint.training_data import translation_languages
 from tercet.config import UserError, suggest
 from tercet.encoding import SearchIndex
 from tercet.encoding.rerank import can_rerank
@@ -143,6 +144,11 @@ class LoadedModel:
         if self.index is None:
             unsupported.add("/v1/search")
         return tuple(path for path in VERBS if VERBS[path] in self.trained_model.verbs and path not in unsupported)
+
+    @cached_property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Languages that the model translates from and to, as its data settings name them; None if they do not."""
+        return translation_languages(self.trained_model) if "translate" in self.trained_model.verbs else (None, None)
 
     @property
     def scheduler(self) -> GenerationWorker:

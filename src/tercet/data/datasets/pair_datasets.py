@@ -1,5 +1,6 @@
 """Named datasets of sentence pairs."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from tercet.data.sources.files import find_path
 from tercet.data.specs import PairsSpec
 
 Part = Literal["train", "validation", "test"]
+
+FIELDS_WITHOUT_LANGUAGE = {"source", "target", "src", "tgt", "trg", "input", "output"}
+LANGUAGE_SUFFIX = re.compile(r"(?!txt|tsv|csv|src|tgt|trg)[a-z]{2,3}")  # such as the "de" of train.de
 
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 MULTI30K_PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
@@ -99,6 +103,28 @@ def languages(spec: PairsSpec) -> tuple[str, str]:
             )
     first = source or next(language for language in dataset_languages if language != target)
     return first, next(language for language in dataset_languages if language != first)
+
+
+def language_names(spec: PairsSpec) -> tuple[str | None, str | None]:
+    """Return the source and target language of pairs as far as the settings name them, such as "de" and "en".
+
+    They are the languages of a named dataset, the keys or columns of a file, or the suffixes of two files such as
+    `train.de` and `train.en`. Keys such as "source" name no language.
+
+    Raises:
+        UserError: If a named dataset does not have the languages of the settings.
+    """
+    if spec.target is None and spec.source in PAIR_DATASETS:
+        return languages(spec)
+    source, target = (
+        None if field is None or field.lower() in FIELDS_WITHOUT_LANGUAGE else field
+        for field in (spec.source_language, spec.target_language)
+    )
+    if source is None and target is None and spec.target is not None:
+        suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in (spec.source, spec.target)]
+        if suffixes[0] != suffixes[1] and all(map(LANGUAGE_SUFFIX.fullmatch, suffixes)):
+            return suffixes[0], suffixes[1]
+    return source, target
 
 
 def _multi30k(part: Part, source: str, target: str) -> PairSource:

@@ -28,6 +28,8 @@ class PromptUsage(BaseModel):
 
 
 class ModelCard(BaseModel):
+    """A model of the server; the languages are those of a translator's training data if its settings name them."""
+
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -37,6 +39,8 @@ class ModelCard(BaseModel):
     parameters: int
     routes: list[str]
     folder: str | None
+    source_language: str | None
+    target_language: str | None
 
 
 class ModelList(BaseModel):

@@ -6,8 +6,9 @@ import { chatPanel, writePanel } from "tercet/generate.js";
 import { lookPanel } from "tercet/look.js";
 import { counted } from "tercet/numbers.js";
 import { keyBox } from "tercet/panel.js";
-import { classifyPanel, comparePanel, fillPanel, rerankPanel, searchPanel, translatePanel } from "tercet/read.js";
+import { classifyPanel, comparePanel, fillPanel, rerankPanel, searchPanel } from "tercet/read.js";
 import { openByArrows } from "tercet/tablist.js";
+import { translatePanel } from "tercet/translate.js";
 
 /** @typedef {import("tercet/panel.js").Model} Model */
 /** @typedef {import("tercet/panel.js").Page} Page */

@@ -7,7 +7,7 @@ import { asCurl, asPython } from "tercet/snippets.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
 /** @typedef {{id: string, kind: string, context: number, parameters: number, routes: string[],
- *             folder: string | null}} Model */
+ *             folder: string | null, source_language: string | null, target_language: string | null}} Model */
 /** State shared by all tasks. texts: inputs by task; askForKey: called if the server requires a key.
  * @typedef {{texts: Map<string, string>, askForKey: (message: string) => void}} Page */
 /** A task. body: the request of the form; answer: sends it, shows the response in `output`, and returns the facts to

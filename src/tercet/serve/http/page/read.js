@@ -1,4 +1,4 @@
-// Tasks with a single response: translation, masks, labels, search, reranking, and the similarity of two texts.
+// Tasks with a single response: masks, labels, search, reranking, and the similarity of two texts.
 
 import { ask } from "tercet/api.js";
 import { element } from "tercet/element.js";
@@ -14,7 +14,7 @@ const MAX_LABELS = 12; // shown labels
 const MASK = "[MASK]";
 
 /** @param {string} path @param {Body} body @param {AbortSignal} signal @param {(answer: any) => void} show */
-async function timed(path, body, signal, show) {
+export async function timed(path, body, signal, show) {
   const start = performance.now();
   const answer = await ask(path, body, signal);
   const facts = [`response in ${duration(performance.now() - start)}`];
@@ -42,41 +42,6 @@ function bars(shares, name, format = percent) {
   });
   return element("ol", { class: "bars", "aria-label": name }, ...rows);
 }
-
-/** @param {Page} page @param {Model} model @returns {Panel} */
-export function translatePanel(page, model) {
-  const text = textArea(page, "source", "A dog runs.", { id: "source" });
-  const beam = numberField(page, "beam", "Beam", "5", "number of hypotheses; 1 is greedy search");
-  const count = numberField(
-    page,
-    "n_best",
-    "Translations",
-    "1",
-    "number of translations, at most the beam size",
-  );
-  const output = element("div", { "data-key": "output" });
-  return panel(page, {
-    path: "/translate",
-    verb: "Translate",
-    inputs: [element("label", { for: "source" }, "Text"), text],
-    settings: [beam.element, count.element],
-    output,
-    body: () => definedFields({ model: model.id, text: text.value, beam: beam.read(), n_best: count.read() }),
-    answer: (body, signal) =>
-      timed("/translate", body, signal, (answer) => {
-        const [best, ...others] = answer.answers[0].translations;
-        const items = others.map((/** @type {any} */ one) => element("li", {}, one.text, score(one)));
-        output.replaceChildren(
-          element("p", { class: "text", "data-key": "translation" }, best.text),
-          element("p", { class: "note" }, score(best), ` · ${best.tokens} tokens`),
-        );
-        if (items.length > 0) output.append(element("ol", { class: "others", start: 2 }, ...items));
-      }),
-  });
-}
-
-/** @param {{score: number}} result */
-const score = (result) => element("small", {}, ` score ${result.score.toFixed(3).replace("-", "−")}`);
 
 /** A visible form of a word, also of white space. @param {string} word */
 const visibleWord = (word) => word.trim() || JSON.stringify(word);

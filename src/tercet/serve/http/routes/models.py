@@ -29,8 +29,10 @@ def _card(model: LoadedModel, service: Service) -> ModelCard:
     names = service.rules.names
     is_private = names.local and not names.hosts  # only reachable from this machine, whose users may see its folders
     config = model.trained_model.folder / "config.json"
+    source_language, target_language = model.languages
     return ModelCard(
         id=model.name, created=int(config.stat().st_mtime) if config.is_file() else 0, kind=model.kind,
         context=model.max_len, parameters=sum(weights.numel() for weights in model.trained_model.model.parameters()),
         routes=list(model.endpoints), folder=str(model.trained_model.folder) if is_private else None,
+        source_language=source_language, target_language=target_language,
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The exercise sheets. They are copied for students, never imported, and contain no answers."""

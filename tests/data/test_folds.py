@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tercet.config import UserError, parse
@@ -47,11 +47,18 @@ def fold_sizes(assigned: dict[int, int], identities: list[int], folds: int) -> l
     return [sizes[fold] for fold in range(1, folds + 1)]
 
 
+@pytest.mark.slow
 @given(
     units=st.lists(st.tuples(st.integers(1, 9), st.lists(LABELS, max_size=2)), min_size=2, max_size=60),
     folds=st.integers(2, 12),
     seed=st.integers(0, 3),
     order=st.randoms(),
+)
+@example(  # sizes of 13 and 6 if only the labels were considered
+    units=[(2, ["a"]), (1, ["b"]), (5, ["d"]), (1, ["d"]), (4, ["d"]), (1, ["b", "a", "c"]), (5, ["d", "d", "a"])],
+    folds=2,
+    seed=0,
+    order=random.Random(1),
 )
 def test_folds_are_balanced_and_independent_of_the_order(
     units: list[tuple[int, list[str]]], folds: int, seed: int, order: random.Random
@@ -146,6 +153,7 @@ def test_labels_of_a_file_are_spread_evenly(tmp_path: Path) -> None:
     assert [len(held_out) for _, held_out in label_folds(path, 3, problem_type="regression")] == [17, 17, 16]
 
 
+@pytest.mark.slow
 def test_each_pair_conversation_and_query_is_held_out_once(tmp_path: Path) -> None:
     pairs = write_jsonl(tmp_path / "pairs.jsonl", [{"source": f"s{n % 20}", "target": f"t{n}"} for n in range(30)])
     chats = write_jsonl(tmp_path / "chats.jsonl", [{"prompt": f"q{n}", "response": "yes"} for n in range(9)])

@@ -209,7 +209,11 @@ def _check_instance(name: str, value: Any, annotation: Any) -> None:
     if not isinstance(value, str):
         return
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    specs = [member for member in members if dataclasses.is_dataclass(member) or _is_custom(member)]
+    specs: list[type] = [
+        member
+        for member in members
+        if isinstance(member, type) and (dataclasses.is_dataclass(member) or _is_custom(member))
+    ]
     if not specs or not all(member in specs or member in (bool, types.NoneType) for member in members):
         return
     kinds = {getattr(member, "kind", None): f"{member.__name__}()" for member in specs if not _is_custom(member)}

@@ -31,6 +31,7 @@ from tercet.checkpoint.folder import save_trained
 from tercet.checkpoint.trained_model import TrainedModel
 from tercet.config import Plain, UserError, merge, parse
 from tercet.models import AnySpec, Classifier, EncoderDecoder, EncoderOnly, EncoderOnlySpec
+from tercet.models.target_scale import remove_target_scale
 from tercet.settings_yaml import merge_assignments
 from tercet.tokens import BPE, Tokenizer
 from tercet.training import recipe_names, train
@@ -282,7 +283,7 @@ def in_onnxruntime(trained_model: TrainedModel, folder: Path) -> float:
     if isinstance(model, EncoderDecoder):
         return max(furthest_translating(model, folder, ids))
     if isinstance(model, EncoderOnly):
-        return max(furthest_reading(model, folder, ids))
+        return max(furthest_reading(remove_target_scale(model), folder, ids))
     return max(furthest_writing(model, folder, ids))
 
 

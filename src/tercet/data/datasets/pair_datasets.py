@@ -121,7 +121,7 @@ def language_names(spec: PairsSpec) -> tuple[str | None, str | None]:
         for field in (spec.source_language, spec.target_language)
     )
     if source is None and target is None and spec.target is not None:
-        suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in (spec.source, spec.target)]
+        suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in (str(spec.source), spec.target)]
         if suffixes[0] != suffixes[1] and all(map(LANGUAGE_SUFFIX.fullmatch, suffixes)):
             return suffixes[0], suffixes[1]
     return source, target

@@ -38,10 +38,9 @@ def write_files() -> None:
         Path(f"{name}.csv").write_text(f"id,{column}\n" + (rows if name != "prompts" else '1,"Number 1"\n2,"I say"\n'))
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     sentences = [draw.choices(list(words), k=draw.randint(1, 6)) for _ in range(200)]
-    lines = (
-        f"{' '.join(items)},{' '.join(words[word] for word in items)},{n % 20}\n" for n, items in enumerate(sentences)
-    )
-    Path("pairs.csv").write_text("source,target,speaker\n" + "".join(lines))
+    pairs = [f"{' '.join(items)},{' '.join(words[word] for word in items)}" for items in sentences]
+    Path("pairs.csv").write_text("source,target,speaker\n" + "".join(f"{p},{n % 20}\n" for n, p in enumerate(pairs)))
+    Path("captions.csv").write_text("german,english\n" + "".join(f"{pair}\n" for pair in pairs))
     Path("chat.csv").write_text("question,answer\n" + "".join(f'"{text}",yes\n' for text in texts))
     Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
     lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]

@@ -72,6 +72,17 @@ def test_summary_reads_the_kind_that_training_recognizes(
     assert " ".join(out.splitlines()[0].split()).startswith(" ".join(first_words.split()))
 
 
+def test_pairs_in_other_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pairs.csv").write_text("tolan,english\n" + "".join(f"{line},a b\n" for line in LINES))
+    flags = "--source-field tolan --target-field english"
+    out, err = run_command(f"data look pairs.csv {flags}", capsys)
+    assert "pairs              40" in out
+    assert err == ""
+    out, _ = run_command(f"data look pairs.csv {flags} --recipe numbers --json", capsys)
+    assert json.loads(out)["fit"]["max_len"] == 64
+    run_command("data look pairs.csv --source-field german", capsys, code=2)
+
+
 def test_tokens_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_command("data look a.txt --documents line --tokenizer . --max-len 40 --json", capsys)
     report = json.loads(out)

@@ -86,6 +86,19 @@ COLUMNS = [
         "the source in 'src' (--source-field) and the target in 'tgt' (--target-field)",
     ),
     ("a.csv", "review,stars", "train a.csv", "has no column 'text'; known: review, stars"),
+    (
+        "a.csv",
+        "tolan,english",
+        "train a.csv",
+        "no column 'text'; known: english, tolan (rename it, or set data.text_field (--text-field); "
+        "for sentence pairs, pass --source-field and --target-field)",
+    ),
+    (
+        "a.csv",
+        "a,b,c",
+        "data look a.csv",
+        "no column 'text'; known: a, b, c (rename it, or set data.text_field (--text-field))",
+    ),
     ("a.csv", "texts,stars", "train demo --data a.csv --text-field txt", "did you mean 'texts'? (rename it, or set"),
     ("a.csv", "text,class", "train classify-docstrings --data a.csv", "no column 'label'; known: class, text"),
     ("a.csv", "de,en", "train numbers --source a.csv", "no column 'source'; known: de, en"),

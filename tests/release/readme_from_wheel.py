@@ -25,7 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics  # Python's own reference, part of each installation
 from urllib.request import Request, urlopen
@@ -65,6 +66,7 @@ def shorten(command: str, steps: int | None) -> str:
         return command
     command = re.sub(r"(--more |\"training\.max_steps\": )\d+", rf"\g<1>{steps}", command)
     if re.match(r"tercet (train|compare) ", command) and "--more" not in command:
+        command = re.sub(r" --set training\.max_epochs=\d+", "", command)  # a length has one unit
         command += f" --set training.max_steps={steps}"
     return command
 
@@ -92,7 +94,10 @@ def write_files(folder: Path) -> None:
 
 
 class Session:
-    """Runs commands in one folder, with one environment first in PATH, and records exit codes and seconds."""
+    """Runs commands in one folder, with one environment first in PATH, and records exit codes and seconds.
+
+    The output of the commands is in `log.txt` in the folder.
+    """
 
     def __init__(self, folder: Path, environment: Path) -> None:
         self.folder, self.environment = folder, environment
@@ -110,6 +115,8 @@ class Session:
             ["bash", "-c", command], cwd=self.folder, env=self.variables, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"$ {command}\n{result.stdout}{result.stderr}\n")
         self.report(label or command, result.returncode == 0, start, f"exit code {result.returncode}\n{result.stderr}")
         return result.stdout
 
@@ -119,8 +126,11 @@ class Session:
             self.failures.append(label)
             print(details[-3000:], flush=True)
 
-    def serve(self, command: str) -> None:
-        """Start a server on a free port, send one request, and stop it by Ctrl-C."""
+    def serve(self, command: str, ask: Callable[[str], str] | None = None) -> None:
+        """Start a server on a free port, call `ask` with its address, and stop it by Ctrl-C.
+
+        `ask` returns "answered", or a problem (default: `request`, which sends one request).
+        """
         start, words = time.monotonic(), [*shlex.split(command), "--port", "0"]
         with tempfile.TemporaryFile("w+") as stderr:
             server = subprocess.Popen(
@@ -130,7 +140,8 @@ class Session:
             assert server.stdout is not None
             try:
                 address = server.stdout.readline().strip()
-                answer = request(address, completion=words[1] == "serve") if address else "no address"
+                ask = ask or partial(request, completion=words[1] == "serve")
+                answer = ask(address) if address else "no address"
                 server.send_signal(signal.SIGINT)
                 code = server.wait(60)
             finally:

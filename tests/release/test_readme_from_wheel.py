@@ -45,6 +45,8 @@ def test_fewer_steps_are_accepted() -> None:
     [python] = [code for _, code in blocks(README) if "tercet.train(" in code]
     assert '{"training.max_steps": 3}' in shorten(python, 3)
     assert shorten(python, None) == python
+    epochs = "tercet train demo --set training.max_epochs=2 --out a"
+    assert shorten(epochs, 3) == "tercet train demo --out a --set training.max_steps=3"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tercet.training.request import RunRequest, resolve
 
 FACTS = "Cats sleep all day. Dogs bark at night. Hens lay eggs.\n"
 DECIDED_KEYS = {*REPLACED_KEYS, *KEPT_KEYS, *GENERAL_KEYS}
+CHARACTERS = "{kind: characters, bos: true, pad: true, mask: true}"
 OTHER_DATA = {"data": {"source": "other.csv"}}
 
 
@@ -121,6 +122,8 @@ def test_sentences_in_other_languages_have_none() -> None:
         (["demo", "--data", "facts.txt", "--quiet"], ""),
         (["nanogpt-cpu", "--data", "facts.txt"], ""),
         (["facts.txt"], "contains text; training with the recipe"),
+        (["bert-shakespeare", "--data", "facts.txt"], "unchanged: data.tokenizer.vocab_size=2048"),
+        (["bert-shakespeare", "--data", "facts.txt", "--set", f"data.tokenizer={CHARACTERS}"], ""),
     ],
 )
 def test_one_line_reports_it(words: list[str], note: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,8 @@ def run_look(args: argparse.Namespace) -> int:
     if args.max_len is not None and args.recipe is None and args.tokenizer is None:
         raise UserError("--max-len requires --tokenizer FOLDER or --recipe NAME; pass one of them")
     spec, max_len = _settings(args, source, args.target)
-    if (args.recipe, args.text_field, args.label_field) == (None, None, None) and (fields := describe_fields(spec)):
+    is_guess = not any((args.recipe, args.text_field, args.label_field, args.source_field, args.target_field))
+    if is_guess and (fields := describe_fields(spec)):
         print_note(f"tercet: {source} has {fields}")
 
     from tercet.data import ConversationsSpec, measure_tokens, summarize_data

@@ -126,6 +126,8 @@ def describe_other_data(settings: Plain, changes: Mapping[str, Any], *, tokenize
         if _find(changes, key) is None
         for line in find_differences(_find(settings, key), _find(new_settings, key), key)
     ]
+    kind = _tokenizer_kind(changes)
+    tokenizer = tokenizer and kind in (None, _tokenizer_kind(new_settings))  # settings of another kind are not kept
     kept_settings = [
         f"{key}={show(value)}"
         for key in KEPT_KEYS
@@ -151,6 +153,12 @@ def _has_columns(data: Mapping[str, Any]) -> bool:
     from tercet.data.sources.tables import TABLE_SUFFIXES, uncompressed_suffix
 
     return data.get("target") is None and uncompressed_suffix(Path(str(data["source"]))) not in TABLE_SUFFIXES
+
+
+def _tokenizer_kind(settings: Mapping[str, Any]) -> Any:
+    """Return the kind of tokenizer that settings select, or None if they select none."""
+    tokenizer = _data_settings(settings).get("tokenizer")
+    return tokenizer.get("kind") if isinstance(tokenizer, Mapping) else tokenizer
 
 
 def _find(settings: Any, path: str) -> Any:

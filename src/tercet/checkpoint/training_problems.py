@@ -160,8 +160,8 @@ def _find_unigram_plateau(facts: TrainingFacts, training: np.ndarray, validation
     if len(validation) and len(entropy) and not validation[-1, 1] < 0.98 * entropy[-1, 1]:
         yield (
             f"the validation loss {validation[-1, 1]:.3f} is no better than unigram frequencies "
-            f"({entropy[-1, 1]:.3f} nats); train longer, reduce training.optimizer.lr or increase training.warmup_steps, and check the text for "
-            "repeated lines"
+            f"({entropy[-1, 1]:.3f} nats); train longer, reduce training.optimizer.lr or increase "
+            "training.warmup_steps, and check the text for repeated lines"
         )
 
 

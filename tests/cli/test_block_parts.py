@@ -214,13 +214,22 @@ def test_check_part_passes_the_parts_of_the_guide(setting: str, capsys: pytest.C
     code = main(["doctor", "--check-part", PARTS[setting], *ALLOW])
     lines = capsys.readouterr().out.splitlines()
     assert (code, [line for line in lines if line.startswith("FAIL")]) == (0, [])
-    assert len(lines) == {"attention": 15, "activation": 12, "norm": 12}.get(setting, 11)
+    assert len(lines) == {"attention": 16, "activation": 13, "norm": 13}.get(setting, 12)
 
 
-def test_check_part_rejects_an_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--check-part", "my_package.lion:Lion", *ALLOW]) == 2
-    assert "cannot be checked, only position, activation, norm, feedforward, attention, objective and dataset" in (
-        capsys.readouterr().err
+def test_check_part_passes_the_optimizer_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--check-part", "my_package.lion:Lion", *ALLOW]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("parameters in a small model")
+    assert [line for line in lines if line.startswith("FAIL")] == []
+    assert len(lines) == 11
+
+
+def test_check_part_rejects_other_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--check-part", "my_package.decay:SquareRoot", *ALLOW]) == 2
+    assert (
+        "cannot be checked, only position, activation, norm, feedforward, attention, objective, optimizer and dataset"
+        in (capsys.readouterr().err)
     )
 
 

@@ -61,7 +61,7 @@ def register(verbs: Verbs, summary: str) -> None:
     parser.add_argument(
         "--check-part", metavar="MODULE:CLASS",
         help="check that a part of your own package (position scheme, activation, norm, feed-forward network, "
-        "attention, objective or dataset) satisfies the conditions of Tercet's; a dataset with settings is "
+        "attention, objective, optimizer or dataset) satisfies the conditions of Tercet's; a dataset with settings is "
         "'{kind: \"my_package.database:Query\", path: reviews.db}'; exit code 1 if not",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")

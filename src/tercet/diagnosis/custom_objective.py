@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import UserError, parse
-from tercet.diagnosis.part_checks import PartCheck, PartChecks
+from tercet.diagnosis.part_checks import Fault, PartCheck, PartChecks, run_check, words_of_failure
 from tercet.messages import describe_error
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.objectives import IGNORE_INDEX, CausalBatch, CustomObjective, causal_loss
@@ -58,18 +58,13 @@ def check_objective_part(part: type[CustomObjective]) -> PartChecks:
         cases.append(_Case(objective=objective, logits=logits, targets=targets, problem_type=problem_type))
     if not cases:
         raise refusal or UserError(f"{part.kind} supports no kind of targets")
-    checks = tuple(_run(name, check, remedy, cases) for name, (check, remedy) in CHECKS.items())
-    return PartChecks(part=part.kind, parameters=0, checks=checks, targets=tuple(case.problem_type for case in cases))
-
-
-def _run(name: str, check: Callable[[_Case], bool], remedy: str, cases: list[_Case]) -> PartCheck:
-    passed, error = True, ""
-    for case in cases:
-        try:
-            passed = passed and check(case)
-        except Exception as raised:  # the code is the user's, and may raise anything
-            passed, error = False, f" ({describe_error(raised)})"
-    return PartCheck(name=name, passed=passed, problem="" if passed else f"{remedy}{error}")
+    checks = list[PartCheck]()
+    for name, (check, remedy) in CHECKS.items():
+        words = words_of_failure(remedy, CAUSES.get(name, ()), checks)
+        checks.append(run_check(name, lambda check=check: all(check(case) is not False for case in cases), words))
+    return PartChecks(
+        part=part.kind, parameters=0, checks=tuple(checks), targets=tuple(case.problem_type for case in cases)
+    )
 
 
 def _losses(case: _Case, rows: slice = slice(None)) -> Tensor:
@@ -79,9 +74,11 @@ def _losses(case: _Case, rows: slice = slice(None)) -> Tensor:
         return case.objective.loss(case.logits[rows].clone(), case.targets[rows])
 
 
-def _repeats(case: _Case) -> bool:
-    first = _losses(case)
-    return bool(torch.equal(_losses(case), first))
+def _repeats(case: _Case) -> None:
+    calls = [case.objective.loss(case.logits.clone(), case.targets) for _ in range(2)]
+    if not torch.equal(*calls):
+        is_random = torch.equal(_losses(case), _losses(case))
+        raise Fault("a call draws random numbers" if is_random else "a call depends on earlier ones")
 
 
 def _separates_rows(case: _Case) -> bool:
@@ -176,17 +173,21 @@ def _close(x: Tensor, y: Tensor) -> bool:
 
 
 OWN_ROW = "compute the loss of a target only from its own row, without sums, means or counts over the targets"
-CHECKS: dict[str, tuple[Callable[[_Case], bool], str]] = {  # by condition: the check and the remedy
-    "two calls are equal": (_repeats, "keep nothing between calls"),
-    "the loss of a target depends only on its row": (_separates_rows, OWN_ROW),
+REPEATS, OWN_ROWS = "two calls are equal", "the loss of a target depends only on its row"
+IGNORED, PADDING = "ignored targets do not count", "padding and the division of a batch change nothing"
+COMPILED = "torch.compile gives the same loss"
+CAUSES = {OWN_ROWS: (REPEATS,), IGNORED: (REPEATS, OWN_ROWS), PADDING: (REPEATS, OWN_ROWS), COMPILED: (REPEATS,)}
+CHECKS: dict[str, tuple[Callable[[_Case], bool | None], str]] = {  # by condition: the check and the remedy
+    REPEATS: (_repeats, "keep nothing between calls, and draw no random numbers"),
+    OWN_ROWS: (_separates_rows, OWN_ROW),
     "logits and targets are not changed": (_keeps_logits, "use operations that return a new tensor, such as x.add(1)"),
-    "ignored targets do not count": (_ignores_targets, OWN_ROW),
-    "padding and the division of a batch change nothing": (_divides_batches, OWN_ROW),
+    IGNORED: (_ignores_targets, OWN_ROW),
+    PADDING: (_divides_batches, OWN_ROW),
     "losses and gradients are finite for logits of 0 and 100": (
         _is_finite, "use log_softmax or logsigmoid instead of the logarithm of a probability, and powers of at least 1"
     ),
     "a correct prediction has a smaller loss": (_prefers_correct, "check the sign, and which targets are correct"),
-    "torch.compile gives the same loss": (_compiles, "read no values of tensors, as by x.item()"),
+    COMPILED: (_compiles, "read no values of tensors, as by x.item()"),
     "tensors are on the device of the logits": (
         _runs_on_device, "create tensors with device=logits.device, and read no values, as by x.item() or x[mask]"
     ),

@@ -1,9 +1,15 @@
 """Results of the checks of a custom part."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tercet.messages import describe_error
 from tercet.notebook import Summary
 from tercet.spec import ProblemType
+
+
+class Fault(Exception):
+    """A condition that a part does not satisfy, with what was observed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,8 @@ class PartChecks(Summary):
 
     Attributes:
         part: Import path of the part.
-        parameters: Number of its parameters in the small model; 0 for an objective or dataset.
+        parameters: Number of its parameters in the small model, all of them for an optimizer, and 0 for an objective
+            or dataset.
         checks: Results in order.
         targets: Kinds of targets that an objective supports, which were checked; empty for other parts.
         contents: Number of examples of a dataset, and the fields of the first one; empty for other parts.
@@ -38,3 +45,19 @@ class PartChecks(Summary):
     checks: tuple[PartCheck, ...]
     targets: tuple[ProblemType, ...] = ()
     contents: str = ""
+
+
+def run_check(name: str, check: Callable[[], bool | None], remedy: str) -> PartCheck:
+    """Run one check. It has failed if it returns False or raises any error, whose message follows the remedy."""
+    try:
+        passed, observed = check() is not False, ""
+    except Exception as error:  # the code is the user's, and may raise anything
+        passed, observed = False, f" ({describe_error(error)})"
+    return PartCheck(name=name, passed=passed, problem="" if passed else f"{remedy}{observed}")
+
+
+def words_of_failure(remedy: str, causes: Iterable[str], checks: Iterable[PartCheck]) -> str:
+    """Return the remedy, or a reference to an earlier check that failed and is among the causes."""
+    failed = {check.name for check in checks if not check.passed}
+    cause = next((cause for cause in causes if cause in failed), None)
+    return remedy if cause is None else f'may follow from the failure of "{cause}"; correct that first, and check again'

@@ -18,8 +18,12 @@ LEFT_OUT = {
     "img": "pictures", "svg": "pictures", "canvas": "pictures", "picture": "pictures",
     "video": "video and audio", "audio": "video and audio",
     "iframe": "embedded objects", "object": "embedded objects", "embed": "embedded objects",
-    "input": "form fields", "select": "form fields", "textarea": "form fields", "button": "form fields",
+    "input": "form fields", "select": "form fields", "label": "form fields",
+    "datalist": "form fields", "textarea": "form fields", "button": "form fields",
 }  # fmt: skip
+BLOCKS = re.compile(
+    r"<(/?)(?:figure|figcaption|summary|legend)(?=[\s/>])", re.IGNORECASE
+)  # Resiliparse drops or joins them
 CELL_START = re.compile(r"(<t[dh][^>]*>)\s*<p[^>]*>")
 CELL_END = re.compile(r"</p>\s*(</t[dh]>)")
 HIDDEN = ("[hidden]", "[style*='display:none']", "[style*='display: none']")
@@ -41,7 +45,7 @@ def html_to_text(html: str, file: DocumentFile, *, main_text: bool | None = None
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
-    tree: Any = HTMLTree.parse(html)
+    tree: Any = HTMLTree.parse(BLOCKS.sub(r"<\1div", html))
     for name, reason in LEFT_OUT.items():
         file.drop(reason, len(tree.document.get_elements_by_tag_name(name)))
     file.drop("hidden elements", len(tree.document.query_selector_all(", ".join(HIDDEN))))
@@ -80,7 +84,17 @@ def markdown_to_text(text: str, file: DocumentFile) -> tuple[str, str]:
         file.drop("front matter")
         if named := re.search(r"^title:\s*[\"']?(.*?)[\"']?\s*$", match[1], re.MULTILINE):
             title = named[1]
-    html = str(MarkdownIt("commonmark").enable("table").render(text))
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.block.ruler.at("reference", _read_reference)
+    html = str(parser.render(text))
     if not title and (heading := re.search(r"<h[1-6]>(.*?)</h[1-6]>", html, re.DOTALL)):
         title = html_to_text(heading[1], file, main_text=False)[0].strip()
     return html_to_text(html, file, main_text=False)[0], title
+
+
+def _read_reference(state: Any, start: int, end: int, silent: bool) -> bool:
+    """Read the definition of a link at the line `start`, unless it is a footnote, whose text would be lost."""
+    from markdown_it.rules_block import reference
+
+    begin = state.bMarks[start] + state.tShift[start]
+    return not state.src.startswith("[^", begin) and reference(state, start, end, silent)

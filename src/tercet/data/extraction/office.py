@@ -19,9 +19,19 @@ DOCX_PARTS = {  # members of a DOCX file that are not read
     r"word/embeddings/.+": "embedded objects", r"word/diagrams/data\d*\.xml": "diagrams",
     r".*vbaProject\.bin": "macros",
 }  # fmt: skip
+DOCX_TEXTS = r"word/(document|footnotes|endnotes)\d*\.xml"
+DOCX_ELEMENTS = {  # elements of these members that are not read
+    rb"<m:oMath[ >]": "equations", rb"<w:delText[ >]": "deletions of tracked changes",
+}  # fmt: skip
+DOCX_FIELDS = re.compile(rb"</?w:(?:fldSimple|dir|bdo)\b[^>]*>")  # elements around text that Mammoth ignores with it
 SHEET_PARTS = {
-    r"xl/media/.+": "pictures", r"xl/charts/chart\d*\.xml": "charts", r"xl/comments\d*\.xml": "lists of comments",
-    r".*vbaProject\.bin": "macros",
+    r"xl/media/.+": "pictures", r"xl/charts/chart\d*\.xml": "charts",
+    r"xl/(comments\d*\.xml|threadedComments/.+)": "lists of comments", r".*vbaProject\.bin": "macros",
+}  # fmt: skip
+SHEET_ELEMENTS = {
+    rb"<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>)?"
+    rb"\s*</(?:\w+:)?c>": "formulas without a stored value",
+    rb"<(?:\w+:)?(?:odd|even|first)(?:Header|Footer)\b[^>]*[^/]>": "headers and footers of pages",
 }  # fmt: skip
 WORKBOOK, WORKBOOK_PARTS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
 BOOK_PAGES = ("application/xhtml+xml", "text/html")
@@ -34,16 +44,31 @@ def read_docx(file: DocumentFile) -> Iterator[Document]:
     archive = file.open_zip()
     names = archive.namelist()
     _drop_members(names, DOCX_PARTS, file)
+    _drop_elements(archive, DOCX_TEXTS, DOCX_ELEMENTS, file)
     result: Any = mammoth.convert_to_html(  # type: ignore[reportUnknownVariableType]
-        io.BytesIO(file.read_bytes()), convert_image=mammoth.images.img_element(_without_picture),
+        io.BytesIO(_without_fields(archive, file)), convert_image=mammoth.images.img_element(_without_picture),
         external_file_access=False, include_default_style_map=True,
     )  # fmt: skip
+    for ignored in re.findall(r"ignored: (?!.*\boMath)(.+)", "\n".join(note.message for note in result.messages)):
+        file.drop(f"kinds of elements that Mammoth cannot read ({ignored.rpartition('}')[2]})")
     html = keep_rows(re.sub(r"<img[^>]*>", "", result.value))  # pictures are counted above
     title = ""
     if "docProps/core.xml" in names:
         found = parse_xml(archive.read("docProps/core.xml")).findtext("{http://purl.org/dc/elements/1.1/}title")
         title = " ".join((found or "").split())
     yield Document([DocumentPart(html_to_text(html, file, main_text=False)[0], "")], title)
+
+
+def _without_fields(archive: zipfile.ZipFile, file: DocumentFile) -> bytes:
+    """Return the bytes of a DOCX file without the elements around the texts of simple fields."""
+    texts = {name: archive.read(name) for name in archive.namelist() if re.fullmatch(DOCX_TEXTS, name)}
+    if not any(map(DOCX_FIELDS.search, texts.values())):
+        return file.read_bytes()
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, DOCX_FIELDS.sub(b"", texts[name]) if name in texts else archive.read(name))
+    return output.getvalue()
 
 
 def _without_picture(_: object) -> dict[str, str]:
@@ -61,6 +86,8 @@ def read_sheets(file: DocumentFile) -> Iterator[tuple[str, list[list[str]]]]:
     archive = file.open_zip()
     _drop_members(archive.namelist(), SHEET_PARTS, file)
     error_rows = _find_error_rows(archive)
+    _drop_elements(archive, r"xl/worksheets/[^/]+\.xml", SHEET_ELEMENTS, file)
+    _drop_elements(archive, r"xl/drawings/[^/]+\.xml", {rb"<(?:\w+:)?txBody\b": "text boxes"}, file)
     try:
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(file.read_bytes()))
         for sheet in workbook.sheets_metadata:
@@ -187,3 +214,11 @@ def _drop_members(names: list[str], reasons: dict[str, str], file: DocumentFile)
         for pattern, reason in reasons.items():
             if re.fullmatch(pattern, name):
                 file.drop(reason)
+
+
+def _drop_elements(archive: zipfile.ZipFile, members: str, reasons: dict[bytes, str], file: DocumentFile) -> None:
+    for name in archive.namelist():
+        if re.fullmatch(members, name):
+            data = archive.read(name)
+            for pattern, reason in reasons.items():
+                file.drop(reason, len(re.findall(pattern, data)))

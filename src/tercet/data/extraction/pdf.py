@@ -31,6 +31,7 @@ def read_pdf(file: DocumentFile) -> Iterator[Document]:
         raise UserError(f"{file.path} is not a readable PDF file ({error}); {remedy}") from None
     try:
         pages = [_read_page(pdf, number, file) for number in range(len(pdf))]
+        file.drop("attachments", pypdfium2.raw.FPDFDoc_GetAttachmentCount(pdf))
         title = pdf.get_metadata_dict().get("Title", "")
     finally:
         pdf.close()
@@ -46,12 +47,29 @@ def _read_page(pdf: Any, number: int, file: DocumentFile) -> str:
     try:
         page = pdf[number]
         text: str = page.get_textpage().get_text_bounded()
+        _drop_annotations(page, file)
     except pypdfium2.PdfiumError:
         file.drop("damaged pages")
         return ""
     if not text.strip():
         file.drop("pages without text, such as scans (they need OCR)")
     return HYPHEN.sub("", text.replace("\r\n", "\n"))
+
+
+def _drop_annotations(page: Any, file: DocumentFile) -> None:
+    """Count the annotations of a page that may have text. Links and marks have none of their own."""
+    from pypdfium2 import raw
+
+    reasons = {
+        raw.FPDF_ANNOT_TEXT: "comments", raw.FPDF_ANNOT_FREETEXT: "comments", raw.FPDF_ANNOT_STAMP: "comments",
+        raw.FPDF_ANNOT_WIDGET: "form fields", raw.FPDF_ANNOT_FILEATTACHMENT: "attachments",
+    }  # fmt: skip
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, number)
+        reason = reasons.get(raw.FPDFAnnot_GetSubtype(annotation))
+        raw.FPDFPage_CloseAnnot(annotation)
+        if reason:
+            file.drop(reason)
 
 
 def _without_running_lines(pages: list[str], file: DocumentFile) -> list[str]:

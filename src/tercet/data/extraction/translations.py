@@ -40,9 +40,9 @@ def read_po(file: DocumentFile, languages: Sequence[str]) -> Iterator[TextPair]:
             plurals = entry.msgstr_plural
             target = plurals[min(plurals)] if plurals else entry.msgstr
             yield TextPair(entry.msgid, target, f"message {number}", "", language)
-            if len(plurals) > 1:  # the first form belongs to the singular, and the last one to large numbers
+            if plurals:  # the first form belongs to the singular, and the last one, maybe the same, to large numbers
                 yield TextPair(entry.msgid_plural, plurals[max(plurals)], f"message {number}, plural", "", language)
-                file.drop("further plural forms", len(plurals) - 2)
+                file.drop("further plural forms", max(0, len(plurals) - 2))
 
 
 def read_tmx(file: DocumentFile, languages: Sequence[str]) -> Iterator[TextPair]:
@@ -70,7 +70,7 @@ def read_tmx(file: DocumentFile, languages: Sequence[str]) -> Iterator[TextPair]
                 header_language = element.get("srclang", "")
                 continue
             number += 1
-            segments = {unit.get(LANG, unit.get("lang", "")): _segment(unit) for unit in element.iterfind("{*}tuv")}
+            segments = _segments(element, file)
             if not (first and second):
                 first, second = _choose_languages(list(segments), header_language, languages, file)
             sides = [next((text for name, text in segments.items() if _is_language(name, side)), None)
@@ -83,6 +83,18 @@ def read_tmx(file: DocumentFile, languages: Sequence[str]) -> Iterator[TextPair]
             element.clear()
     except etree.XMLSyntaxError as error:
         raise UserError(f"{file.path} is not valid TMX ({error}); export it again") from None
+
+
+def _segments(unit: Any, file: DocumentFile) -> dict[str, str]:
+    """Return the first segment of a unit in each language."""
+    segments = dict[str, str]()
+    for variant in unit.iterfind("{*}tuv"):
+        language = variant.get(LANG, variant.get("lang", ""))
+        if language in segments:
+            file.drop("further segments in the same language")
+        else:
+            segments[language] = _segment(variant)
+    return segments
 
 
 def _segment(unit: Any) -> str:

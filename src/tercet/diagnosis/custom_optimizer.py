@@ -109,7 +109,7 @@ def _repeats(spec: CustomOptimizer) -> None:
         model, optimizer = _start(spec)
         _train(model, optimizer, range(STEPS))
         results.append(_weights(model))
-    _require_equal(*results, "differs between two equal runs")
+    _require_equal(results[0], results[1], "differs between two equal runs")
 
 
 def _is_finite(spec: CustomOptimizer) -> None:

@@ -61,7 +61,7 @@ def split(corpus: Any) -> tuple[list[str], list[str]]:
     return train, validation
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "fa", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "fa", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_documents_of_a_group_are_in_one_part(kind: str) -> None:
     groups = GROUPS if kind != "fa" else {text.replace(" ", ""): group for text, group in ROWS}
     settings = {"group_pattern": r"author=(\w+)"} if kind == "fa" else {"group_field": "author"}
@@ -108,6 +108,7 @@ def test_groups_and_similar_texts_are_united() -> None:
         assert len([text for text, _ in rows[:4] if text in texts]) in (0, 4)
 
 
+@pytest.mark.slow
 def test_groups_are_whole_in_shards() -> None:
     spec = TextSpec(source=write("jsonl"), tokenizer=Characters(), group_field="author", validation=Documents())
     prepare_tokens(spec, "tokens", shard_tokens=256, workers=1)

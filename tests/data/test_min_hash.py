@@ -102,6 +102,7 @@ def test_clusters_are_the_planted_families(small_bucket: int, monkeypatch: pytes
     ]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), threshold=st.sampled_from([0.3, 0.5, 0.8, 1.0]), n_keys=st.sampled_from([3, 10**6]))
 @settings(max_examples=8, deadline=None)
 def test_clusters_do_not_depend_on_the_order_and_unite_equal_keys(seed: int, threshold: float, n_keys: int) -> None:

@@ -97,6 +97,7 @@ def test_lists_of_ids_have_clusters() -> None:
     assert summarize_split(spec) is None
 
 
+@pytest.mark.slow
 def test_similar_examples_are_in_one_part() -> None:
     texts = make_texts()
     labels = parse(LabelsSpec, {

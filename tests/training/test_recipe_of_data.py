@@ -164,6 +164,7 @@ def write_folder(name: str, files: int) -> None:
         Path(name, f"{number:03}.txt").write_text(f"It was night number {number}.\n")
 
 
+@pytest.mark.slow
 def test_a_folder_of_many_documents_is_divided_by_documents() -> None:
     write_folder("nights", 20)
     assert chosen_recipe("nights")["data"]["validation"] == {"kind": "documents", "fraction": 0.1}

@@ -118,8 +118,9 @@ def work(desk: Desk) -> None:
             --set training.optimizer.lr=5e-4 --set training.max_steps=60 --out runs/lora
         tercet convert runs/lora lora-hf --to hf --merge
         python agree.py runs/lora lora-hf
-        tercet train finetune-classify --pretrained bert --data labels.csv --set model.classifier.pooling=pooler \\
-            --set training.max_epochs=20 --set training.optimizer.lr=3e-4 --out runs/labels
+        tercet train finetune-classify --pretrained bert --data labels.csv --set model.pooler=true \\
+            --set model.classifier.pooling=pooler --set training.max_epochs=20 --set training.optimizer.lr=3e-4 \\
+            --out runs/labels
         tercet evaluate runs/labels --json > labels.json
         tercet convert runs/labels labels-hf --to hf
         python agree_on_labels.py runs/labels labels-hf

@@ -153,6 +153,11 @@ def by_pandoc(kind: str) -> Callable[[Path], str]:
     return lambda path: run("pandoc", "--from", kind, "--to", "plain", "--wrap", "none", path)
 
 
+def sphinx_text(path: Path) -> str:
+    """Return the text that pandoc reads without the targets of roles, which pandoc keeps: "title <target>"."""
+    return re.sub(r"(?<=\S)\s*<~?[\w./#-]+>", "", by_pandoc("rst")(path))
+
+
 def by_pdftotext(path: Path) -> str:
     return run("pdftotext", path, "-")
 
@@ -227,7 +232,7 @@ def memory_segments(path: Path) -> str:
 
 
 REFERENCES: dict[str, Callable[[Path], str]] = {
-    ".html": by_pandoc("html"), ".md": by_pandoc("gfm"), ".rst": by_pandoc("rst"), ".docx": by_pandoc("docx"),
+    ".html": by_pandoc("html"), ".md": by_pandoc("gfm"), ".rst": sphinx_text, ".docx": by_pandoc("docx"),
     ".epub": by_pandoc("epub"), ".pdf": by_pdftotext, ".xlsx": by_openpyxl, ".ipynb": notebook_cells,
     ".srt": subtitle_lines, ".eml": mail_bodies, ".po": gettext_strings, ".tmx": memory_segments,
 }  # fmt: skip

@@ -21,9 +21,8 @@ LEFT_OUT = {
     "input": "form fields", "select": "form fields", "label": "form fields",
     "datalist": "form fields", "textarea": "form fields", "button": "form fields",
 }  # fmt: skip
-BLOCKS = re.compile(
-    r"<(/?)(?:figure|figcaption|summary|legend)(?=[\s/>])", re.IGNORECASE
-)  # Resiliparse drops or joins them
+# Elements whose text Resiliparse drops, or joins with the text after it.
+BLOCKS = re.compile(r"<(/?)(?:figure|figcaption|summary|legend)(?=[\s/>])", re.IGNORECASE)
 CELL_START = re.compile(r"(<t[dh][^>]*>)\s*<p[^>]*>")
 CELL_END = re.compile(r"</p>\s*(</t[dh]>)")
 HIDDEN = ("[hidden]", "[style*='display:none']", "[style*='display: none']")

@@ -43,6 +43,9 @@ function bars(shares, name, format = percent) {
   return element("ol", { class: "bars", "aria-label": name }, ...rows);
 }
 
+/** The score of a translation or search result. @param {{score: number}} result */
+export const score = (result) => element("small", {}, ` score ${result.score.toFixed(3).replace("-", "−")}`);
+
 /** A visible form of a word, also of white space. @param {string} word */
 const visibleWord = (word) => word.trim() || JSON.stringify(word);
 

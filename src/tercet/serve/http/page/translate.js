@@ -4,7 +4,7 @@ import { ask, RequestError } from "tercet/api.js";
 import { element } from "tercet/element.js";
 import { counted } from "tercet/numbers.js";
 import { definedFields, duration, numberField, panel, textArea } from "tercet/panel.js";
-import { timed } from "tercet/read.js";
+import { score, timed } from "tercet/read.js";
 import { joinLines, nextBatch, readLines } from "tercet/text_file.js";
 
 /** @typedef {import("tercet/api.js").Body} Body */
@@ -84,9 +84,6 @@ function showText([best, ...others], output, model) {
   const items = others.map((one) => element("li", { ...attributes, class: "text" }, one.text, score(one)));
   if (items.length > 0) output.append(element("ol", { class: "others", start: 2 }, ...items));
 }
-
-/** @param {{score: number}} translation */
-const score = (translation) => element("small", {}, ` score ${translation.score.toFixed(3).replace("-", "−")}`);
 
 /**
  * The button that chooses a text file, and the chosen file with a button that removes it.

@@ -140,6 +140,7 @@ def test_work_that_ends_with_an_error_is_reported(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_linguist_with_few_steps(installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     desk = Desk(tmp_path, installed, wheel=None, steps=4)

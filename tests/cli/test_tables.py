@@ -119,6 +119,8 @@ def test_the_flags_are_keys_of_the_recipe(capsys: pytest.CaptureFixture[str]) ->
     assert "documents: blank_line" in out
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tables")
 def test_lines_of_markdown_are_reported(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("notes.md").write_text("the cat\n\non the mat\n")
     _, err = run_command(f"embed {runs['bert']} --input notes.md --output lines.jsonl", capsys)
@@ -128,6 +130,8 @@ def test_lines_of_markdown_are_reported(runs: dict[str, str], capsys: pytest.Cap
     assert [len(Path(name).read_text().splitlines()) for name in ("lines.jsonl", "one.jsonl")] == [3, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.gz", "a.csv.gz", "a.jsonl.gz"])
 def test_compressed_input_is_read_as_what_it_contains(
     name: str, runs: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -242,7 +242,7 @@ def test_check_part_passes_the_dataset_of_the_guide(database: Path, capsys: pyte
         ("Drawn", "two passes are equal"),
         ("Sets", "another process reads equal examples"),
         ("Shared", "a pass that is stopped early changes nothing"),
-        ("Opened", "the dataset can be sent to other processes"),
+        ("Opened", "the dataset can be copied"),
     ],
 )
 def test_check_part_finds_the_fault_of_a_dataset(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,6 @@ def run_look(args: argparse.Namespace) -> int:
     tokenizer = template = None
     if args.tokenizer is not None:
         tokenizer, template = find_tokenizer(args.tokenizer, is_chat=isinstance(spec, ConversationsSpec))
-
     summary = summarize_data(spec)
     token_fit = None
     if args.recipe is not None or tokenizer is not None:

@@ -1,8 +1,8 @@
 """Checks of a custom dataset: conditions under which runs on it can be resumed and repeated."""
 
+import copy
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -54,9 +54,9 @@ def check_dataset_part(dataset: CustomDataset) -> PartChecks:
             lambda: _hash_elsewhere(dataset) == content,
             "do not iterate over a set or use `hash` of a text, which differ between processes; sort instead",
         ),
-        "the dataset can be sent to other processes": (
-            lambda: pickle.loads(pickle.dumps(dataset)) == dataset,
-            "keep only settings in the class",
+        "the dataset can be copied": (
+            lambda: copy.deepcopy(dataset) == dataset,
+            "keep only settings in the class, and open files and connections in `examples`",
         ),
     }
     checks = tuple(_run(name, check, remedy) for name, (check, remedy) in conditions.items())

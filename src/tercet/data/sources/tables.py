@@ -149,8 +149,9 @@ def _check_header(header: list[str], required: Mapping[str, str], location: str)
     for field, setting in required.items():
         if field not in header:
             guess = suggest_field(field, header)
-            columns = "" if guess.startswith("; known") else f"; its columns: {', '.join(header[:MAX_COLUMNS_SHOWN])}"
-            pairs = len(header) == 2 and field == "text" and setting.startswith("data.text_field")
+            is_far = guess.startswith("; known")
+            columns = "" if is_far else f"; its columns: {', '.join(header[:MAX_COLUMNS_SHOWN])}"
+            pairs = is_far and len(header) == 2 and field == "text" and setting.startswith("data.text_field")
             flags = "; for sentence pairs, pass --source-field and --target-field" if pairs else ""
             raise UserError(
                 f"{location}, the header, has no column {field!r}{guess} (rename it, or set {setting}{flags}){columns}"

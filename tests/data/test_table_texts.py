@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tercet.config import UserError
@@ -38,6 +38,7 @@ def test_each_row_is_the_document_that_it_is_in_jsonl(
     folder = tmp_path_factory.mktemp("rows")
     if suffix == ".tsv":
         texts = [re.sub(r"[\t\n]", " ", text) for text in texts]
+    assume(SPREADSHEET_ERRORS.isdisjoint(text.strip() for text in texts))  # which are rejected
     path = table(folder / f"a{suffix}", [["id", "body"], *(["1", text] for text in texts)])
     jsonl = folder / "a.jsonl"
     jsonl.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))

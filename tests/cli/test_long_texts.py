@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from piped_command import run_command
+from random_models import save_random_models
 
 import tercet
-from tercet.checkpoint import Card, save_model
 from tercet.data.extraction.readers import PACKAGES
 from tercet.models import Classifier, EncoderOnly, EncoderOnlySpec, StackSpec
 from tercet.tokens import Tokenizer, WordPiece
@@ -31,13 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "bert": EncoderOnly(EncoderOnlySpec(**sizes)),
         "texts": EncoderOnly(EncoderOnlySpec(**sizes, masked_head=None, classifier=Classifier(labels=("a", "b")))),
     }
-    torch.manual_seed(4)
-    for name, model in models.items():
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(std=0.3)
-        save_model(folder / name, model, tokenizer, Card(name=name))
+    save_random_models(folder, models, tokenizer)
     papers = folder / "papers"
     (papers / "deep").mkdir(parents=True)
     (papers / "long.txt").write_text(LONG.replace(" and", "\nand"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from piped_command import run_command
+from random_models import save_random_models
 
 import tercet
 from tercet import checkpoint
@@ -39,13 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wide": EncoderOnly(EncoderOnlySpec(**sizes, stack=wide)),
         "gpt": DecoderOnly(DecoderOnlySpec(**sizes, stack=stack)),
     }
-    torch.manual_seed(4)
-    for name, model in models.items():
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(std=0.3)
-        save_model(folder / name, model, tokenizer, Card(name=name))
+    save_random_models(folder, models, tokenizer)
     rows = (f'{10 * number},"{text}"\n' for number, text in enumerate(TEXTS))
     (folder / "posts.csv").write_text("id,body\n" + "".join(rows))
     for name, flags in (("v", []), ("long", ["--no-normalize"])):

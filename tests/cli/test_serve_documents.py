@@ -7,11 +7,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 from forked_program import start_forked
+from random_models import save_random_models
 
 import tercet
-from tercet.checkpoint import Card, save_model
 from tercet.cli import document_index, serve
 from tercet.cli.main import main
 from tercet.encoding import SearchIndex
@@ -37,13 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pairs": EncoderOnly(EncoderOnlySpec(**sizes, masked_head=None, classifier=head)),
         "gpt": DecoderOnly(DecoderOnlySpec(**sizes)),
     }
-    torch.manual_seed(4)
-    for name, model in models.items():
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(std=0.3)
-        save_model(folder / name, model, tokenizer, Card(name=name))
+    save_random_models(folder, models, tokenizer)
     for name, text in PAPERS.items():
         (folder / "papers" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "papers" / name).write_text(text)

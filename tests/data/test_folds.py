@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from divided_documents import documents_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -179,13 +179,7 @@ def test_each_document_is_held_out_once(tmp_path: Path) -> None:
     held_out = list[str]()
     for fold in (1, 2, 3):
         corpus = prepare(TextSpec(source=path, tokenizer=Characters(), validation=Fold(folds=3, fold=fold)))
-        train, validation = (
-            [corpus.tokenizer.decode(document.tolist()) for document in np.split(np.asarray(ids), starts[1:])]
-            for ids, starts in (
-                (corpus.train, corpus.train_documents),
-                (corpus.validation, corpus.validation_documents),
-            )
-        )
+        train, validation = documents_of(corpus)
         assert sorted(train + validation) == sorted(texts)
         assert not set(train) & set(validation)
         held_out += validation
@@ -199,8 +193,7 @@ def test_each_group_of_texts_and_pairs_is_held_out_once(tmp_path: Path) -> None:
     for fold in (1, 2, 3, 4, 5):
         split: dict[str, Any] = {"source": path, "group_field": "author", "validation": Fold(folds=5, fold=fold)}
         corpus = prepare(TextSpec(tokenizer=Characters(), **split))
-        validation = np.split(np.asarray(corpus.validation), np.asarray(corpus.validation_documents)[1:])
-        held_out = [corpus.tokenizer.decode(document.tolist()) for document in validation]
+        _, held_out = documents_of(corpus)
         assert len({int(text.split()[1]) % 5 for text in held_out}) == 1
         texts += held_out
         held_out_pairs = [pair.target for pair in read_pairs(PairsSpec(**split), "validation")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from divided_documents import documents_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -51,16 +52,6 @@ def write(kind: str, rows: list[tuple[str, str]] = ROWS) -> str:
     return str(path)
 
 
-def split(corpus: Any) -> tuple[list[str], list[str]]:
-    train, validation = (
-        [corpus.tokenizer.decode(part.tolist()) for part in np.split(np.asarray(ids), np.asarray(starts)[1:])]
-        for ids, starts in (
-            (corpus.train, corpus.train_documents), (corpus.validation, corpus.validation_documents),
-        )
-    )  # fmt: skip
-    return train, validation
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "fa", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_documents_of_a_group_are_in_one_part(kind: str) -> None:
     groups = GROUPS if kind != "fa" else {text.replace(" ", ""): group for text, group in ROWS}
@@ -68,7 +59,7 @@ def test_documents_of_a_group_are_in_one_part(kind: str) -> None:
     spec = TextSpec(
         source=write(kind), tokenizer=Characters(), validation=Documents(fraction=0.25), **settings  # type: ignore
     )  # fmt: skip
-    train, validation = split(prepare(spec))
+    train, validation = documents_of(prepare(spec))
     assert sorted(train + validation) == sorted(groups)
     assert len(validation) == 50  # five authors with ten texts each
     authors = [{groups[text] for text in texts} for texts in (train, validation)]
@@ -78,7 +69,7 @@ def test_documents_of_a_group_are_in_one_part(kind: str) -> None:
     assert summary.groups is not None
     assert vars(summary.groups) == {"count": 20, "largest": 10, "train": 15, "validation": 5}
     write(kind, ROWS[::-1])
-    assert sorted(split(prepare(spec))[1]) == sorted(validation)
+    assert sorted(documents_of(prepare(spec))[1]) == sorted(validation)
 
 
 @pytest.mark.slow
@@ -87,7 +78,7 @@ def test_documents_of_a_group_are_in_one_part(kind: str) -> None:
 def test_no_group_is_in_both_parts(authors: list[int]) -> None:
     rows = [(f"number {n}", f"a{author}") for n, author in enumerate(authors)]
     spec = TextSpec(source=write("jsonl", rows), tokenizer=Characters(), group_field="author", validation=Documents())
-    train, validation = split(prepare(spec))
+    train, validation = documents_of(prepare(spec))
     groups = dict(rows)
     assert train
     assert validation
@@ -102,7 +93,7 @@ def test_groups_and_similar_texts_are_united() -> None:
         source=write("jsonl", rows), tokenizer=Characters(), group_field="author",
         validation=DocumentClusters(fraction=0.5, threshold=1.0),
     )  # fmt: skip
-    train, validation = split(prepare(spec))
+    train, validation = documents_of(prepare(spec))
     for texts in (train, validation):
         assert len({text.rstrip("!") for text in texts}) * 2 == len(texts)
         assert len([text for text, _ in rows[:4] if text in texts]) in (0, 4)
@@ -112,7 +103,7 @@ def test_groups_and_similar_texts_are_united() -> None:
 def test_groups_are_whole_in_shards() -> None:
     spec = TextSpec(source=write("jsonl"), tokenizer=Characters(), group_field="author", validation=Documents())
     prepare_tokens(spec, "tokens", shard_tokens=256, workers=1)
-    train, validation = split(prepare(TextSpec(source="tokens")))
+    train, validation = documents_of(prepare(TextSpec(source="tokens")))
     assert sorted(train + validation) == sorted(GROUPS)
     assert validation
     assert {GROUPS[text] for text in train}.isdisjoint(GROUPS[text] for text in validation)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from divided_documents import documents_of
 
 from tercet.config import UserError, parse
 from tercet.data import (
@@ -57,29 +58,19 @@ def family(text: str) -> str:
     return text.split()[0]
 
 
-def documents_of(spec: TextSpec) -> tuple[list[str], list[str]]:
-    corpus = prepare(spec)
-    train, validation = (
-        [corpus.tokenizer.decode(part.tolist()) for part in np.split(np.asarray(ids), np.asarray(starts)[1:])]
-        for ids, starts in (
-            (corpus.train, corpus.train_documents), (corpus.validation, corpus.validation_documents),
-        )
-    )  # fmt: skip
-    return train, validation
-
-
 def test_similar_documents_are_in_one_part_whatever_their_order() -> None:
     texts = make_texts()
     spec = TextSpec(
         source=write("a.jsonl", [{"text": text} for text in texts]), tokenizer=Characters(),
         validation=DocumentClusters(fraction=0.2),
     )  # fmt: skip
-    train, validation = documents_of(spec)
+    train, validation = documents_of(prepare(spec))
     assert len(validation) == 24  # six families
     assert {*map(family, train)}.isdisjoint(map(family, validation))
     write("a.jsonl", [{"text": text} for text in reversed(texts)])
-    assert sorted(documents_of(spec)[1]) == sorted(validation)
-    plain = documents_of(TextSpec(source="a.jsonl", tokenizer=Characters(), validation=Documents(fraction=0.2)))
+    assert sorted(documents_of(prepare(spec))[1]) == sorted(validation)
+    spec = TextSpec(source="a.jsonl", tokenizer=Characters(), validation=Documents(fraction=0.2))
+    plain = documents_of(prepare(spec))
     assert {*map(family, plain[0])} & {*map(family, plain[1])}
 
 
@@ -137,7 +128,7 @@ def test_leaks_are_counted_under_each_division() -> None:
     texts = make_texts(30, 4)
     path = write("a.jsonl", [{"text": text} for text in texts])
     spec = TextSpec(source=path, tokenizer=Characters(), validation=Documents(fraction=0.25))
-    train, validation = documents_of(spec)
+    train, validation = documents_of(prepare(spec))
     summary = summarize_split(spec)
     assert summary is not None
     assert (summary.kind, summary.train, summary.validation) == ("documents", 90, 30)

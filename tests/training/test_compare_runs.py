@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import TINY, child, dies_at_rename, exit_code, figures, tiny_recipe, weights
+from tiny_runs import child, dies_at_rename, exit_code, figures, recipe_writer, tiny_recipe, weights
 
 from tercet.checkpoint import load_model
 from tercet.config import UserError
 from tercet.encoding.pseudo import pseudo_logprobs
 from tercet.evaluate import evaluation_of
 from tercet.evaluate.held_out import text_pieces
-from tercet.settings_yaml import write_yaml
 from tercet.training import Interrupted, train
 from tercet.training.run.fit import RunDiverged
 from tercet.training.sweep import compare_runs as comparing
@@ -32,15 +31,7 @@ TWO = [VariedKey.of("model.stack.placement", ["pre", "sandwich"])]
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Return a function that writes the YAML file of a tiny recipe of each kind."""
-    folder = tmp_path_factory.mktemp("recipes")
-
-    def write(kind: str) -> str:
-        path = folder / f"{kind}.yaml"
-        if not path.exists():
-            path.write_text(write_yaml(TINY[kind](folder, max_steps=4, validate_every=2, save_every=2)))
-        return str(path)
-
-    return write
+    return recipe_writer(tmp_path_factory.mktemp("recipes"), max_steps=4, validate_every=2, save_every=2)
 
 
 @pytest.fixture(scope="module")

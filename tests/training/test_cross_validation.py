@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import PAIRS, TINY, tiny_labels_recipe, tiny_recipe
+from tiny_runs import PAIRS, recipe_writer, tiny_labels_recipe, tiny_recipe
 
 import tercet
 from tercet.checkpoint import load_model
@@ -31,15 +31,7 @@ LENGTH = {"max_steps": 4, "validate_every": 2, "save_every": 2}
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Return a function that writes the YAML file of a tiny recipe of each kind."""
-    folder = tmp_path_factory.mktemp("recipes")
-
-    def write(kind: str) -> str:
-        path = folder / f"{kind}.yaml"
-        if not path.exists():
-            path.write_text(write_yaml(TINY[kind](folder, **LENGTH)))
-        return str(path)
-
-    return write
+    return recipe_writer(tmp_path_factory.mktemp("recipes"), **LENGTH)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import torch
 
 from tercet.checkpoint.metrics import read_metrics
 from tercet.config import merge
+from tercet.settings_yaml import write_yaml
 from tercet.storage import atomic
 from tercet.training import Interrupted, Recipe, parse_recipe, train
 from tercet.training.recipe.recipe import RECIPES
@@ -287,6 +288,18 @@ NO_SAMPLES: dict[str, dict[str, int]] = {
     "vectors": {"sample_texts": 0},
 }
 NO_DROPOUT: dict[str, float] = {"embedding": 0.0, "attention": 0.0, "residual": 0.0}
+
+
+def recipe_writer(folder: Path, **settings: Any) -> Callable[[str], str]:
+    """Return a function that writes the YAML file of a tiny recipe of a kind in `TINY`, and returns its path."""
+
+    def write(kind: str) -> str:
+        path = folder / f"{kind}.yaml"
+        if not path.exists():
+            path.write_text(write_yaml(TINY[kind](folder, **settings)))
+        return str(path)
+
+    return write
 
 
 def weights(run: Path, folder: str = "last") -> bytes:

@@ -12,8 +12,8 @@ from itertools import islice
 from tercet.config import UserError, to_plain
 from tercet.data import CustomDataset
 from tercet.data.sources.dataset_source import DatasetSource
-from tercet.diagnosis.part_checks import PartCheck, PartChecks
-from tercet.messages import counted, describe_error, shorten
+from tercet.diagnosis.part_checks import PartChecks, run_check
+from tercet.messages import counted, shorten
 
 TIMEOUT = 600  # seconds for reading all examples in another process
 FIELDS = 8  # maximum number of fields in the summary
@@ -59,18 +59,10 @@ def check_dataset_part(dataset: CustomDataset) -> PartChecks:
             "keep only settings in the class, and open files and connections in `examples`",
         ),
     }
-    checks = tuple(_run(name, check, remedy) for name, (check, remedy) in conditions.items())
+    checks = tuple(run_check(name, check, remedy) for name, (check, remedy) in conditions.items())
     form = counted(count, "text", "texts") if not kinds["mappings"] else f"{counted(count, 'example', 'examples')}"
     contents = f"{form} with {shorten(fields)}" if count and kinds["mappings"] and fields else form
     return PartChecks(part=dataset.kind, parameters=0, checks=checks, contents=contents)
-
-
-def _run(name: str, check: Callable[[], bool], remedy: str) -> PartCheck:
-    try:
-        passed, error = check(), ""
-    except Exception as raised:  # the code is the user's, and may raise anything
-        passed, error = False, f" ({describe_error(raised)})"
-    return PartCheck(name=name, passed=passed, problem="" if passed else f"{remedy}{error}")
 
 
 def _stop_early(source: DatasetSource) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tercet.config import UserError, parse
-from tercet.diagnosis.part_checks import Fault, PartCheck, PartChecks, run_check, words_of_failure
+from tercet.diagnosis.part_checks import Fault, PartCheck, PartChecks, choose_remedy, run_check
 from tercet.messages import describe_error
 from tercet.models import DecoderOnly, DecoderOnlySpec, StackSpec
 from tercet.objectives import IGNORE_INDEX, CausalBatch, CustomObjective, causal_loss
@@ -60,7 +60,7 @@ def check_objective_part(part: type[CustomObjective]) -> PartChecks:
         raise refusal or UserError(f"{part.kind} supports no kind of targets")
     checks = list[PartCheck]()
     for name, (check, remedy) in CHECKS.items():
-        words = words_of_failure(remedy, CAUSES.get(name, ()), checks)
+        words = choose_remedy(remedy, CAUSES.get(name, ()), checks)
         checks.append(run_check(name, lambda check=check: all(check(case) is not False for case in cases), words))
     return PartChecks(
         part=part.kind, parameters=0, checks=tuple(checks), targets=tuple(case.problem_type for case in cases)

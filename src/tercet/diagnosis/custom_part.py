@@ -10,7 +10,7 @@ from tercet.diagnosis.custom_dataset import check_dataset_part
 from tercet.diagnosis.custom_objective import check_objective_part
 from tercet.diagnosis.custom_optimizer import check_optimizer_part
 from tercet.diagnosis.part_case import PARTS, new_case
-from tercet.diagnosis.part_checks import PartCheck, PartChecks, run_check, words_of_failure
+from tercet.diagnosis.part_checks import PartCheck, PartChecks, choose_remedy, run_check
 from tercet.diagnosis.part_conditions import CAUSES, CHECKS, POINTWISE, REPEATS
 from tercet.messages import describe_error
 from tercet.objectives import CustomObjective
@@ -60,7 +60,7 @@ def check_part(path: str) -> PartChecks:
     for name, (settings, check, remedy) in CHECKS.items():
         if setting in settings:
             words = remedy if isinstance(remedy, str) else remedy.get(setting, POINTWISE)
-            checks.append(run_check(name, partial(check, case), words_of_failure(words, CAUSES.get(name, ()), checks)))
+            checks.append(run_check(name, partial(check, case), choose_remedy(words, CAUSES.get(name, ()), checks)))
         if name == REPEATS and not checks[-1].passed:
             break  # the other checks compare passes, and would fail for the same reason
     size = sum(weight.numel() for weight in case.weights().values())

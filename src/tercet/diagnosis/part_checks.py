@@ -56,7 +56,7 @@ def run_check(name: str, check: Callable[[], bool | None], remedy: str) -> PartC
     return PartCheck(name=name, passed=passed, problem="" if passed else f"{remedy}{observed}")
 
 
-def words_of_failure(remedy: str, causes: Iterable[str], checks: Iterable[PartCheck]) -> str:
+def choose_remedy(remedy: str, causes: Iterable[str], checks: Iterable[PartCheck]) -> str:
     """Return the remedy, or a reference to an earlier check that failed and is among the causes."""
     failed = {check.name for check in checks if not check.passed}
     cause = next((cause for cause in causes if cause in failed), None)

@@ -206,7 +206,8 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
         self, hashes: "array[int]", labels: Sequence[tuple[str, ...]], min_hash: MinHash | None
     ) -> frozenset[int]:
         """Return the hashes of the examples that are drawn for validation, as `_survey`."""
-        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or add {self.plural}"
+        add_examples = f"add {self.plural}"
+        remedy = f"set data.validation to {{kind: held_out, source: ...}}, or {add_examples}"
         match self._split:
             case RandomSplit(count=count):
                 one_example_error = f"{self.name} has only one {self.singular}, which cannot be divided; {remedy}"
@@ -220,8 +221,7 @@ class ExamplePreparation(Preparation[CorpusType], Generic[ExampleType, CorpusTyp
                     )
                 return drawn
             case Fold() as split:
-                remedy = f"add {self.plural}"
-                return find_fold(hashes, split, labels, name=self.name, plural=self.plural, remedy=remedy)
+                return find_fold(hashes, split, labels, name=self.name, plural=self.plural, remedy=add_examples)
             case None:
                 return frozenset()
 

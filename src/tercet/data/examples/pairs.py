@@ -106,19 +106,24 @@ class PairFiles:
                 field or column.
         """
         self.check()
-        if self.group_field is not None:
-            for source, target, group in self._grouped_pairs():
-                yield GroupedPair.of(source.strip(), target.strip(), group)
+        if self._has_fields():
+            for location, values in self._rows():
+                yield self.read_object(values, location)
             return
-        for source, target in self._pairs():
+        if self.group_field is not None:
+            raise UserError(
+                f"{self.source} has no header with {self.source_field!r} and {self.target_field!r}, which "
+                "data.group_field requires; add a first line with the names of the columns"
+            )
+        for source, target in self._read_lines():
             yield Pair(source.strip(), target.strip())
 
     def read_object(self, values: dict[str, object], location: str) -> Pair:
-        """Return the pair in an object of JSONL.
+        """Return the pair in an object of JSONL, or in a row of a table.
 
         Args:
-            values: The object.
-            location: Location of the object in messages.
+            values: The object or row.
+            location: Its location in messages.
 
         Raises:
             UserError: If it lacks a side.
@@ -155,41 +160,30 @@ class PairFiles:
                 "set data.target to the file of its translations, line by line"
             )
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
+    def _has_fields(self) -> bool:
+        """Return True for a JSONL file, a CSV file, and a TSV file with a header."""
         if self.target:
-            return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
-        match uncompressed_suffix(self.source):
-            case ".tsv" if not self._has_header():
-                return _read_columns(self.source, self.encoding, self.errors)
-            case _:
-                return ((source, target) for source, target, _ in self._fields())
-
-    def _grouped_pairs(self) -> Iterator[tuple[str, str, str]]:
-        assert self.group_field is not None
-        if uncompressed_suffix(self.source) == ".tsv" and not self._has_header():
-            raise UserError(
-                f"{self.source} has no header with {self.source_field!r} and {self.target_field!r}, which "
-                "data.group_field requires; add a first line with the names of the columns"
-            )
-        for source, target, (location, row) in self._fields():
-            yield source, target, find_group(row, self.group_field, location)
-
-    def _has_header(self) -> bool:
+            return False
+        if uncompressed_suffix(self.source) != ".tsv":
+            return True
         first = next(read_lines(self.source, self.encoding, self.errors), "")
         return {self.source_field, self.target_field} <= {*column_names(first, ".tsv")}
 
-    def _fields(self) -> Iterator[tuple[str, str, tuple[str, dict[str, object]]]]:
-        """Yield both sides of each pair, with the location and all fields of its row or object."""
+    def _rows(self) -> Iterator[tuple[str, dict[str, object]]]:
+        """Yield each row or object of a file with fields, after its location."""
         keys = {self.source_field: "data.source_language", self.target_field: "data.target_language"}
-        groups = {} if self.group_field is None else {self.group_field: "data.group_field"}
+        if self.group_field is not None:
+            keys[self.group_field] = "data.group_field"
         if uncompressed_suffix(self.source) == ".jsonl":
-            for location, values in read_objects(self.source, self.encoding, self.errors, [*keys, *groups]):
-                source, target = (get_text(values, key, location, setting) for key, setting in keys.items())
-                yield source, target, (location, values)
+            yield from read_objects(self.source, self.encoding, self.errors, list(keys))
             return
-        lines = read_lines(self.source, self.encoding, self.errors)
-        for location, row in read_table(lines, str(self.source), {**keys, **groups}):
-            yield row[self.source_field], row[self.target_field], (location, {**row})
+        for location, row in read_table(read_lines(self.source, self.encoding, self.errors), str(self.source), keys):
+            yield location, {**row}
+
+    def _read_lines(self) -> Iterator[tuple[str, str]]:
+        if self.target:
+            return _read_side_by_side(self.source, self.target, self.encoding, self.errors)
+        return _read_columns(self.source, self.encoding, self.errors)
 
 
 def _read_side_by_side(source: Path, target: Path, encoding: str, errors: Errors) -> Iterator[tuple[str, str]]:

@@ -67,8 +67,13 @@ class Support:
 
     @property
     def problems(self) -> list[Feature]:
-        """Features with an unsupported value, each key once; empty if the model can be converted."""
-        return list({feature[0]: feature for feature in self.features if feature[1] not in feature[2]}.values())
+        """Features with an unsupported value, each key once; empty if the model can be converted.
+
+        If the model has parts of other packages, these are the only problems: no other program has them, and which
+        settings are supported depends on the parts that replace them.
+        """
+        problems = {feature[0]: feature for feature in self.features if feature[1] not in feature[2]}.values()
+        return [feature for feature in problems if _is_of_other_package(feature)] or list(problems)
 
     def describe(self) -> list[str]:
         """Return the problems as "key: value"."""
@@ -84,7 +89,14 @@ class Support:
             values = _list(f"{key} is {_format_setting(value)}" for key, value, _ in problems)
             alternatives = _list(f"{key}: {' or '.join(map(_format_setting, allowed))}" for key, _, allowed in problems)
             remedy = self.remedy or f"a model with {alternatives} can be converted"
+            if _is_of_other_package(problems[0]):
+                remedy = "only Tercet has parts of other packages; a model with built-in parts can be converted"
             raise UserError(f"{values}, which {self.kind} does not support; {remedy}")
+
+
+def _is_of_other_package(feature: Feature) -> bool:
+    value = feature[1]
+    return isinstance(value, Custom) or (isinstance(value, str) and ":" in value)  # or its import path
 
 
 def _list(words: Iterable[str]) -> str:

@@ -12,7 +12,9 @@ import torch
 from package_of_guides import ALLOW, PAGES, blocks, forget, importable_package
 
 import tercet
+from tercet.checkpoint import read_card
 from tercet.cli.main import main
+from tercet.cli.next_steps import next_steps
 from tercet.config import UserError
 from tercet.custom_code import ALLOWED
 from tercet.training import CustomOptimizer
@@ -107,6 +109,11 @@ def test_functions_take_the_permission_as_an_argument(run: Path, tmp_path: Path)
     with pytest.raises(UserError, match="which is not allowed"):
         tercet.load(run)
     assert tercet.load(run, allow_code="my_package").generate("1 is", max_new_tokens=3)
+
+
+def test_next_steps_contain_the_permission(run: Path) -> None:
+    lines = next_steps(run, read_card(run).recipe)
+    assert all(line.endswith(" --allow-code my_package") for line in lines)
 
 
 def test_export_rejects_a_custom_position_by_its_name(

@@ -14,7 +14,9 @@ import torch
 from package_of_guides import ALLOW, forget, importable_package
 
 import tercet
+from tercet.checkpoint import read_card
 from tercet.cli.main import main
+from tercet.cli.next_steps import next_steps
 from tercet.custom_code import ALLOWED
 from tercet.diagnosis import check_part
 
@@ -252,3 +254,24 @@ def test_check_part_finds_the_fault_of_a_dataset(name: str, fault: str, monkeypa
     assert failed[fault]
     if name != "Drawn":
         assert list(failed) == [fault]
+
+
+def test_an_error_of_the_dataset_names_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words("run"), *ALLOW]) == 2
+    error = capsys.readouterr().err
+    assert f"{QUERY}, example 1 cannot be read with path: reviews.db, query: SELECT text FROM reviews" in error
+    assert "unable to open database file; correct its settings or code" in error
+
+
+@pytest.mark.parametrize("dataset", [f"{{kind: {QUERY!r}, path: reviews.db}}", QUERY])
+def test_a_dataset_in_place_of_a_recipe_is_rejected_with_the_flag(
+    dataset: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", dataset, *ALLOW]) == 2
+    assert "a dataset follows a recipe: tercet train RECIPE --data DATASET" in capsys.readouterr().err
+
+
+def test_next_steps_contain_the_permission_only_where_it_is_needed(database: Path) -> None:
+    assert main([*words("run"), *ALLOW]) == 0
+    lines = next_steps(Path("run"), read_card(Path("run")).recipe)
+    assert [line for line in lines if "--allow-code" in line] == ["tercet evaluate run --allow-code my_package"]

@@ -107,8 +107,16 @@ def test_sentences_in_other_languages_have_none() -> None:
     assert (table_recipe.data.source_language, table_recipe.data.target_language) == ("fr", None)
     assert table_recipe.data.target is None
     assert table_recipe.data.validation == HeldOutPairs(source="v.tsv")
-    objects_recipe: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source="a.jsonl")).recipe
-    assert (objects_recipe.data.source_language, objects_recipe.data.target_language) == ("en", "de")
+    for name, text, languages in (
+        ("a.jsonl", '{"en": "one", "de": "eins"}', ("en", "de")),
+        ("b.jsonl", '{"en": "one", "de": "eins", "source": "a book", "target": "page 3"}', ("en", "de")),
+        ("c.jsonl", '{"source": "one", "target": "eins", "file": "de.po"}', (None, None)),
+    ):
+        Path(name).write_text(text + "\n")
+        objects_recipe: Any = resolve(RunRequest(recipe="wmt14-en-de-base", source=name)).recipe
+        assert (objects_recipe.data.source_language, objects_recipe.data.target_language) == languages
+    chosen_recipe: Any = resolve(RunRequest(recipe="c.jsonl")).recipe
+    assert (chosen_recipe.data.source, chosen_recipe.data.source_language) == ("c.jsonl", None)
 
 
 @pytest.mark.parametrize(

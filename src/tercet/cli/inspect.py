@@ -194,7 +194,8 @@ def find_spec(name: str, *, settle: bool = True) -> "tuple[AnySpec, dict[str, in
     from tercet.training.recipe.recipe import load_recipe
 
     if not name.endswith((".yaml", ".yml")) and name not in recipe_names():
-        raise UserError(f"no folder, preset or recipe is called {name!r}{suggest(name, {*PRESETS, *recipe_names()})}")
+        hint = "" if "/" in name else suggest(name, {*PRESETS, *recipe_names()})  # a path is that of a folder
+        raise UserError(f"no folder, preset or recipe is called {name!r}{hint}")
 
     from tercet.training.tasks.model_sizes import size_recipe
 

@@ -48,7 +48,32 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
                 suffix = " --output vectors.npz" if verb == "embed" else ""
                 lines += [f"tercet {verb} {name} {shlex.quote(text)}{suffix}"] if text else []
     report = quote_path(folder / "report.html")
-    return [*lines, f"tercet evaluate {name}", f"tercet inspect {name}", f"tercet watch {name} --export {report}"]
+    lines += [f"tercet inspect {name}", f"tercet watch {name} --export {report}"]
+    data = recipe["data"]
+    of_model = _permission([recipe["model"], data.get("tokenizer"), data.get("source_tokenizer")])
+    of_evaluation = _permission([recipe["model"], data, recipe["task"]])
+    lines = [line + of_model for line in lines]
+    return [*lines[:-2], f"tercet evaluate {name}{of_evaluation}", *lines[-2:]]
+
+
+def _permission(parts: list[Any]) -> str:
+    packages = _packages(parts)
+    return f" --allow-code {','.join(packages)}" if packages else ""
+
+
+def _packages(plain: Any) -> list[str]:
+    """Return the packages of the custom parts in a recipe."""
+    from tercet.custom_code import is_import_path
+
+    match plain:
+        case Mapping():
+            kind, parts = plain.get("kind"), list(plain.values())
+        case list() | tuple():
+            kind, parts = None, list(plain)
+        case _:
+            return []
+    own = [kind.partition(":")[0].partition(".")[0]] if isinstance(kind, str) and is_import_path(kind) else []
+    return sorted({*own, *(package for part in parts for package in _packages(part))})
 
 
 def next_steps_of_data(folder: Path, *, recipe: str | None = None, tokenizer: str | None = None) -> list[str]:

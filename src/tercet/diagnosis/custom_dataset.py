@@ -44,7 +44,7 @@ def check_dataset_part(dataset: CustomDataset) -> PartChecks:
         "all examples are texts, or all are mappings": (lambda: len(kinds) <= 1, "yield only one of both"),
         "two passes are equal": (
             lambda: source.hash() == content,
-            "sort the names of files, draw random numbers with a fixed seed, and open files in `examples`",
+            "sort rows and the names of files, draw random numbers with a fixed seed, and open files in `examples`",
         ),
         "a pass that is stopped early changes nothing": (
             lambda: _stop_early(source) == content,
@@ -52,7 +52,7 @@ def check_dataset_part(dataset: CustomDataset) -> PartChecks:
         ),
         "another process reads equal examples": (
             lambda: _hash_elsewhere(dataset) == content,
-            "do not iterate over a set or use `hash` of a text, which differ between processes; sort instead",
+            "sort rows, do not draw random ones, and do not iterate over a set or use `hash` of a text",
         ),
         "the dataset can be copied": (
             lambda: copy.deepcopy(dataset) == dataset,

@@ -63,6 +63,7 @@ def write_files(folder: Path) -> None:
 
 
 def work(desk: Desk) -> None:
+    desk.type("pip install tercet")
     look = desk.type("tercet data look genome.fa")
     proteins = desk.type("tercet data look proteins.faa")
     families = desk.type("tercet data look families.fa --label-field family")

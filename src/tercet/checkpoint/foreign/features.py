@@ -21,6 +21,7 @@ from torch import Tensor
 from tercet.checkpoint.foreign.config_keys import raise_config_errors
 from tercet.checkpoint.weights import own_tensors
 from tercet.config import UserError
+from tercet.custom_code import is_import_path
 from tercet.models import (
     AnyModel,
     AnySpec,
@@ -96,7 +97,7 @@ class Support:
 
 def _is_of_other_package(feature: Feature) -> bool:
     value = feature[1]
-    return isinstance(value, Custom) or (isinstance(value, str) and ":" in value)  # or its import path
+    return isinstance(value, Custom) or (isinstance(value, str) and is_import_path(value))
 
 
 def _list(words: Iterable[str]) -> str:

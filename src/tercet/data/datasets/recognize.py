@@ -126,7 +126,7 @@ def _find_fields(source: Source, encoding: str) -> tuple[Path, list[str]] | None
         return JSON_LINES, list(_first_row(source))
     path = find_path(source)
     if path.is_file():
-        return path, _read_fields(path, encoding)
+        return path, read_fields(path, encoding)
     _check_folder(source, path)
     return None
 
@@ -234,7 +234,7 @@ def _has_two_columns(path: Path, encoding: str) -> bool:
     return len(first) == 2 and "text" not in (column.strip() for column in first)
 
 
-def _read_fields(path: Path, encoding: str) -> list[str]:
+def read_fields(path: Path, encoding: str) -> list[str]:
     """Return the keys of a JSONL file's first object, or the columns of a table; empty for other files."""
     suffix = uncompressed_suffix(path)
     if suffix == ".jsonl":

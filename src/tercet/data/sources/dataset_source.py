@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-from tercet.config import UserError
+from tercet.config import UserError, to_plain
 from tercet.data.sources.custom_dataset import CustomDataset
 from tercet.data.sources.documents import TextPiece, cut_pieces
 from tercet.data.sources.files import check_unicode, find_group, get_text
-from tercet.messages import describe_error, show
+from tercet.messages import describe_error, shorten, show
 
 Row = str | dict[str, object]
 FIRST_ROWS = 100  # rows that are compared before a run starts
@@ -49,7 +49,11 @@ class DatasetSource:
             except StopIteration:
                 return
             except Exception as error:  # the code is the user's, and may raise anything
-                raise UserError(f"{location} cannot be read: {describe_error(error)}; correct its code") from None
+                settings = shorten(
+                    ", ".join(f"{key}: {value}" for key, value in list(to_plain(self.dataset).items())[1:])
+                )
+                read = f"{location} cannot be read{f' with {settings}' if settings else ''}"
+                raise UserError(f"{read}: {describe_error(error)}; correct its settings or code") from None
             yield location, _to_row(example, location)
 
     def hash(self) -> str:

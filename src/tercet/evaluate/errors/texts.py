@@ -79,10 +79,17 @@ class TextErrors(ScoreSummary):
     def view(self) -> View:
         """Return the tables of tokens and texts."""
         rows = [
-            (f"{text.index:,}", f"{text.mean_loss:.3f}", f"{text.total_loss:,.1f}", f"{text.scored:,}", excerpt(text))
+            (
+                f"{text.index:,}",
+                f"{text.start:,}",
+                f"{text.mean_loss:.3f}",
+                f"{text.total_loss:,.1f}",
+                f"{text.scored:,}",
+                excerpt(text),
+            )
             for text in self.worst
         ]
-        header = "text", "nats per token", "nats", "tokens", "passage around its worst token"
+        header = "text", "from token", "nats per token", "nats", "tokens", "passage around its worst token"
         facts = (
             f"{self.mean_loss:.4f} nats per token over {self.tokens:,} tokens of "
             f"{counted(self.texts, 'text', 'texts')}; {counted(self.selected, 'passage', 'passages')} selected"
@@ -90,7 +97,7 @@ class TextErrors(ScoreSummary):
         return View((
             token_table(self.tokens_by_total, title="highest total loss"), "",
             token_table(self.tokens_by_mean, title="highest mean loss"), "",
-            Table(header=header, rows=rows, left=(4,), flush=True), "",
+            Table(header=header, rows=rows, left=(5,), flush=True), "",
             facts,
         ))  # fmt: skip
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.config import Plain, UserError, merge, suggest
+from tercet.custom_code import is_import_path
 from tercet.training.recipe.other_data import REQUIRED, replace_data
 
 LENGTHS = ("max_steps", "max_epochs", "max_hours")  # of a run; exactly one of them is set
@@ -77,7 +78,9 @@ def recipe_text(name: str) -> str:
     if name not in texts:
         if Path(name).name != name or Path(name).suffix:
             hint = _suggest_path(name)
-            if not hint.startswith("; did you mean"):
+            if name.startswith("{") or is_import_path(name):
+                hint = "; a dataset follows a recipe: tercet train RECIPE --data DATASET"
+            elif not hint.startswith("; did you mean"):
                 hint = "; run `tercet recipes` to list the recipes"
             raise UserError(f"unknown recipe {name!r}, and no such file or folder{hint}")
         raise UserError(f"unknown recipe {name!r}{suggest(name, texts)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.config import Plain, find_differences
+from tercet.custom_code import is_import_path
 from tercet.data.shards.find_prepared import may_be_prepared
 from tercet.messages import show
 
@@ -83,7 +84,8 @@ def replace_data(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Pla
     recipe_data, new_data = _data_settings(settings), _data_settings(changes)
     if recipe_data.get("source") in (None, REQUIRED) or new_data.get("source") in (None, recipe_data["source"]):
         return dict(settings)
-    removed_keys = ["target", *(() if _has_columns(new_data) else ("source_language", "target_language"))]
+    languages = () if _needs_languages(recipe_data, new_data) else ("source_language", "target_language")
+    removed_keys = ["target", *languages]
     data = {key: value for key, value in recipe_data.items() if key not in removed_keys}
     validation = data.get("validation")
     if isinstance(validation, Mapping) and validation.get("kind") == "held_out":
@@ -144,15 +146,26 @@ def _data_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return data if isinstance(data, Mapping) else {}
 
 
-def _has_columns(data: Mapping[str, Any]) -> bool:
-    """Return whether the settings for the languages are needed to read sentence pairs.
+def _needs_languages(recipe_data: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+    """Return whether the languages of the recipe are needed to read sentence pairs of other data.
 
-    They are the keys in a JSONL file, and the direction of a named dataset. Two parallel files and the columns of a
-    table, which are source and target by default, can be read without them.
+    They are the direction of a named dataset, and may be the keys of a JSONL file. All other pairs are a source and a
+    target by default: two parallel files, the columns of a table, datasets of other packages, and JSONL files with the
+    keys "source" and "target".
     """
+    from tercet.data.datasets.recognize import read_fields
     from tercet.data.sources.tables import TABLE_SUFFIXES, uncompressed_suffix
 
-    return data.get("target") is None and uncompressed_suffix(Path(str(data["source"]))) not in TABLE_SUFFIXES
+    source, languages = data["source"], {recipe_data.get("source_language"), recipe_data.get("target_language")}
+    if languages == {None}:
+        return False
+    if data.get("target") is not None or isinstance(source, Mapping) or is_import_path(str(source)):
+        return False
+    path = Path(str(source))
+    if uncompressed_suffix(path) in TABLE_SUFFIXES:
+        return False
+    fields = {*read_fields(path, data.get("encoding", "utf-8"))} if path.is_file() else set[str]()
+    return not {"source", "target"} <= fields or languages <= fields
 
 
 def _tokenizer_kind(settings: Mapping[str, Any]) -> Any:

@@ -217,7 +217,7 @@ class WithPseudoPerplexity(WithVerdicts):
     pseudo_perplexity: NotRequired[float | None]
 
 
-class WithFiles(TypedDict):
+class WithFiles(WithVerdicts):
     output: NotRequired[str]
     output_sha256: NotRequired[str]
     compared: NotRequired[dict[str, float | Difference | None]]

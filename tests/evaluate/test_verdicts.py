@@ -9,7 +9,15 @@ import pytest
 from tercet.evaluate import MaskedScores, label_scores, multi_label_scores, regression_scores
 from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.scores import LanguageScores
-from tercet.evaluate.verdicts import judge_before, judge_labels, judge_language, judge_masked, judge_search
+from tercet.evaluate.translation import score_translations
+from tercet.evaluate.verdicts import (
+    judge_before,
+    judge_labels,
+    judge_language,
+    judge_masked,
+    judge_search,
+    judge_translation,
+)
 
 NAMES = ("cat", "dog")
 
@@ -101,3 +109,27 @@ def test_fine_tuned_models_are_compared_with_themselves() -> None:
         "the model is worse than itself before fine-tuning: nats per token 3.2000 against 3.0000; "
         "reduce training.optimizer.lr, train an adapter, or use the model before fine-tuning"
     )
+
+
+@pytest.mark.parametrize(
+    ("sources", "translations", "is_reported"),
+    [
+        (["the small house", "a red car"], ["das kleine Haus", "ein rotes Auto"], False),
+        (["the small house", "a red car"], ["xyz xyz xyz", "xyz xyz xyz"], True),
+        (["the small house", "a red car"], ["the small house", "a red car"], True),
+        (["das kleine Haus", "ein rotes Auto"], ["das kleine Haus", "ein rotes Auto"], False),  # both are right
+        (None, ["ein ein ein", "ein ein ein"], False),  # nothing to compare with
+    ],
+)
+def test_translators_are_compared_with_copying(
+    sources: list[str] | None, translations: list[str], is_reported: bool
+) -> None:
+    references = ["das kleine Haus", "ein rotes Auto"]
+    scores = score_translations(translations, references, sources=sources)
+    verdicts = judge_translation(scores)
+    assert len(verdicts) == is_reported
+    if sources is not None:
+        assert scores.source_chrf == pytest.approx(score_translations(sources, references).chrf)
+    for verdict in verdicts:
+        assert "than copying the sources: chrF " in verdict.text
+        assert (verdict.model, verdict.baseline) == (scores.chrf, scores.source_chrf)

@@ -23,7 +23,7 @@ FinishedRun = Callable[[str], Path]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["text", "masked", "labels"])
+@pytest.mark.parametrize("family", ["text", "masked", "labels", "pairs"])
 def test_the_validation_is_that_of_the_training(finished_run: FinishedRun, family: str) -> None:
     folder = finished_run(family)
     task = task_of(read_recipe(folder), progress=False)
@@ -37,6 +37,7 @@ def test_the_validation_is_that_of_the_training(finished_run: FinishedRun, famil
     [
         ("text", {"val/loss": 9.0}, {"val/loss": 0.5}, "counting tokens"),
         ("masked", {"val/loss": 8.84, "val/unigram_entropy": 6.99}, {"val/loss": 2.0}, "counting tokens"),
+        ("pairs", {"val/loss": 9.0}, {"val/loss": 0.5}, "counting tokens"),
         ("labels", {"val/accuracy": 0.0}, {"val/accuracy": 1.0}, "most frequent label"),
     ],
 )

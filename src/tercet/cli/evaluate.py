@@ -351,6 +351,7 @@ def _evaluate_translator(
 ) -> None:
     from tercet.evaluate import Difference, TranslationEvaluation
     from tercet.evaluate.bootstrap import difference_table
+    from tercet.evaluate.verdicts import judge_translation
     from tercet.generation import Beam
     from tercet.notebook import View
     from tercet.storage import write_atomically
@@ -371,6 +372,8 @@ def _evaluate_translator(
 
     evaluated = score(evaluation)
     result, differences = evaluated.scores.to_dict(), dict[str, Difference]()
+    verdicts = judge_translation(evaluated.scores)
+    result |= {"verdicts": [verdict.to_dict() for verdict in verdicts]}
     if args.output is not None:
         lines = "".join(replace_line_ends(text) + "\n" for text in evaluated.translations).encode()
         write_atomically(args.output, lines)
@@ -393,3 +396,5 @@ def _evaluate_translator(
         print(f"\ncompared with {args.compare}: BLEU {comparison['bleu']:+.2f}, chrF {comparison['chrf']:+.2f}{chance}")
     if differences:
         show(View(("", difference_table(differences, other=args.compare))))
+    for verdict in verdicts:
+        print(f"\nWarning: {verdict.text}.")

@@ -63,6 +63,7 @@ class TranslationScores(PredictionScores):
         references: SHA-256 of the references.
         search: Description of the search settings, as in `Beam.name`.
         by_length: BLEU and chrF by the length of the source; empty if the sources are not known.
+        source_chrf: chrF of the sources as translations; None if the sources are not known.
         notes: Remarks on the reliability of the scores.
     """
 
@@ -81,6 +82,7 @@ class TranslationScores(PredictionScores):
     tokens: int | None = None
     search: str | None = None
     by_length: tuple[LengthBucket, ...] = ()
+    source_chrf: float | None = None
     notes: tuple[str, ...] = ()
 
     def view(self) -> View:
@@ -170,7 +172,7 @@ def score_translations(
     Args:
         translations: The translations.
         references: The references.
-        sources: Sources, for the scores by their length.
+        sources: Sources, for the scores by their length and the chrF of copying them.
         protocol: Preparation of the texts.
         language: Language of both, such as "de"; required by the protocol lc-tok, and selects the tokenizer of BLEU
             (`bleu_tokenizer`).
@@ -205,6 +207,11 @@ def score_translations(
         by_length=()
         if sources is None
         else _score_lengths(words, characters, sources, hypotheses, prepared_references),
+        source_chrf=None
+        if sources is None
+        else float(
+            characters.corpus_score(prepare_texts(sources, protocol, language), [list(prepared_references)]).score
+        ),
         notes=(TOKENIZED_WARNING,) if protocol == "detokenized" and looks_tokenized(translations) else (),
     )
 

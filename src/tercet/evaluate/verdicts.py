@@ -1,7 +1,7 @@
 """Verdicts: models that are not better than a baseline that does not read the text, in one sentence with both scores.
 
-A trained model should be better than token counts, a compressor, the most frequent label, the mean, BM25, or itself
-before fine-tuning. If it is not, its training or its data has a fault, which the scores alone do not show.
+A trained model should be better than token counts, a compressor, the most frequent label, the mean, copying, BM25, or
+itself before fine-tuning. If it is not, its training or its data has a fault, which the scores alone do not show.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tercet.evaluate.regression import RegressionScores
 from tercet.evaluate.retrieval import RetrievalScores
 from tercet.evaluate.score_summary import finite
 from tercet.evaluate.scores import LanguageScores
+from tercet.evaluate.translation import TranslationScores
 
 MORE_TRAINING = (
     "train longer, change training.optimizer.lr by a factor of 3, and look at the data with `tercet data look`"
@@ -139,6 +140,16 @@ def judge_rmse(rmse: float, constant: float) -> list[Verdict]:
     return judge(
         rmse, constant, measure="RMSE", name="always predicting the mean", advice=LABELS_ADVICE, style=".5g",
         strict=constant == 0,
+    )  # fmt: skip
+
+
+def judge_translation(scores: TranslationScores) -> list[Verdict]:
+    """Return the verdict on a translator, if the sources are known. Right copies are no fault."""
+    if scores.source_chrf is None or scores.chrf == scores.source_chrf == 100:
+        return []
+    return judge(
+        scores.chrf, scores.source_chrf, measure="chrF", name="copying the sources", advice=MORE_TRAINING,
+        higher_is_better=True, style=".2f",
     )  # fmt: skip
 
 

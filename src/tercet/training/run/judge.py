@@ -35,7 +35,7 @@ from tercet.training.run_folder.changes import read_recipe
 from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.task import Task
 
-COUNTED_TOKENS = 1 << 25  # training tokens that are counted for a language model
+COUNTED_TOKENS = 1 << 25  # training tokens that are counted for a language model or a translator
 
 
 def judge_run(folder: Path) -> list[Verdict]:
@@ -107,6 +107,13 @@ def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdi
                 corpus.train[:COUNTED_TOKENS], corpus.validation, vocab_size=corpus.tokenizer.vocab_size, n_bytes=1
             )
             baseline = counted.loss_nats_per_token
+        case "translation":
+            corpus = task.corpus
+            counted = unigram(
+                corpus.train.target[:COUNTED_TOKENS], corpus.validation.target, vocab_size=corpus.tokenizer.vocab_size,
+                n_bytes=1,
+            )  # fmt: skip
+            baseline = counted.loss_nats_per_token
         case "labels":
             return _judge_labels(task, metrics)
         case _:
@@ -136,5 +143,6 @@ def _judge_labels(task: Any, metrics: dict[str, float]) -> list[Verdict]:
 
 
 def _unit(task: Any) -> str:
-    units = {"masked": "nats per masked token", "chat": "nats per answer token", "labels": "validation loss"}
+    units = {"masked": "nats per masked token", "chat": "nats per answer token", "labels": "validation loss",
+             "translation": "nats per target token"}  # fmt: skip
     return units.get(task.recipe.task.kind, "nats per token")

@@ -48,15 +48,19 @@ def next_steps(folder: Path, recipe: Mapping[str, Any]) -> list[str]:
                 suffix = " --output vectors.npz" if verb == "embed" else ""
                 lines += [f"tercet {verb} {name} {shlex.quote(text)}{suffix}"] if text else []
     report = quote_path(folder / "report.html")
-    lines += [f"tercet inspect {name}", f"tercet watch {name} --export {report}"]
     data = recipe["data"]
     of_model = _permission([recipe["model"], data.get("tokenizer"), data.get("source_tokenizer")])
     of_evaluation = _permission([recipe["model"], data, recipe["task"]])
-    lines = [line + of_model for line in lines]
-    return [*lines[:-2], f"tercet evaluate {name}{of_evaluation}", *lines[-2:]]
+    return [
+        *(line + of_model for line in lines),
+        f"tercet evaluate {name}{of_evaluation}",
+        f"tercet inspect {name}{of_model}",
+        f"tercet watch {name} --export {report}{of_model}",
+    ]
 
 
 def _permission(parts: list[Any]) -> str:
+    """Return the flag with which a command may import the packages of the custom parts; empty if there are none."""
     packages = _packages(parts)
     return f" --allow-code {','.join(packages)}" if packages else ""
 

@@ -79,16 +79,12 @@ class TextErrors(ScoreSummary):
     def view(self) -> View:
         """Return the tables of tokens and texts."""
         rows = [
-            (
-                f"{text.index:,}",
-                f"{text.start:,}",
-                f"{text.mean_loss:.3f}",
-                f"{text.total_loss:,.1f}",
-                f"{text.scored:,}",
-                excerpt(text),
-            )
+            [
+                f"{text.index:,}", f"{text.start:,}", f"{text.mean_loss:.3f}", f"{text.total_loss:,.1f}",
+                f"{text.scored:,}", excerpt(text),
+            ]
             for text in self.worst
-        ]
+        ]  # fmt: skip
         header = "text", "from token", "nats per token", "nats", "tokens", "passage around its worst token"
         facts = (
             f"{self.mean_loss:.4f} nats per token over {self.tokens:,} tokens of "

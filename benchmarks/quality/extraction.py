@@ -188,9 +188,14 @@ def notebook_cells(path: Path) -> str:
 
 
 def subtitle_lines(path: Path) -> str:
+    """Return the lines of each cue: those after the times, up to the next empty line."""
     data = path.read_bytes()
-    text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
-    lines = (line for line in text.splitlines() if "-->" not in line and not line.strip().isdigit())
+    try:
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("gb18030")
+    cues = (block.splitlines() for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if "-->" in block)
+    lines = (line for cue in cues for line in cue[next(n for n, line in enumerate(cue) if "-->" in line) + 1 :])
     return re.sub(r"<[^>]*>|\{[^}]*\}", "", "\n".join(lines))
 
 
@@ -234,7 +239,8 @@ def memory_segments(path: Path) -> str:
 REFERENCES: dict[str, Callable[[Path], str]] = {
     ".html": by_pandoc("html"), ".md": by_pandoc("gfm"), ".rst": sphinx_text, ".docx": by_pandoc("docx"),
     ".epub": by_pandoc("epub"), ".pdf": by_pdftotext, ".xlsx": by_openpyxl, ".ipynb": notebook_cells,
-    ".srt": subtitle_lines, ".eml": mail_bodies, ".po": gettext_strings, ".tmx": memory_segments,
+    ".srt": subtitle_lines, ".vtt": subtitle_lines, ".tmx": memory_segments,
+    ".eml": mail_bodies, ".po": gettext_strings,
 }  # fmt: skip
 
 

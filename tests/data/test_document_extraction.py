@@ -152,6 +152,19 @@ def test_subtitles_have_lines_without_styles(tmp_path: Path) -> None:
     assert report.encodings == {record["encoding"]: 1}
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_webvtt_has_no_notes_styles_and_times_of_words(tmp_path: Path, line_end: str) -> None:
+    lines = [
+        "WEBVTT - a film", "", "NOTE", "by Ana", "", "STYLE", "::cue { color: red }", "", "REGION", "id:a", "",
+        "1", "00:01.000 --> 00:02.000", "When the <00:01.500>moon", "", "NOTE may not", "translate well", "",
+        "00:02.000 --> 00:03.000 align:left", "NOTEBOOK <c.red>pie</c>", "STYLE is a line", "", "NOTE end",
+    ]  # fmt: skip
+    (tmp_path / "a.vtt").write_bytes(line_end.join(lines).encode())
+    [record], report = extract(tmp_path / "a.vtt")
+    assert record["text"] == "When the moon\nNOTEBOOK pie STYLE is a line"
+    assert [(parts.reason, parts.count) for parts in report.dropped] == [("comments", 3)]
+
+
 def test_mailbox_has_messages_with_subjects(tmp_path: Path) -> None:
     message = (
         "Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n"

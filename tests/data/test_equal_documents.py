@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from divided_documents import documents_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,14 +34,7 @@ def sides(spec: TextSpec) -> tuple[list[str], list[str]]:
     """Return the training and the validation documents."""
     corpus = prepare(spec)
     assert corpus.validation_documents is not None
-    train, held_out = (
-        [corpus.tokenizer.decode(part.tolist()) for part in np.split(np.asarray(ids), np.asarray(starts)[1:])]
-        for ids, starts in (
-            (corpus.train, corpus.train_documents),
-            (corpus.validation, corpus.validation_documents),
-        )
-    )
-    return train, held_out
+    return documents_of(corpus)
 
 
 @pytest.mark.slow

@@ -101,17 +101,12 @@ def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdi
     match task.recipe.task.kind:
         case "masked" if "val/unigram_entropy" in metrics:
             baseline = metrics["val/unigram_entropy"]
-        case "language":
-            corpus = task.corpus
+        case "language" | "translation" as kind:
+            train, validation = task.corpus.train, task.corpus.validation
+            if kind == "translation":
+                train, validation = train.target, validation.target
             counted = unigram(
-                corpus.train[:COUNTED_TOKENS], corpus.validation, vocab_size=corpus.tokenizer.vocab_size, n_bytes=1
-            )
-            baseline = counted.loss_nats_per_token
-        case "translation":
-            corpus = task.corpus
-            counted = unigram(
-                corpus.train.target[:COUNTED_TOKENS], corpus.validation.target, vocab_size=corpus.tokenizer.vocab_size,
-                n_bytes=1,
+                train[:COUNTED_TOKENS], validation, vocab_size=task.corpus.tokenizer.vocab_size, n_bytes=1
             )  # fmt: skip
             baseline = counted.loss_nats_per_token
         case "labels":

@@ -13,6 +13,7 @@ from typing import Any, NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from tercet.checkpoint.forecast import Forecast
 from tercet.checkpoint.verification import Verification
 from tercet.data.extraction.extract import ExtractionReport
 from tercet.data.summary.data_summary import DataSummary
@@ -38,6 +39,7 @@ from tercet.evaluate.translation import TranslationScores
 from tercet.evaluate.verdicts import Verdict
 from tercet.inspect.model_table import ModelTable
 from tercet.learn.check import CheckedSolution
+from tercet.training.planning.coordinates import CoordinateCheck
 from tercet.training.planning.run_plan import RunPlan
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
@@ -336,7 +338,14 @@ class TrainedRun(TypedDict):
     last_step: int
     metrics: dict[str, float | None]
     report: str | None
+    forecast: Forecast | None
     verdicts: list[Verdict]
+
+
+class WithDrift(TypedDict):
+    """Names of the activations whose scale depends on the width."""
+
+    drifting: list[str]
 
 
 def schema(described: Any, extra: Any = None, *, is_open: bool = False) -> Object:
@@ -372,7 +381,7 @@ def scores(described: Any, extra: Any = None) -> Object:
 def schemas() -> dict[str, list[Object]]:
     """Return the schemas of each verb's results. A verb has several if its result depends on the model or the flags."""
     return {
-        "train": [schema(TrainedRun), schema(RunPlan)],
+        "train": [schema(TrainedRun), schema(RunPlan), schema(Forecast)],
         "generate": [schema(Completion)],
         "chat": [schema(Answer)],
         "translate": [schema(TranslatedText)],
@@ -389,7 +398,7 @@ def schemas() -> dict[str, list[Object]]:
         ],
         "errors": [schema(kind) for kind in (TextErrors, PairErrors, LabelErrors, RegressionErrors)],
         "compare": [schema(ComparedVariants)],
-        "inspect": [schema(ModelTable, WithViews)],
+        "inspect": [schema(ModelTable, WithViews), schema(CoordinateCheck, WithDrift)],
         "plot": [schema(RunPictures), schema(Drawing, is_open=True)],
         "convert": [schema(ConvertedModel)],
         "doctor": [schema(Diagnosis, WithRecipe), schema(Verification), schema(PartChecks)],

@@ -144,6 +144,12 @@ in a mapping. YAML's dates, sets and objects are not accepted; anchors, aliases 
 """
 
 
+SIZE = """\
+`model.size` is the width of the model, such as 128. It replaces the width, depth, heads and feed-forward width of the
+preset; other keys of `model` override it ([how](../how-to/hours.md#settings)).
+"""
+
+
 def find_tasks() -> dict[type, set[str]]:
     """Return the tasks whose recipes contain each spec."""
     found = dict[type, set[str]]()
@@ -166,7 +172,7 @@ def settings_page() -> str:
     for family, spec in SPECS.items():
         names = [f"`{name}`" for name, preset in PRESETS.items() if isinstance(preset, spec)]
         lines.append(f"- {family}: {', '.join(names)}")
-    lines.append("")
+    lines += ["", SIZE]
 
     lines += ["## Parts of a recipe", "", parse_docstring(Recipe)[0], "", *settings_table(Recipe)]
 

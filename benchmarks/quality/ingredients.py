@@ -16,13 +16,10 @@ about a dozen processes share one. `--steps`, `--corpora` and `--variants` selec
 
 import argparse
 import csv
-import gzip
 import json
 import math
-import os
 import shutil
 import statistics
-import sysconfig
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from corpora import BUILDERS, write_corpus
 from scipy.stats import t as student
 
 from tercet.checkpoint import load_model
@@ -181,28 +179,10 @@ def select(family: Family, steps: int | None, corpora: str | None, variants: str
 
 def write_corpora(family: Family, out: Path) -> None:
     """Write the corpora of `family` that are no named datasets."""
-    out.mkdir(parents=True, exist_ok=True)
     settings = " ".join(change for changes in family.corpora.values() for change in changes)
-    for name, text in (
-        ("python-code.txt", python_code),
-        ("debian.txt", lambda: debian_descriptions(out / "debian" / "descriptions.jsonl")),
-        ("captions-de.txt", captions),
-    ):
-        if name in settings and not (path := out / name).exists():
-            path.write_text(text(), encoding="utf-8")
-
-
-def python_code() -> str:
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)[:2_000_000]
-
-
-def debian_descriptions(path: Path) -> str:
-    return "\n".join(json.loads(line)["text"] for line in path.open(encoding="utf-8"))[:1_500_000]
-
-
-def captions() -> str:
-    return gzip.decompress(Path(os.environ["TERCET_DATA"], "multi30k", "train.de.gz").read_bytes()).decode()
+    for name in BUILDERS:
+        if f"OUT/{name}.txt" in settings:
+            write_corpus(name, out)
 
 
 def recipe_of(family: Family, corpus: str, variant: str, out: Path, changes: list[str]) -> Recipe:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
+    from tercet.api import forecast as forecast
     from tercet.api import load as load
     from tercet.api import plan as plan
     from tercet.api import train as train

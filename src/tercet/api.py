@@ -14,8 +14,10 @@ from tercet.run import Run as Run
 from tercet.spec import Custom
 
 if TYPE_CHECKING:
+    from tercet.checkpoint.forecast import Forecast
     from tercet.data import CustomDataset
     from tercet.training.planning import RunPlan
+    from tercet.training.request import RunRequest
     from tercet.training.run_folder.choices import Start
 
 
@@ -31,6 +33,7 @@ def train(
     out: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     start: "Start | None" = None,
+    hours: float | None = None,
     page: bool = False,
     report: bool = False,
     quiet: bool = False,
@@ -53,6 +56,9 @@ def train(
             the one in `out`; `length` may be `tercet.More(steps)` or `tercet.Until(steps)`. `tercet.Restart()` deletes
             an existing run and starts again. `tercet.FromWeights(length)` continues from the weights of the last saved
             model if every checkpoint of the run is lost.
+        hours: Duration for which the size of the model and its settings are chosen by pilot runs, as with `--hours`;
+            None for the settings of the recipe. `forecast` returns the expected loss. `start` may then only be
+            `Restart`, and `page` has no effect.
         page: If True, serve the dashboard during training and print its address to stderr; see `tercet.watch`.
         report: If True, write report.html to the run folder after training.
         quiet: If True, print no progress to stderr.
@@ -63,21 +69,67 @@ def train(
             trains in the run folder.
     """
     allow_packages(allow_code)
-    from tercet.dashboard import background_dashboard
-    from tercet.training.request import RunRequest, resolve
-    from tercet.training.run.open import is_first
-    from tercet.training.run.train import train_resolved
+    from tercet.training.request import RunRequest
 
     paths = _to_text(data=data, source=source, target=target, validation_source=validation_source,
                      validation_target=validation_target, pretrained=pretrained)  # fmt: skip
     folder = None if out is None else Path(out)
-    resolved = resolve(RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths))
-    with background_dashboard(resolved.folder) if page else nullcontext():
-        trained_model = train_resolved(resolved, start, quiet=quiet)
-    run = load(trained_model)
-    if report and is_first(resolved.recipe):
+    request = RunRequest(recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **paths)
+    run, writes_report = _train(request, start, hours=hours, page=page)
+    if report and writes_report:
         run.report()
     return run
+
+
+def _train(request: "RunRequest", start: "Start | None", *, hours: float | None, page: bool) -> tuple[Run, bool]:
+    """Train a requested run; return its best model, and whether this process writes the files of the run."""
+    from tercet.dashboard import background_dashboard
+    from tercet.training.request import resolve
+    from tercet.training.run.open import is_first
+    from tercet.training.run.train import train_resolved
+    from tercet.training.run_folder.choices import Restart
+
+    if hours is not None:
+        from tercet.training.budget.train_hours import train_hours
+
+        return load(train_hours(request, hours, restart=isinstance(start, Restart))), True
+    resolved = resolve(request)
+    with background_dashboard(resolved.folder) if page else nullcontext():
+        trained_model = train_resolved(resolved, start, quiet=request.quiet)
+    return load(trained_model), is_first(resolved.recipe)
+
+
+def forecast(
+    recipe: str | Path,
+    *,
+    hours: float,
+    data: "str | Path | CustomDataset | None" = None,
+    out: str | Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    allow_code: str | Iterable[str] = (),
+) -> "Forecast":
+    """Forecast a run within some hours by pilot runs, as `tercet train --hours H --plan` does.
+
+    The forecast is registered in the run folder. `train` with the same hours trains the run.
+
+    Args:
+        recipe, data, out, changes, quiet, allow_code: As in `train`.
+        hours: Hours of pilot runs and run together.
+
+    Raises:
+        UserError: If the recipe or data does not exist, the recipe has no `model.size`, or the folder contains another
+            run or a forecast for other hours.
+    """
+    allow_packages(allow_code)
+    from tercet.training.budget.train_hours import forecast_hours
+    from tercet.training.request import RunRequest
+
+    folder = None if out is None else Path(out)
+    request = RunRequest(
+        recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **_to_text(data=data)
+    )  # fmt: skip
+    return forecast_hours(request, hours)
 
 
 def plan(

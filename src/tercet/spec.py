@@ -48,6 +48,7 @@ Tokens = Annotated[int, Interval(ge=1, le=1 << 40)]
 Steps = Annotated[int, Interval(ge=1, le=10**9)]
 StepsOrNone = Annotated[int, Interval(ge=0, le=10**9)]
 Samples = Annotated[int, Interval(ge=0, le=10**6)]  # samples printed during training, or tokens of each
+Hours = Annotated[float, Interval(gt=0, le=100_000)]
 Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
 Folds = Annotated[int, Interval(ge=2, le=1000)]  # folds of cross-validation
 Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]

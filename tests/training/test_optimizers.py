@@ -22,7 +22,9 @@ def small_model(**changes: Any) -> DecoderOnly:
     )
 
 
-@pytest.mark.parametrize("optimizer", [Adam(), AdamW(), Muon()], ids=lambda spec: spec.kind)
+@pytest.mark.parametrize(
+    "optimizer", [Adam(), AdamW(), Muon(), Muon(head_lr=0.001)], ids=["adam", "adamw", "muon", "muon-head"]
+)
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -> None:
     model = small_model(tie_embeddings=tied)
@@ -44,6 +46,20 @@ def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
         p.requires_grad_(False)
     parameter_ids = {id(p) for group in build_optimizer(optimizer, model).param_groups for p in group["params"]}
     assert parameter_ids == {id(p) for p in model.parameters()} - set(map(id, frozen))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_output_layer_of_its_own_has_its_own_rate(tied: bool) -> None:
+    model = small_model(tie_embeddings=tied)
+    groups = build_optimizer(Muon(lr=0.02, adam_lr=0.004, head_lr=0.001), model).param_groups
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert rates[id(model.unembedding.weight)] == (0.004 if tied else 0.001)
+    assert rates[id(model.embedding.weight)] == 0.004
+    assert rates[id(model.stack.blocks[0].feedforward.up.weight)] == 0.02
+    assert sorted(set(rates.values())) == ([0.004, 0.02] if tied else [0.001, 0.004, 0.02])
+    model.unembedding.weight.requires_grad_(False)
+    frozen_groups = build_optimizer(Muon(head_lr=0.001), model).param_groups
+    assert all(p.requires_grad for group in frozen_groups for p in group["params"])
 
 
 def test_vectors_do_not_decay() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tercet.checkpoint.forecast import read_forecast
 from tercet.checkpoint.metrics import MetricsFile
 from tercet.checkpoint.run_record import METRICS, RECIPE, RECORD, RunRecord, check_run_links, read_record
 from tercet.checkpoint.training_problems import TrainingFacts, TrainingProblem, find_training_problems
@@ -148,6 +149,17 @@ class RunFolder:
             {"step": change.step, "key": change.key, "old": _format_value(change.old), "new": _format_value(change.new)}
             for change in (record.changes if record else ())
         ]
+
+    def forecast(self) -> dict[str, float] | None:
+        """Return the expected loss of the run's forecast with its interval; None if the run has no forecast.
+
+        Raises:
+            UserError: If forecast.json is damaged.
+        """
+        forecast = read_forecast(self.folder)
+        if forecast is None:
+            return None
+        return {"loss": forecast.chosen.loss, "low": forecast.chosen.low, "high": forecast.chosen.high}
 
     def problems(self) -> list[TrainingProblem]:
         """Return the problems that the metrics show as of the last `metrics.refresh()`.

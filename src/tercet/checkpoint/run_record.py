@@ -19,6 +19,8 @@ RECIPE = "recipe.yaml"
 PRETRAINED_COPY = "pretrained"  # folder of the pretrained model that the run started from
 Matmul = Literal["highest", "medium"]  # of torch.set_float32_matmul_precision; "medium" allows oneDNN on a CPU
 
+PILOTS = "pilots"  # folder of the pilot runs from which the run was forecast
+FORECAST = "forecast.json"  # written before the run, and hashed only at its start
 METRICS = "metrics.csv"  # until the next save, it may be longer than when it was hashed
 HASHED_FILES = (RECIPE, METRICS, "loss.png")  # hashed at each save, in addition to the samples
 
@@ -118,8 +120,12 @@ class RunRecord:
         """Return the record after a save at `step`, with new hashes of the files in the run folder `out`."""
         # Samples of earlier saves keep their hashes. Those of steps after `step` are left out: they are written again.
         previous_hashes = {
-            name: file for name, file in self.files.files.items() if 0 < _step(name) <= min(step, self.saved)
+            name: file
+            for name, file in self.files.files.items()
+            if 0 < _step(name) <= min(step, self.saved) or name == FORECAST
         }
+        if FORECAST not in previous_hashes and (out / FORECAST).is_file():
+            previous_hashes[FORECAST] = FileHash.from_path(out / FORECAST)
         samples = [path for path in (out / "samples").glob("*") if self.saved < _step(path.name) <= step]
         paths = [path for name in HASHED_FILES if (path := out / name).is_file()] + sorted(samples)
         new_hashes = {path.relative_to(out).as_posix(): FileHash.from_path(path) for path in paths}

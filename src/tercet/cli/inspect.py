@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tercet.models import AnySpec
 
 
+WITH_PROMPT = ("target", "top", "ablate", "attribution", "at")  # flags that require --prompt
+
+
 def register(verbs: Verbs, summary: str) -> None:
     parser = verbs.add_parser(
         "inspect",
@@ -56,6 +59,11 @@ def register(verbs: Verbs, summary: str) -> None:
         type=parse_number(Index),
         help="position whose logit --attribution explains, from 0 (default: the first mask, or else the last position)",
     )
+    parser.add_argument(
+        "--widths", metavar="SIZES",
+        help="coordinate check of a recipe with model.size: train models of these widths, such as 64,128,256, for a "
+        "few steps and compare the scales of their activations; exit code 1 if a scale depends on the width",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -63,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     _check(args)
+    if args.widths is not None:
+        return _check_coordinates(args)
     trained_model = _load_trained(args.model) if args.prompt is not None or args.heads else None
     spec, vocabulary = find_spec(args.model) if trained_model is None else (trained_model.model.spec, None)
 
@@ -95,10 +105,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_coordinates(args: argparse.Namespace) -> int:
+    """Print the coordinate check of a recipe, and return the exit code: 1 if a scale depends on the width."""
+    from tercet.config import UserError
+    from tercet.training.planning.coordinates import check_coordinates
+    from tercet.training.request import RunRequest
+
+    try:
+        sizes = [int(size) for size in args.widths.split(",")]
+    except ValueError:
+        raise UserError(f"--widths {args.widths}: expected widths separated by commas, such as 64,128,256") from None
+    check = check_coordinates(RunRequest(recipe=args.model), sizes=sizes)
+    if args.json:
+        print(json.dumps(check.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        show(check.view())
+    return 1 if check.drifting else 0
+
+
 def _check(args: argparse.Namespace) -> None:
     from tercet.config import UserError
 
-    flags = passed_flags(args, ("target", "top", "ablate", "attribution", "at"))
+    if args.widths is not None and (flags := passed_flags(args, ("prompt", "heads", *WITH_PROMPT))):
+        raise UserError(f"{flags[0]} has no effect with --widths, which trains models of a recipe; leave it out")
+    flags = passed_flags(args, WITH_PROMPT)
     if flags and args.prompt is None:
         raise UserError(f'{flags[0]} requires --prompt "TEXT"; add it')
     if args.at is not None and args.attribution is None:

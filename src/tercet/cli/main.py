@@ -76,7 +76,8 @@ OTHER_VERBS = {
     "dashboard monitor tensorboard": "watch", "sample complete infer inference": "generate", "decode mt": "translate",
     "mask": "fill", "encode vectorize": "embed", "predict label": "classify", "eval test validate": "evaluate",
     "sweep grid": "compare", "info show summary describe": "inspect", "visualize": "explore", "api server": "serve",
-    "export import": "convert", "check env version": "doctor", "list ls models": "recipes",
+    "export import": "convert", "check env version": "doctor",
+    "coord-check": "inspect RECIPE --widths 64,128,256", "list ls models": "recipes",
     "preprocess tokenize": "data prepare", "datasets": "data",
 }  # fmt: skip
 

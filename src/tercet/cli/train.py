@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.hours import add_hours, check_hours, describe_outcome, print_forecast
 from tercet.cli.next_steps import next_steps, quote_path
 from tercet.cli.parser import Verbs, out_path, parse_number, passed_flags
 from tercet.cli.plan import add_plan, check_plan, print_plan
@@ -97,6 +98,7 @@ def register(verbs: Verbs, summary: str) -> None:
         "--target-field", metavar="NAME", help="key or column of its translation (data.target_language)"
     )
     _add_run(parser.add_argument)
+    add_hours(parser)
     add_plan(parser)
 
 
@@ -137,6 +139,7 @@ def run(args: argparse.Namespace) -> int:
     from tercet.training.request import RunRequest, resolve
 
     check_plan(args)
+    check_hours(args)
     if args.json and (args.try_out or args.print_config):
         raise UserError("--json prints one object, and --try and --print-config print more; leave one of them out")
     changes = recipe_changes(args)
@@ -146,7 +149,11 @@ def run(args: argparse.Namespace) -> int:
     start, files = _start(args), {name: getattr(args, name) for name in DATA_FLAGS}
     request = RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files)
     if args.plan:
-        return print_plan(args, request)
+        return print_plan(args, request) if args.hours is None else print_forecast(args, request)
+    if args.hours is not None:
+        from tercet.training.budget.train_hours import train_hours
+
+        return _train(args, lambda: train_hours(request, args.hours, restart=args.restart))
     resolved = resolve(request)
     if args.print_config:
         from tercet.settings_yaml import write_yaml
@@ -157,36 +164,49 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     from tercet.dashboard import background_dashboard
-    from tercet.training.run.finish import Interrupted
     from tercet.training.run.open import is_first
     from tercet.training.run.train import train_resolved
 
+    with background_dashboard(resolved.folder) if args.page else nullcontext():
+        prints = is_first(resolved.recipe)
+        return _train(args, lambda: train_resolved(resolved, start, quiet=args.quiet), prints=prints)
+
+
+def _train(args: argparse.Namespace, train: Callable[[], Path], *, prints: bool = True) -> int:
+    """Train, print the result, and return the exit code.
+
+    Args:
+        args: Flags of the command.
+        train: Function that trains and returns the run folder.
+        prints: If False, do not print the result, because another process does.
+    """
+    from tercet.training.run.finish import Interrupted
+
     try:
-        with background_dashboard(resolved.folder) if args.page else nullcontext():
-            folder = train_resolved(resolved, start, quiet=args.quiet)
+        folder = train()
     except Interrupted as error:
         if is_first_process():
             print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
-    if is_first(resolved.recipe):
-        if not args.quiet:
-            show_losses(folder)
-        report = _report(folder) if args.report else None
-        from tercet.training.run.judge import judge_run  # imports torch
+    if not prints:
+        return 0
+    if not args.quiet:
+        show_losses(folder)
+    report = _report(folder) if args.report else None
+    from tercet.training.run.judge import judge_run  # imports torch
 
-        verdicts = judge_run(folder)
-        if args.json:
-            print(json.dumps(_result(folder, report, verdicts), indent=2))
-        else:
-            print(summary(folder, report=report, verdicts=verdicts))
-        if args.try_out:
-            return _try_out(folder)
-    return 0
+    verdicts = judge_run(folder)
+    if args.json:
+        print(json.dumps(_result(folder, report, verdicts), indent=2))
+    else:
+        print(summary(folder, report=report, verdicts=verdicts))
+    return _try_out(folder) if args.try_out else 0
 
 
 def _result(folder: Path, report: Path | None, verdicts: "Sequence[Verdict]") -> dict[str, Any]:
     """Return the result of a training for JSON: its folder, steps, best metrics, report and verdicts."""
     from tercet.checkpoint import read_card
+    from tercet.checkpoint.forecast import read_forecast
     from tercet.evaluate.score_summary import finite
 
     card = read_card(folder)
@@ -194,6 +214,8 @@ def _result(folder: Path, report: Path | None, verdicts: "Sequence[Verdict]") ->
     metrics = {name: finite(value) for name, value in card.metrics.items()}
     facts = {"folder": str(folder), "step": card.step, "last_step": last, "metrics": metrics}
     named_report = None if report is None else str(report)
+    forecast = read_forecast(folder)
+    facts |= {"forecast": None if forecast is None else forecast.to_dict()}
     return {**facts, "report": named_report, "verdicts": [verdict.to_dict() for verdict in verdicts]}
 
 
@@ -297,4 +319,5 @@ def summary(folder: Path, *, report: Path | None = None, verdicts: "Sequence[Ver
         [] if report is None else [f"Its report is {quote_path(report)}."]
     )
     warnings = [f"Warning: {verdict.text}." for verdict in verdicts]
-    return "\n".join([*heading, *warnings, "Next:", *lines])
+    outcome = describe_outcome(folder)
+    return "\n".join([*heading, *([] if outcome is None else [outcome]), *warnings, "Next:", *lines])

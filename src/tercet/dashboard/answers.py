@@ -117,6 +117,7 @@ class RunAnswers:
     def _describe(self, number: int) -> dict[str, Any]:
         run = self.runs[number]
         status = self._if_readable(number, run.status, None)
+        forecast = self._if_readable(number, run.forecast, None)
         last = {name: _last(run.metrics.column(name)) for name in self._metrics(run)}
         validation, steps = run.metrics.column("val/loss"), run.metrics.column("step")
         best = None
@@ -140,6 +141,7 @@ class RunAnswers:
             "problems": [problem.text for problem in self._if_readable(number, run.problems, [])],
             "last": last,
             "best": best,
+            "forecast": forecast,
             "samples": run.samples(),
         }
 

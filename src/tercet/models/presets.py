@@ -8,6 +8,7 @@ from typing import Any
 
 from tercet.config import UserError, merge, parse, suggest, to_plain
 from tercet.messages import show
+from tercet.models.sizes import size_keys
 from tercet.models.specs import (
     SPECS,
     AnySpec,
@@ -199,7 +200,8 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """Return the spec for the `model` section of a recipe: a preset, with the other keys as overrides.
 
     Args:
-        data: Keys of the section. Without `preset`, the preset of the family is used (default: "modern").
+        data: Keys of the section. Without `preset`, the preset of the family is used (default: "modern"). `size`
+            replaces the sizes of the preset (see `sizes.py`), and other keys override both.
         name: Name of the section in error messages.
 
     Raises:
@@ -208,8 +210,11 @@ def model_spec(data: Mapping[str, Any], *, name: str = "model") -> AnySpec:
     """
     changes = dict(data)
     family = changes.get("family")
+    size = changes.pop("size", None)
     preset = changes.pop("preset", DEFAULT_PRESETS.get(family, "modern") if isinstance(family, str) else "modern")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise UserError(f"{name}.preset: unknown preset {show(preset)}{suggest(preset, PRESETS)}")
     base = to_plain(PRESETS[preset])
+    if size is not None:
+        base = merge(base, size_keys(base, size, name=f"{name}.size"))
     return parse(SPECS[base["family"]], merge(base, changes), name=name)

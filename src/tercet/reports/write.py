@@ -10,6 +10,7 @@ from tercet.notebook import format_count, format_duration
 from tercet.reports.attention_section import attention_section
 from tercet.reports.document import html_document
 from tercet.reports.errors_page import errors_section
+from tercet.reports.forecast_section import forecast_section
 from tercet.reports.markup import Markup, element, join, paragraph
 from tercet.reports.model_sections import data_section, model_section, recipe_section, versions_section
 from tercet.reports.run_sections import cost_section, curves_section, samples_section
@@ -75,6 +76,7 @@ def report_page(subject: ReportSubject, *, evaluate: bool = False) -> str:
     sections = (
         score_section(subject, evaluate=evaluate),
         *errors_section(subject, evaluate=evaluate),
+        *forecast_section(subject),
         curves_section(subject),
         samples_section(subject),
         model_section(subject),

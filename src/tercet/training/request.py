@@ -13,7 +13,7 @@ from tercet.data.sources.custom_dataset import plain_source
 from tercet.messages import is_first_process, print_note
 from tercet.storage import DamagedFile
 from tercet.training.recipe.files import change_settings, read_settings, recipe_names
-from tercet.training.recipe.for_data import choose_recipe, is_data
+from tercet.training.recipe.for_data import SIZED_RECIPES, choose_recipe, is_data
 from tercet.training.recipe.other_data import REQUIRED, describe_other_data, describe_tail
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class RunRequest:
             their translations.
         validation_source, validation_target: Sentence pairs to validate on, in the same form.
         pretrained: Folder of a run or model whose weights the new run starts from (default: that of the recipe).
+        chooses_size: If True, choose a recipe with the key `model.size` for data.
         out: Run folder (default: see `choose_folder`).
         quiet: If True, do not report on stderr which recipe was chosen for data.
     """
@@ -46,6 +47,7 @@ class RunRequest:
     validation_source: str | None = None
     validation_target: str | None = None
     pretrained: str | None = None
+    chooses_size: bool = False
     out: Path | None = None
     quiet: bool = True
 
@@ -151,6 +153,15 @@ def choose_folder(request: RunRequest, run: Path | None = None) -> Path:
     return run
 
 
+def name_recipe(request: RunRequest) -> RunRequest:
+    """Return a request whose `recipe` is no data: a packaged recipe is chosen for data.
+
+    Raises:
+        UserError: If the data cannot be read, or the request names data twice.
+    """
+    return _choose_recipe(request, choose_folder(request)) if is_data(request.recipe) else request
+
+
 def _choose_recipe(request: RunRequest, folder: Path) -> RunRequest:
     """Return a request whose `recipe`, the path of data, is replaced by a packaged recipe for that data.
 
@@ -167,6 +178,8 @@ def _choose_recipe(request: RunRequest, folder: Path) -> RunRequest:
         pretrained=request.pretrained is not None,
         draws_documents=_recorded_split(folder) != "tail",
     )
+    if request.chooses_size:
+        choice = choice._replace(recipe=SIZED_RECIPES.get(choice.recipe, choice.recipe))
     if not request.quiet and is_first_process():
         kind = f"{choice.kind}, {choice.fields}" if choice.fields else choice.kind
         changed_data = choice.changes.get("data")

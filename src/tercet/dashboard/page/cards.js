@@ -24,6 +24,10 @@ function facts(run) {
   if (run.seconds !== null) rows.push(["trained", duration(run.seconds)]);
   if (train !== undefined) rows.push(["training loss", figure(train)]);
   if (run.best !== null) rows.push(["best validation", `${figure(run.best.loss)} at ${counted(run.best.step)}`]);
+  if (run.forecast !== null) {
+    const { loss, low, high } = run.forecast;
+    rows.push(["forecast", `${figure(loss)} (${figure(low)} to ${figure(high)})`]);
+  }
   for (const [metric, name, write] of SCORES) {
     const value = run.last[metric];
     if (value !== undefined) rows.push([name, write(value)]);

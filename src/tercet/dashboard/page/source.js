@@ -5,7 +5,8 @@ import { post, responseError } from "tercet/ask.js";
 /** @typedef {{name: string, folder: string, error: string | null, state: string, detail: string, step: number,
  *             total: number | null, seconds: number | null, left: number | null, updated: number | null, rows: number,
  *             generation: number, unreadable: number, problems: string[], last: Record<string, number>,
- *             best: null | {loss: number, step: number}, samples: number[]}} Run */
+ *             best: null | {loss: number, step: number},
+ *             forecast: null | {loss: number, low: number, high: number}, samples: number[]}} Run */
 /** @typedef {{run: number, metric: string, x: number[], low: number[], high: number[], mean: number[]}} Curve */
 /** @typedef {{whole: [number, number], start: number, end: number, curves: Curve[]}} Curves */
 /** @typedef {{key: string, values: (string | null)[], differs: boolean}} Setting */

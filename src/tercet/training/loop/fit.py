@@ -34,6 +34,7 @@ from tercet.training.loop.step_actions import (
     CheckpointWriter,
     Export,
     MetricsAction,
+    Pause,
     SampleWriter,
     StepActions,
     Validation,
@@ -69,6 +70,7 @@ class TrainingLoop:
             micro-batches (in rows, or in tokens per side for translation).
         exact: If True, the weights at the end must be bitwise identical to those of an uninterrupted run, so the size
             of micro-batches must not change.
+        pause_at: Number of steps after which the run is saved and pauses; None for no pause.
         quiet: If True, do not show progress on stderr.
     """
 
@@ -84,10 +86,11 @@ class TrainingLoop:
     save_record: Callable[[int], None]
     save_micro_batch: Callable[[int, int], None]
     exact: bool = False
+    pause_at: int | None = None
     quiet: bool = False
 
     def run(self) -> int | None:
-        """Train until the last step, a signal, or too many validations without improvement.
+        """Train until the last step, a pause, a signal, or too many validations without improvement.
 
         Returns:
             Number of the signal that stopped the run, or None.
@@ -166,6 +169,7 @@ class TrainingLoop:
             MetricsAction(validation, task.plan, spec.log_every, elapsed=metrics.seconds_spent()),
             *([] if bar is None else [bar, ProblemWarnings(task, self.model, validation, metrics.path)]),
             *([samples] if task.recipe.task.has_samples and not spec.is_sharded else []),
+            *([] if self.pause_at is None else [Pause(self.pause_at)]),
             interruption,
             CheckpointWriter(validation, spec.save_every, self.export, self.checkpoints.state_path),
         ]

@@ -254,6 +254,21 @@ class SampleWriter:
             write_atomically(self.folder / f"step-{trainer.global_step:06d}.txt", self.last.encode())
 
 
+class Pause:
+    """Action that ends the training of this process after a step, which is saved as any last step of a process.
+
+    Args:
+        step: Number of trained steps.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+        if trainer.global_step == self.step:
+            trainer.should_stop = True
+
+
 class CheckpointWriter:
     """Action that writes models and checkpoints.
 

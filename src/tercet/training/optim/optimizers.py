@@ -17,6 +17,7 @@ from tercet.training.optim.specs import Adam, AdamW, CustomOptimizer, Muon, Opti
 from tercet.training.optim.trainable import trainable_parameters
 
 HIDDEN = ("blocks", "transform", "pooler")  # modules whose matrices map hidden states to hidden states
+OUTPUT = ("unembedding.weight", "unembedding.bias")  # parameters of an output layer; tied weights have another name
 CHECKED_CALLS = 4  # calls of a hook after which the state of an optimizer is no longer checked
 
 
@@ -86,6 +87,8 @@ def _adamw(spec: Adam | AdamW, model: nn.Module, groups: list[dict[str, Any]]) -
 
 def _muon(spec: Muon, model: nn.Module) -> Optimizer:
     hidden, rest = hidden_matrices(model)
+    adamw = {"betas": (spec.beta1, spec.beta2), "eps": spec.eps}
+    head = {p for name, p in model.named_parameters() if spec.head_lr is not None and name in OUTPUT}
     groups = [
         {
             "params": hidden,
@@ -94,7 +97,8 @@ def _muon(spec: Muon, model: nn.Module) -> Optimizer:
             "momentum": spec.momentum,
             "weight_decay": spec.weight_decay,
         },
-        {"params": rest, "lr": spec.adam_lr, "betas": (spec.beta1, spec.beta2), "eps": spec.eps},
+        {"params": [p for p in rest if p not in head], "lr": spec.adam_lr, **adamw},
+        {"params": [p for p in rest if p in head], "lr": spec.head_lr, **adamw},
     ]
     return MuonAdamW([group for group in groups if group["params"]])
 

@@ -26,6 +26,7 @@ READING_KEYS = ("encoding", "text_field", "label_field", "label_pattern", "over"
            "source_language", "target_language")  # keys of `data` that determine how a file is read  # fmt: skip
 FIELD_KEYS = ("text_field", "label_field", "source_language", "target_language")
 FINETUNE_RECIPES = {"text": "lm", "pairs": "translate", "labeled texts": "classify", "conversations": "chat"}
+SIZED_RECIPES = {"demo": "gpt"}  # recipes with model.size, by the recipe of a fixed size for the same data
 LABEL_RECIPES = {
     "single_label_classification": "classify-docstrings",
     "multi_label_classification": "classify-docstring-code",

@@ -24,7 +24,7 @@ def recipe_keys(task: str | None = None) -> dict[str, tuple[str, ...]]:
     """
     from tercet.models import PRESETS
 
-    choices_by_key: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS)}
+    choices_by_key: dict[str, dict[str, None]] = {"model.preset": dict.fromkeys(PRESETS), "model.size": {}}
     for spec in RECIPES.values() if task is None else [RECIPES[task]]:
         for key, choices in walk_keys(spec):
             choices_by_key.setdefault(key, {}).update(dict.fromkeys(choices))

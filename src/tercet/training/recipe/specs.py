@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tercet.spec import (
+    Hours,
     Interval,
     Machines,
     Name,
@@ -83,7 +84,7 @@ class TrainingSpec:
 
     max_steps: Steps | None = None
     max_epochs: Steps | None = None
-    max_hours: Annotated[float, Interval(gt=0, le=100_000)] | None = None
+    max_hours: Hours | None = None
     batch_ramp: ShareAboveZero | None = None
     label_smoothing: ShareBelowOne = 0.0
     ema: ShareBetween | None = None

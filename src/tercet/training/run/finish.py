@@ -73,7 +73,8 @@ def _close(trained_run: TrainedRun) -> None:
         if (out / METRICS).exists():
             save(plot_loss(out / METRICS, title=out.name), out / "loss.png")
     record = replace(
-        trained_run.record.update_saved(out, trained_run.record.saved), finished=trained_run.signal is None
+        trained_run.record.update_saved(out, trained_run.record.saved),
+        finished=trained_run.signal is None and not trained_run.is_paused,
     )
     record.write(out)
     if record.finished:

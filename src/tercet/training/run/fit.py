@@ -91,7 +91,7 @@ def train_run(started_run: StartedRun) -> TrainedRun:
         arithmetic=arithmetic, precision=started_run.record.precision, compile_mode=started_run.record.compile,
         export=export_to(started_run.task, out, started_run.record.changes),
         save_record=record_writer.save, save_micro_batch=record_writer.save_micro_batch, exact=exact,
-        quiet=opened_run.quiet,
+        pause_at=opened_run.pause_at, quiet=opened_run.quiet,
     )  # fmt: skip
     try:
         with matmul_precision(started_run.record.matmul):

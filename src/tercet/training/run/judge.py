@@ -83,7 +83,7 @@ def _judge_pretrained(task: Task, metrics: dict[str, float], copy: Path) -> list
     if load_pretrained_weights(model, load_model(copy).model, str(copy)).new:  # it could not do the task before
         return []
     loss = validation_loss(task, model.eval().to(accelerator(recipe.training)))
-    return judge_before(metrics["val/loss"], loss, unit=_unit(task))
+    return judge_before(metrics["val/loss"], loss, unit=loss_unit(task))
 
 
 def validation_loss(task: Task, model: AnyModel) -> float:
@@ -97,10 +97,16 @@ def validation_loss(task: Task, model: AnyModel) -> float:
     return total / max(1.0, count)
 
 
-def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdict]:
+def unigram_loss(task: Any, metrics: dict[str, float]) -> float | None:
+    """Return the validation loss of counting tokens, in nats per target; None if the task has no such baseline.
+
+    Args:
+        task: Task of a run.
+        metrics: Validation metrics of the run.
+    """
     match task.recipe.task.kind:
-        case "masked" if "val/unigram_entropy" in metrics:
-            baseline = metrics["val/unigram_entropy"]
+        case "masked":
+            return metrics.get("val/unigram_entropy")
         case "language" | "translation" as kind:
             train, validation = task.corpus.train, task.corpus.validation
             if kind == "translation":
@@ -108,13 +114,19 @@ def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdi
             counted = unigram(
                 train[:COUNTED_TOKENS], validation, vocab_size=task.corpus.tokenizer.vocab_size, n_bytes=1
             )  # fmt: skip
-            baseline = counted.loss_nats_per_token
-        case "labels":
-            return _judge_labels(task, metrics)
+            return counted.loss_nats_per_token
         case _:
-            return []
+            return None
+
+
+def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdict]:
+    if task.recipe.task.kind == "labels":
+        return _judge_labels(task, metrics)
+    baseline = unigram_loss(task, metrics)
+    if baseline is None:
+        return []
     return judge(
-        metrics["val/loss"], baseline, measure=_unit(task), name=COUNTS["unigram"], advice=MORE_TRAINING
+        metrics["val/loss"], baseline, measure=loss_unit(task), name=COUNTS["unigram"], advice=MORE_TRAINING
     )  # fmt: skip
 
 
@@ -137,7 +149,8 @@ def _judge_labels(task: Any, metrics: dict[str, float]) -> list[Verdict]:
             return judge_rmse(metrics.get("val/rmse", 0.0), constant)
 
 
-def _unit(task: Any) -> str:
+def loss_unit(task: Any) -> str:
+    """Return the unit of the validation loss of a task."""
     units = {"masked": "nats per masked token", "chat": "nats per answer token", "labels": "validation loss",
              "translation": "nats per target token"}  # fmt: skip
     return units.get(task.recipe.task.kind, "nats per token")

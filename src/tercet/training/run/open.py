@@ -24,6 +24,7 @@ def open_run(
     quiet: bool,
     arithmetic: Mapping[str, Any] | None,
     resources: ExitStack,
+    pause_at: int | None = None,
 ) -> OpenedRun:
     """Check a requested run and adapt its recipe to the processes, without writing anything.
 
@@ -32,6 +33,7 @@ def open_run(
         start: Requested start point.
         quiet: If True, do not show progress on stderr.
         arithmetic: `precision` and `matmul` of a new run; None to choose them when the run starts.
+        pause_at: Number of steps after which the run is saved and pauses; None for no pause.
         resources: Stack on which later stages put resources, such as the lock of the folder. The caller closes it.
 
     Raises:
@@ -54,6 +56,7 @@ def open_run(
         primary=primary,
         quiet=quiet or not primary,
         arithmetic=arithmetic,
+        pause_at=pause_at,
         notes=resolved_recipe.notes,
         resources=resources,
     )

@@ -33,6 +33,7 @@ class OpenedRun:
         primary: If True, this is rank 0 or the only process, which writes files for all.
         quiet: If True, do not show progress on stderr.
         arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; else None.
+        pause_at: Number of steps after which the run is saved and pauses; None for no pause.
         notes: Lines about the recipe, reported when a new run starts.
         resources: Resources that are released when the run ends, such as the lock of the folder.
     """
@@ -45,6 +46,7 @@ class OpenedRun:
     primary: bool
     quiet: bool
     arithmetic: Mapping[str, Any] | None
+    pause_at: int | None
     notes: tuple[str, ...]
     resources: ExitStack
 
@@ -104,6 +106,12 @@ class TrainedRun:
     started_run: StartedRun
     record: RunRecord
     signal: int | None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the training stopped at a pause that was requested, before its last step."""
+        step = self.started_run.locked_run.opened_run.pause_at
+        return step is not None and self.record.saved == step < self.started_run.task.plan.steps
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ def train_resolved(
     *,
     quiet: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
+    pause_at: int | None = None,
 ) -> Path:
     """Train a resolved recipe, and return the run folder.
 
@@ -34,6 +35,8 @@ def train_resolved(
         quiet: If True, do not show progress on stderr.
         arithmetic: `precision` and `matmul` of a new run, if they were chosen for several runs together; None to choose
             them for this run.
+        pause_at: Number of steps after which the run is saved and this function returns. The same call continues the
+            run; None for no pause.
 
     Raises:
         UserError: If data or settings do not fit, the folder contains a run with other settings or is in use by
@@ -44,12 +47,15 @@ def train_resolved(
     """
     with ExitStack() as resources:
         opened_run = open_run(
-            resolved_recipe, start or Resume(), quiet=quiet, arithmetic=arithmetic, resources=resources
-        )
+            resolved_recipe, start or Resume(), quiet=quiet, arithmetic=arithmetic, resources=resources,
+            pause_at=pause_at,
+        )  # fmt: skip
         locked_run = lock_run(opened_run)
         started_run = start_run(locked_run)
         if started_run.record.finished and not locked_run.is_extended:
             return describe_finished(started_run).folder
+        if pause_at is not None and locked_run.point.step >= pause_at:
+            return opened_run.folder
         return finish_run(train_run(started_run)).folder
 
 

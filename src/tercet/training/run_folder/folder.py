@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tercet.checkpoint.run_record import RECIPE, RECORD, RunRecord, read_record
+from tercet.checkpoint.run_record import FORECAST, PILOTS, RECIPE, RECORD, RunRecord, read_record
 from tercet.config import UserError, find_differences, to_plain
 from tercet.messages import counted, print_note
 from tercet.storage import DamagedFile, read_manifest, write_atomically
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 MODELS = ("last", "best")  # newest first
 TRACKERS = ("tensorboard", "wandb", "mlflow")  # folders of trackers
 # A restart moves the recipe last: if the process is killed before, the folder is still recognized as a run.
-PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, *TRACKERS, RECIPE)
+BEFORE_RUN = (FORECAST, PILOTS)  # written before the run starts
+PARTS = (RECORD, METRICS, "loss.png", "samples", *MODELS, FOLDER, PRETRAINED_COPY, *TRACKERS, *BEFORE_RUN, RECIPE)
 MAX_DIFFERENCES = 3  # listed in the error about a run with other settings
 SHOWN_FIRST = ("pretrained", "task.kind", "data.source", "data.target", "training.optimizer.lr", "training.seed")
 CHOICES = "pass --from-weights to continue from its last model, or --restart to delete it and start again"
@@ -86,7 +87,7 @@ def check_recipe(
                 f"{out / RECIPE} is missing; restore it, or pass --restart to delete the run and start again"
             )
         # A run that was killed at its start may have left hidden files.
-        if any(not name.startswith(".") for name in names):
+        if any(not name.startswith(".") and name not in BEFORE_RUN for name in names):
             raise UserError(f"{out} is not empty and contains no run; pass another --out")
         return recipe, recipe
     initial = read_initial_recipe(out, record)

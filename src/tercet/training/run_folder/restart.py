@@ -9,7 +9,7 @@ from tercet.config import UserError
 from tercet.messages import print_note
 from tercet.storage import report_write_errors
 from tercet.training.recipe.recipe import Recipe
-from tercet.training.run_folder.folder import PARTS, check_recipe
+from tercet.training.run_folder.folder import BEFORE_RUN, PARTS, check_recipe
 
 ASIDE = ".restarted"  # hidden, so that the run folder counts as empty
 
@@ -35,7 +35,7 @@ class FormerRun:
 
     def __enter__(self) -> "FormerRun":
         out, pretrained = self._out, self._recipe.pretrained
-        if not any((out / name).exists() for name in (RECIPE, RECORD)):
+        if not any((out / name).exists() for name in (RECIPE, RECORD, *BEFORE_RUN)):
             if out.exists():
                 check_recipe(out, self._recipe, None)
             return self

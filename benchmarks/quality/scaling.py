@@ -3,6 +3,8 @@
     python examples/debian/packages.py runs/corpora/debian                   # one of the corpora
     python benchmarks/quality/scaling.py train rates --out runs/corpora      # can be stopped and repeated
     python benchmarks/quality/scaling.py report rates
+    python benchmarks/quality/scaling.py table            # the table from which the law starts, of `train gpt`
+    python benchmarks/quality/scaling.py coverage         # how often the intervals contain the outcomes
 
 An experiment is a list of runs. Their results are in `scaling/` next to this file, one line per run, so that they can
 be continued on another machine; `--part 1/2` and `--part 2/2` share the runs between two processes. A loss is that of
@@ -12,12 +14,14 @@ the best model on the whole validation part, in nats per token and in bits per b
 import argparse
 import json
 import shutil
+import statistics
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from corpora import BUILDERS, write_corpus
 
@@ -26,7 +30,8 @@ from tercet.config import merge
 from tercet.evaluate import evaluation_of
 from tercet.settings_yaml import parse_assignment
 from tercet.training import load_recipe, train
-from tercet.training.budget.priors import TABLE
+from tercet.training.budget.law import fit, prior_of
+from tercet.training.budget.priors import TABLE, read_points
 from tercet.training.budget.settings import TextSize, run_settings
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.micro_batch import tokens_of_row
@@ -36,6 +41,7 @@ from tercet.training.tasks.model_sizes import read_task
 from tercet.training.tasks.open_task import task_of
 
 RESULTS = Path(__file__).parent / "scaling"
+MIN_FORECAST_TOKENS = 200_000  # of the trainings that `coverage` forecasts
 COMMON = ("training.save_every=1000000", "training.compile=never", "training.precision=fp32", "task.sample_tokens=0")
 CORPORA = {
     "shakespeare": ("data.source=shakespeare", "data.tokenizer={kind: characters, eos: false}"),
@@ -221,6 +227,25 @@ def table() -> None:
     print(f"{path}: {len(lines) - 1} trainings")
 
 
+def coverage() -> None:
+    """Forecast the trainings of each text from its shortest ones, with a law that starts from the other texts."""
+    texts, inside, errors, widths = read_points("gpt"), 0, list[float](), list[float]()
+    for text, points in texts.items():
+        prior = prior_of({other: points for other, points in texts.items() if other != text})
+        for longest_pilot in (70_000, 130_000):
+            law = fit([point for point in points if point.tokens <= longest_pilot][:6], prior)
+            for point in (point for point in points if point.tokens > MIN_FORECAST_TOKENS):
+                draws = law.draw(point.size, point.tokens, point.unique)
+                low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95]).tolist()
+                inside += low <= point.ratio <= high
+                errors.append(abs(middle / point.ratio - 1))
+                widths.append((high - low) / 2 / middle)
+    print(
+        f"{inside} of {len(errors)} outcomes are within the interval of 90 %; median error "
+        f"{statistics.median(errors):.1%}, half of the interval {statistics.median(widths):.1%}"
+    )
+
+
 def report(name: str) -> None:
     for line in (RESULTS / f"{name}.jsonl").open(encoding="utf-8"):
         result = json.loads(line)
@@ -231,7 +256,7 @@ def report(name: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("train", "report", "table"))
+    parser.add_argument("action", choices=("train", "report", "table", "coverage"))
     parser.add_argument("experiment", choices=EXPERIMENTS, nargs="?", default="gpt")
     parser.add_argument("--out", type=Path, default=Path("runs/corpora"), help="folder of the corpora")
     parser.add_argument("--part", default="1/1", help="share of this process, such as 1/2")
@@ -242,5 +267,7 @@ if __name__ == "__main__":
         train_all(arguments.experiment, arguments.out, (number, count))
     elif arguments.action == "table":
         table()
+    elif arguments.action == "coverage":
+        coverage()
     else:
         report(arguments.experiment)

@@ -34,7 +34,7 @@ PILOT_SHARES = ((0, 0.01), (0, 0.025), (-1, 0.02), (1, 0.035), (0, 0.05))
 RESERVE = 0.02  # of the time, for the end of the run
 EARLY = 0.95  # share of the time below which a run ends early, because the text is read often enough
 SIZE_KEYS = ("d_model", "n_layers", "n_heads")
-LAWS = {"language": "gpt", "masked": "bert"}  # recipe whose law applies, by task
+LAWS = {"language": "gpt"}  # recipe whose law applies, by task
 REPLANNING = 0.02  # smallest relative change of the length for which the run is planned again
 
 

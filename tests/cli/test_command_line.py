@@ -230,7 +230,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("train numbers --validation-target a.txt", "needs its source: pass --validation-source F as well"),
         ("train numbers --source a.txt --target b.txt", "no such file or folder: a.txt"),
         ("train numbers --source nubmers", "no file or dataset of pairs is called 'nubmers'; did you mean 'numbers'?"),
-        ("inspect gpt3", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
+        ("inspect gpt22", "no folder, preset or recipe is called 'gpt22'; did you mean 'gpt2'?"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_remedy(

@@ -214,7 +214,7 @@ def test_custom_run_and_recipe(folder: Path, capsys: pytest.CaptureFixture[str])
         (["smoothing", "--target", "10"], "target=10 must be a token of the vocabulary, 0 to 9"),
         (["smoothing", "--epsilon", "1"], "argument --epsilon: 1.0 must be at least 0 and below 1"),
         (["model"], "the following arguments are required: RUN|PRESET|RECIPE; see `tercet plot model --help`"),
-        (["model", "gpt3"], "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
+        (["model", "gpt22"], "no folder, preset or recipe is called 'gpt22'; did you mean 'gpt2'?"),
         (["model", "gpt2", "--length", "2000"], "length=2000 does not fit into the context of max_len=1024"),
         (["model", "gpt2", "--source-length", "5"], "source_length=5 is for translators"),
         (["attention", "gpt2", "--which", "cross"], "which='cross': the decoder-only family has self"),

@@ -152,7 +152,7 @@ def test_narrow_terminal_shows_last_blocks_with_a_note(runs: dict[str, str], cap
     ("arguments", "words"),
     [
         ("gpt2 --prompt a", "gpt2 has no weights; pass the folder of a trained run"),
-        ("gpt3 --prompt a", "no folder, preset or recipe is called 'gpt3'; did you mean 'gpt2'?"),
+        ("gpt22 --prompt a", "no folder, preset or recipe is called 'gpt22'; did you mean 'gpt2'?"),
         ("animals --heads", "animals has no weights"),
         ("GPT --top 3", '--top requires --prompt "TEXT"; add it'),
         ("GPT --prompt a --top 0", "argument --top: 0 must be at least 1"),

@@ -34,8 +34,8 @@ FILES = {
     "texts/one.txt": "It was a dark and stormy night.\n",
     "empty/none.bak": "",
     "run/metrics.csv": "step\n1\n",
-    "bert/config.json": "{}",
-    "bert/vocab.txt": "the\n",
+    "bert-model/config.json": "{}",
+    "bert-model/vocab.txt": "the\n",
     "run/samples/step-1.txt": "It was",
 }
 
@@ -105,12 +105,12 @@ def test_data_given_twice_is_rejected() -> None:
         chosen_recipe("prose.txt", data="dna.txt")
 
 
-@pytest.mark.parametrize("name", ["run", "bert", "empty", "nowhere.txt", "mine.yaml", "demo", "\0"])
+@pytest.mark.parametrize("name", ["run", "bert-model", "empty", "nowhere.txt", "mine.yaml", "demo", "\0"])
 def test_names_that_are_not_data(name: str) -> None:
     Path("demo").mkdir()
     Path("demo", "a.txt").write_text("a")
     assert not is_data(name)
-    if name in ("run", "bert", "empty"):
+    if name in ("run", "bert-model", "empty"):
         with pytest.raises(UserError, match=f"{name} contains no run"):
             resolve(RunRequest(recipe=name))
 

@@ -158,6 +158,7 @@ def test_contradictions(text: Path, tmp_path: Path, changes: Plain, message: str
         (["gpt", "--hours", "0"], "0"),
         (["gpt", "--hours", "-1"], "-1"),
         (["gpt", "--hours", "1", "--more", "5"], "--more and --hours exclude each other"),
+        (["gpt", "--hours", "1", "--plan", "--report"], "--report has no effect with --plan"),
         (["gpt", "--hours", "1", "--page"], "--page and --hours exclude each other"),
         (["gpt", "--hours", "1", "--print-config"], "--print-config and --hours exclude each other"),
         (["gpt", "--hours", "1", "--devices", "2"], "--devices and --hours exclude each other"),
@@ -171,6 +172,24 @@ def test_wrong_commands(
     assert main(["train", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forecast_is_printed_without_training(
+    text: Path, trained: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copyfile(trained[0] / FORECAST, copy / FORECAST)
+    forecast = read_forecast(copy)
+    assert forecast is not None
+    words = ["train", str(text), "--hours", str(forecast.hours), "--out", str(copy), "--plan"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(forecast.to_dict()))
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "expected loss" in printed
+    assert f"{forecast.chosen.loss:.3f}" in printed
+    assert sorted(path.name for path in copy.iterdir()) == [FORECAST]
 
 
 def test_too_few_hours(text: Path, tmp_path: Path) -> None:

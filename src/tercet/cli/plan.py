@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 FLAGS = ("gpus", "mfu", "measured", "here", "price")
 TRAINING = ("out", "more", "until", "restart", "from_weights", "exact", "page", "report", "print_config", "try_out")
 
+AFTER_TRAINING = ("report", "try_out")  # flags without an effect on the pilot runs of --hours
+
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the flag --plan and the flags that require it."""
@@ -54,7 +56,7 @@ def check_plan(args: argparse.Namespace) -> None:
     """
     from tercet.config import UserError
 
-    if args.plan and (flags := passed_flags(args, TRAINING)):
+    if args.plan and (flags := passed_flags(args, TRAINING if args.hours is None else AFTER_TRAINING)):
         raise UserError(f"{flags[0]} has no effect with --plan, which does not train; leave it out")
     if not args.plan and (flags := passed_flags(args, FLAGS)):
         devices = ", or pass --devices N to train on N GPUs" if flags[0] == "--gpus" else ""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from tercet.checkpoint.run_record import FORECAST, PILOTS, read_record
 from tercet.cli.main import main
 from tercet.config import Plain, UserError, merge
 from tercet.storage import DamagedFile
+from tercet.training import Interrupted
 from tercet.training.budget.choose import Work, best_of, candidates, neighbor, pilot_of
-from tercet.training.budget.pilots import SIZES, step_seconds
+from tercet.training.budget.pilots import SIZES, PilotRuns, step_seconds
 from tercet.training.budget.priors import read_prior
 from tercet.training.budget.settings import TextSize, dropout, learning_rate, run_settings
 from tercet.training.budget.train_hours import forecast_hours, train_hours
@@ -190,6 +192,18 @@ def test_a_forecast_is_printed_without_training(
     assert "expected loss" in printed
     assert f"{forecast.chosen.loss:.3f}" in printed
     assert sorted(path.name for path in copy.iterdir()) == [FORECAST]
+
+
+@pytest.mark.parametrize("words", [[], ["--plan"]])
+def test_a_signal_during_a_pilot_run_ends_the_command(
+    words: list[str], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(pilots: PilotRuns, size: int, steps: int) -> Pilot:
+        raise Interrupted(signal.SIGINT, "saved in a folder; run the same command again to resume")
+
+    monkeypatch.setattr(PilotRuns, "train", stop)
+    assert main(["train", str(text), "--hours", "1", "--out", str(tmp_path / "run"), *words]) == 130
+    assert "stopped by SIGINT: saved in a folder" in capsys.readouterr().err
 
 
 def test_too_few_hours(text: Path, tmp_path: Path) -> None:

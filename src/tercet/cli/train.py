@@ -149,11 +149,11 @@ def run(args: argparse.Namespace) -> int:
     start, files = _start(args), {name: getattr(args, name) for name in DATA_FLAGS}
     request = RunRequest(recipe=args.recipe, changes=changes, out=args.out, quiet=args.quiet, **files)
     if args.plan:
-        return print_plan(args, request) if args.hours is None else print_forecast(args, request)
+        return _stoppable(lambda: (print_plan if args.hours is None else print_forecast)(args, request))
     if args.hours is not None:
         from tercet.training.budget.train_hours import train_hours
 
-        return _train(args, lambda: train_hours(request, args.hours, restart=args.restart))
+        return _stoppable(lambda: _report_run(args, train_hours(request, args.hours, restart=args.restart)))
     resolved = resolve(request)
     if args.print_config:
         from tercet.settings_yaml import write_yaml
@@ -168,26 +168,33 @@ def run(args: argparse.Namespace) -> int:
     from tercet.training.run.train import train_resolved
 
     with background_dashboard(resolved.folder) if args.page else nullcontext():
-        prints = is_first(resolved.recipe)
-        return _train(args, lambda: train_resolved(resolved, start, quiet=args.quiet), prints=prints)
+        return _stoppable(
+            lambda: _report_run(
+                args, train_resolved(resolved, start, quiet=args.quiet), prints=is_first(resolved.recipe)
+            )
+        )
 
 
-def _train(args: argparse.Namespace, train: Callable[[], Path], *, prints: bool = True) -> int:
-    """Train, print the result, and return the exit code.
-
-    Args:
-        args: Flags of the command.
-        train: Function that trains and returns the run folder.
-        prints: If False, do not print the result, because another process does.
-    """
+def _stoppable(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`, or that of the signal that stopped a training in it."""
     from tercet.training.run.finish import Interrupted
 
     try:
-        folder = train()
+        return work()
     except Interrupted as error:
         if is_first_process():
             print_note(f"tercet: stopped by {signal.Signals(error.signal).name}: {error}")
         return 128 + error.signal
+
+
+def _report_run(args: argparse.Namespace, folder: Path, *, prints: bool = True) -> int:
+    """Print the result of a training, and return the exit code.
+
+    Args:
+        args: Flags of the command.
+        folder: Run folder.
+        prints: If False, do not print the result, because another process does.
+    """
     if not prints:
         return 0
     if not args.quiet:

@@ -36,6 +36,7 @@ class PilotRuns:
         results: Results so far, in order.
         arithmetic: `precision` and `matmul` of all runs; None before the first.
         text: Sizes of the text; None before the first run has read it.
+        decided: Number of planned pilot runs that were trained or left out, without the first.
     """
 
     request: RunRequest
@@ -44,6 +45,7 @@ class PilotRuns:
     results: list[Pilot] = field(default_factory=list[Pilot])
     arithmetic: Mapping[str, Any] | None = None
     text: TextSize | None = None
+    decided: int = 0
 
     def __post_init__(self) -> None:
         path = self.folder / PILOTS / RESULTS
@@ -51,7 +53,7 @@ class PilotRuns:
             plain = read_sealed_json(path)
             try:
                 self.results = [Pilot(**result) for result in plain["pilots"]]
-                self.arithmetic = plain["arithmetic"]
+                self.arithmetic, self.decided = plain["arithmetic"], plain["decided"]
                 self.text = None if plain["text"] is None else TextSize(**plain["text"])
             except (TypeError, KeyError):
                 raise UserError(f"{path} was written by another version of Tercet; pass --restart") from None
@@ -95,6 +97,7 @@ class PilotRuns:
         """Write the results."""
         plain = {
             "arithmetic": self.arithmetic,
+            "decided": self.decided,
             "text": None if self.text is None else asdict(self.text),
             "pilots": [asdict(result) for result in self.results],
         }

@@ -144,14 +144,16 @@ def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Fo
     pilots.text = work.text
     prior = read_prior(LAWS[work.task])
     for number, (distance, share) in enumerate(PILOT_SHARES, start=1):
-        spent_on_pilots = sum(pilot.seconds for pilot in pilots.results[1:])  # the first also reads the text
-        if number < len(pilots.results) or spent_on_pilots + share * total > PILOT_SHARE * total:
+        if number <= pilots.decided:
             continue
+        spent_on_pilots = sum(pilot.seconds for pilot in pilots.results[1:])  # the first also reads the text
         found = candidates(work, pilots.results, prior, (1 - PILOT_SHARE) * total)
         size = neighbor(best_of(found).size, distance, sizes) if found else None
-        if size is not None and (pilot := pilot_of(work, pilots.results, size, share * total)) is not None:
+        pilot = None if size is None else pilot_of(work, pilots.results, size, share * total)
+        if pilot is not None and spent_on_pilots + share * total <= PILOT_SHARE * total:
             pilots.train(*pilot)
-    pilots.save()
+        pilots.decided = number
+        pilots.save()
     left = (1 - RESERVE) * total - spent()
     found = candidates(work, pilots.results, prior, left)
     if not found:

@@ -39,12 +39,12 @@ def debian(out: Path) -> str:
 
 def captions_de(out: Path) -> str:
     """German image captions, the training part of Multi30k in TERCET_DATA."""
-    return gzip.decompress(Path(os.environ["TERCET_DATA"], "multi30k", "train.de.gz").read_bytes()).decode()
+    return read_captions("de")
 
 
 def captions_en(out: Path) -> str:
     """English image captions, the training part of Multi30k in TERCET_DATA."""
-    return gzip.decompress(Path(os.environ["TERCET_DATA"], "multi30k", "train.en.gz").read_bytes()).decode()
+    return read_captions("en")
 
 
 def perl(out: Path) -> str:
@@ -70,6 +70,10 @@ def vim_help(out: Path) -> str:
 def licenses(out: Path) -> str:
     """Copyright files of installed Debian packages, a small text with many repetitions."""
     return read_files(Path("/usr/share/doc"), "copyright", 400_000)
+
+
+def read_captions(language: str) -> str:
+    return gzip.decompress(Path(os.environ["TERCET_DATA"], "multi30k", f"train.{language}.gz").read_bytes()).decode()
 
 
 def find_package(name: str) -> Path:

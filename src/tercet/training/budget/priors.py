@@ -24,7 +24,7 @@ def read_points(recipe: str) -> dict[str, list[Point]]:
     """Return the results of the trainings of a recipe, by the name of the text."""
     points: dict[str, list[Point]] = defaultdict(list)
     text = (resources.files("tercet.training.budget") / TABLE).read_text(encoding="utf-8")
-    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+    for row in csv.DictReader(text.splitlines()):
         if row["recipe"] == recipe:
             numbers = (float(row[name]) for name in ("multiplied", "tokens", "unique", "ratio"))
             points[row["text"]].append(Point(*numbers))

@@ -162,12 +162,12 @@ def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Fo
     return Forecast(
         hours=hours, chosen=chosen, candidates=tuple(found), pilots=tuple(pilots.results),
         unique_tokens=work.text.unique_tokens, unigram_loss=work.unigram_loss, unit=work.unit, seconds_left=left,
-        reasons=tuple(_reasons(chosen, found, pilots, is_limited_by_text=chosen.seconds < EARLY * left)),
+        reasons=tuple(_reasons(chosen, found, pilots, is_limited_by_text=_is_limited_by_text(chosen, left))),
     )  # fmt: skip
 
 
-def _is_limited_by_text(forecast: Forecast) -> bool:
-    return forecast.chosen.seconds < EARLY * forecast.seconds_left
+def _is_limited_by_text(chosen: SizeForecast, seconds_left: float) -> bool:
+    return chosen.seconds < EARLY * seconds_left
 
 
 def _reasons(
@@ -192,7 +192,7 @@ def _plan_again(forecast: Forecast, folder: Path, step: int) -> Resume:
     left = (1 - RESERVE) * forecast.seconds_left - seconds
     steps = step + int(left / (seconds / step))
     planned = forecast.chosen.steps
-    if _is_limited_by_text(forecast):
+    if _is_limited_by_text(forecast.chosen, forecast.seconds_left):
         steps = min(steps, planned)
     if abs(steps - planned) <= REPLANNING * planned or steps <= step:
         return Resume()

@@ -239,6 +239,43 @@ class ComparedVariants(TypedDict):
     differences: NotRequired[dict[str, Difference]]
 
 
+class SearchTrial(TypedDict):
+    """A trial of `tercet sweep`: the steps of the rungs that it reached, and its lowest validation loss up to each."""
+
+    number: int
+    settings: dict[str, str]
+    steps: list[int]
+    losses: list[float]
+    failure: str | None
+
+
+class ConfirmedSettings(TypedDict):
+    """The best trial minus the recipe's own settings, by the score `measure`, and the leaderboard of both."""
+
+    seeds: list[int]
+    measure: str
+    difference: Difference | None
+    comparison: ComparedVariants
+
+
+class SweptSettings(TypedDict):
+    """The result of `tercet sweep`.
+
+    `better` is true if the interval of the difference excludes 0 in favor of the best trial. `confirmation` is null if
+    this trial has the recipe's own settings.
+    """
+
+    recipe: str
+    folder: str
+    seed: int
+    trials: list[SearchTrial]
+    best: int
+    confirmation: ConfirmedSettings | None
+    better: bool
+    verdict: str
+    command: str
+
+
 class WithViews(TypedDict):
     vocab_size_at_most: dict[str, int] | None
     export_problems: dict[str, list[str]]
@@ -398,6 +435,7 @@ def schemas() -> dict[str, list[Object]]:
         ],
         "errors": [schema(kind) for kind in (TextErrors, PairErrors, LabelErrors, RegressionErrors)],
         "compare": [schema(ComparedVariants)],
+        "sweep": [schema(SweptSettings)],
         "inspect": [schema(ModelTable, WithViews), schema(CoordinateCheck, WithDrift)],
         "plot": [schema(RunPictures), schema(Drawing, is_open=True)],
         "convert": [schema(ConvertedModel)],

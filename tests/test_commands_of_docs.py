@@ -93,7 +93,7 @@ def test_every_command_is_valid() -> None:
 
 
 def named_recipes(args: Any) -> list[str]:
-    if args.verb in ("train", "doctor", "compare", "inspect", "plot"):
+    if args.verb in ("train", "doctor", "compare", "sweep", "inspect", "plot"):
         values = [getattr(args, name, None) for name in ("recipe", "names", "model")]
         return [name for value in values if value for name in (value if isinstance(value, list) else [value])]
     names = [getattr(args, "recipe", None) if args.verb == "data" else None]

@@ -12,6 +12,9 @@
     compared = tercet.compare(["nanogpt-cpu"], vary={"model.stack.placement": ["pre", "post"]}, seeds=[1, 2, 3])
     print(compared.rows[0].name, compared.rows[0].scores["nats_per_token"].mean)
 
+    swept = tercet.sweep("nanogpt-cpu", vary={"training.optimizer.lr": "0.001..0.1"}, trials=9)
+    print(swept.verdict, swept.command)
+
     with tercet.Engine(tercet.load("runs/mine")) as engine:
         streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
         print([stream.text() for stream in streams])
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from tercet.training.run_folder.choices import Resume as Resume
     from tercet.training.run_folder.choices import Until as Until
     from tercet.training.sweep.compare_runs import compare as compare
+    from tercet.training.sweep.search_runs import sweep as sweep
 else:
     export_lazily(__name__)
 

@@ -35,6 +35,7 @@ RUN_VERBS = (
         ["train", "finetune-lm", "--pretrained="],
         ["train", "numbers", "--source", ""],
         ["compare", ""],
+        ["sweep", "", "--vary", "training.optimizer.lr=0.1,0.2"],
         ["data", ""],
         ["data", "look", ""],
         ["data", "prepare", "", "--out", "tokens"],

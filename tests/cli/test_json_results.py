@@ -79,6 +79,8 @@ COMMANDS = [
     ["errors", "numbers", "--data", "stars.csv", "--html", "errors.html", "--json"],
     ["errors", "translator", *PAIRS, "--rank-by", "chrf", "--json"],
     ["compare", "trained", "copied", "--out", "compared", "--quiet", "--json"],
+    ["sweep", "trained/recipe.yaml", "--vary", "training.optimizer.lr=0.1,0.2", "--sampler", "grid", "--seeds", "2",
+     "--out", "swept", "--quiet", "--json"],
     ["inspect", "gpt", "--json"],
     ["inspect", "gpt", "--prompt", "the cat sat", "--heads", "--attribution", "--json"],
     ["plot", "masks", "the cat sat", "--out", "masks.svg", "--json"],

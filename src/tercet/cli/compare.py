@@ -3,6 +3,7 @@
 import argparse
 import json
 import signal
+from typing import Any
 
 from tercet.cli.device import add_device, select_device
 from tercet.cli.parser import Verbs, out_path
@@ -51,14 +52,7 @@ def register(verbs: Verbs, summary: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tercet.config import UserError, merge, nest
-    from tercet.data.sources.custom_dataset import plain_source
-    from tercet.settings_yaml import merge_assignments
-
-    changes = {} if args.data is None else nest("data.source", plain_source(args.data))
-    changes = merge_assignments(changes, args.set)
-    if args.data is not None and changes != merge(changes, nest("data.source", plain_source(args.data))):
-        raise UserError("data.source is set by both --set and --data; pass one of them")
+    changes = read_changes(args)
 
     from tercet.training.sweep.grid import VariedKey, read_seeds
     from tercet.training.sweep.sweep import default_comparison_folder, plan_sweep
@@ -83,3 +77,20 @@ def run(args: argparse.Namespace) -> int:
         show(comparison.view())
         print(f"\n{out / PICTURE}" if (out / PICTURE).exists() else "")
     return 0
+
+
+def read_changes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the changes to a recipe by --set and --data, as nested mappings.
+
+    Raises:
+        UserError: If an assignment is invalid, or both flags set the data.
+    """
+    from tercet.config import UserError, merge, nest
+    from tercet.data.sources.custom_dataset import plain_source
+    from tercet.settings_yaml import merge_assignments
+
+    changes = {} if args.data is None else nest("data.source", plain_source(args.data))
+    changes = merge_assignments(changes, args.set)
+    if args.data is not None and changes != merge(changes, nest("data.source", plain_source(args.data))):
+        raise UserError("data.source is set by both --set and --data; pass one of them")
+    return changes

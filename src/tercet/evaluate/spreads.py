@@ -79,17 +79,31 @@ def fold_difference(first: Sequence[float], second: Sequence[float], folds: int)
         first, second: Scores of both models on the same folds, in the same order; at least two, and all finite.
         folds: Number of folds of the division.
     """
+    return _paired_difference(first, second, _error_factor(len(first), folds))
+
+
+def seed_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Return the difference of the mean scores of two models, paired by seed, with the paired t-test.
+
+    Args:
+        first, second: Scores of both models with the same seeds, in the same order; at least two, and all finite.
+    """
+    return _paired_difference(first, second, 1 / math.sqrt(len(first)))
+
+
+def _paired_difference(first: Sequence[float], second: Sequence[float], error_factor: float) -> Difference:
     differences = [one - other for one, other in zip(first, second, strict=True)]
-    spread, n = FoldSpread.of_folds(differences, folds), len(differences)
-    error = spread.std * _error_factor(n, folds)
-    t = math.inf if spread.mean else 0.0  # of equal differences
+    mean, n = SeedSpread.of(differences).mean, len(differences)
+    error = float(np.std(differences, ddof=1)) * error_factor
+    reach = t_quantile(n - 1) * error
+    t = math.inf if mean else 0.0  # of equal differences
     if error > 0:
-        t = abs(spread.mean) / error
+        t = abs(mean) / error
     return Difference(
         first=SeedSpread.of(first).mean,
         second=SeedSpread.of(second).mean,
-        difference=spread.mean,
-        interval=spread.interval or (math.nan, math.nan),
+        difference=mean,
+        interval=(mean - reach, mean + reach),
         p_value=max(0.0, 1 - t_probability(t, n - 1)),
     )
 

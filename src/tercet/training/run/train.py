@@ -66,9 +66,12 @@ def train(
     *,
     quiet: bool = False,
     arithmetic: Mapping[str, Any] | None = None,
+    pause_at: int | None = None,
 ) -> Path:
     """Train a recipe in the folder `out`, and return this folder.
 
     The other arguments and the errors are those of `train_resolved`.
     """
-    return train_resolved(ResolvedRecipe(recipe=recipe, folder=Path(out)), start, quiet=quiet, arithmetic=arithmetic)
+    return train_resolved(
+        ResolvedRecipe(recipe=recipe, folder=Path(out)), start, quiet=quiet, arithmetic=arithmetic, pause_at=pause_at
+    )

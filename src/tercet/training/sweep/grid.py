@@ -92,6 +92,11 @@ class GridPoint:
     settings: dict[str, str]
     changes: Plain
 
+    @property
+    def label(self) -> str:
+        """The settings as text, such as "placement=pre, position=rotary"."""
+        return ", ".join(f"{key}={value}" for key, value in self.settings.items())
+
 
 def grid_points(varied_keys: Sequence[VariedKey], *, fixed_changes: Mapping[str, Any] | None = None) -> list[GridPoint]:
     """Return all combinations of values, with the last key changing fastest.

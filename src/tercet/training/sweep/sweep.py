@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tercet.checkpoint.run_record import RECIPE, RECORD, read_record
-from tercet.config import Plain, UserError, find_differences, suggest, to_plain
+from tercet.config import Plain, UserError, suggest, to_plain
 from tercet.data import Fold
 from tercet.data.corpora.find_sources import check_sources
 from tercet.messages import print_note
-from tercet.storage import check_output_folder, read_sealed_json, write_sealed_json
 from tercet.training.loop.loggers import check_loggers
 from tercet.training.recipe.files import read_settings, recipe_names
 from tercet.training.recipe.other_data import describe_other_data
@@ -27,12 +26,11 @@ from tercet.training.run.fit import RunDiverged
 from tercet.training.run.train import train
 from tercet.training.run_folder.folder import check_recipe
 from tercet.training.sweep.cross_validation import check_division, check_folds, describe_division, make_folds, set_fold
-from tercet.training.sweep.grid import VariedKey, folder_names, grid_points
+from tercet.training.sweep.grid import GridPoint, VariedKey, folder_names, grid_points
+from tercet.training.sweep.sweep_folder import check_out, settle_arithmetic
 
 if TYPE_CHECKING:
     from tercet.training.tasks.task import Task
-
-SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,22 +107,8 @@ def plan_sweep(
     recipes = [name for name in names if not is_run(name)]
     _check_scope(names, recipes, varied_keys, changes, seeds, folds)
     points = grid_points(varied_keys, fixed_changes=changes)
-    parsed_recipes = {name: [load_recipe(name, point.changes) for point in points] for name in recipes}
     if recipes and seeds is None:
-        seeds = (parsed_recipes[recipes[0]][0].training.seed,)
-    short_names = dict(zip(names, _short_names(names), strict=True)) if len(names) > 1 else {}
-    runs = list[SweepRun]()
-    for name in names:
-        if name not in parsed_recipes:
-            runs.append(_open_finished(Path(name), short_names.get(name, Path(name).name)))
-            continue
-        for point, recipe in zip(points, parsed_recipes[name], strict=True):
-            settings = {**({"recipe": short_names[name]} if len(recipes) > 1 else {}), **point.settings}
-            labels = (short_names.get(name, ""), *(f"{key}={value}" for key, value in point.settings.items()))
-            variant = ", ".join(filter(None, labels)) or Path(name).stem
-            runs += _runs_of_variant(SweepRun(variant=variant, folder=out, settings=settings), recipe, seeds, folds)
-    runs = _assign_folders(runs, out)
-    _check_distinct(runs)
+        seeds = (load_recipe(recipes[0], points[0].changes).training.seed,)
     requested = {
         "recipes and runs": list(names),
         "vary": {choice.key: list(choice.labels) for choice in varied_keys},
@@ -132,11 +116,55 @@ def plan_sweep(
         "seeds": list(seeds or ()),
         **({} if folds is None else {"folds": folds}),
     }
-    _check_out(out, requested)
+    return plan_variants(names, points, seeds=seeds or (), folds=folds, out=out, requested=requested)
+
+
+def plan_variants(
+    names: Sequence[str],
+    points: Sequence[GridPoint],
+    *,
+    seeds: Sequence[int],
+    folds: int | None = None,
+    out: Path,
+    requested: Plain,
+    what: str = "comparison",
+) -> Sweep:
+    """Plan a sweep of the given variants of its recipes, as `plan_sweep` does for all combinations of values.
+
+    Args:
+        names: Recipes, and folders of finished runs or models.
+        points: Variants of each recipe.
+        seeds: Seeds of each variant.
+        folds: Number of folds of cross-validation; None for the validation part of the recipes.
+        out: Folder of the sweep.
+        requested: Requested settings, for `settings.json`.
+        what: Name of the sweep in messages.
+
+    Raises:
+        UserError: If a name, key or value is invalid, as in `plan_sweep`.
+    """
+    parsed_recipes = {
+        name: [load_recipe(name, point.changes) for point in points] for name in names if not is_run(name)
+    }
+    short_names = dict(zip(names, _short_names(names), strict=True)) if len(names) > 1 else {}
+    runs = list[SweepRun]()
+    for name in names:
+        if name not in parsed_recipes:
+            runs.append(_open_finished(Path(name), short_names.get(name, Path(name).name)))
+            continue
+        for point, recipe in zip(points, parsed_recipes[name], strict=True):
+            settings = {**({"recipe": short_names[name]} if len(parsed_recipes) > 1 else {}), **point.settings}
+            variant = ", ".join(filter(None, (short_names.get(name, ""), point.label))) or Path(name).stem
+            runs += _runs_of_variant(SweepRun(variant=variant, folder=out, settings=settings), recipe, seeds, folds)
+    runs = _assign_folders(runs, out)
+    _check_distinct(runs)
+    check_out(out, requested, what=what)
     for recipe in (run.recipe for run in runs if run.recipe):
         check_sources(recipe.data)
         check_loggers(recipe.logging)
-    descriptions = [describe_other_data(read_settings(name), point.changes) for name in recipes for point in points]
+    descriptions = [
+        describe_other_data(read_settings(name), point.changes) for name in parsed_recipes for point in points
+    ]
     if folds is not None:
         descriptions += [describe_division(recipe) for parsed in parsed_recipes.values() for recipe in parsed]
     notes = tuple(dict.fromkeys(filter(None, descriptions)))
@@ -166,13 +194,11 @@ def _check_scope(
         check_folds(folds, [choice.key for choice in varied_keys], [name for name in names if name not in recipes])
 
 
-def _runs_of_variant(
-    variant: SweepRun, recipe: Recipe, seeds: Sequence[int] | None, folds: int | None
-) -> Iterator[SweepRun]:
+def _runs_of_variant(variant: SweepRun, recipe: Recipe, seeds: Sequence[int], folds: int | None) -> Iterator[SweepRun]:
     """Yield the runs of a variant, one per seed and fold."""
     if folds is not None:
         check_division(variant.variant, recipe)
-    for seed in seeds or ():
+    for seed in seeds:
         seeded_recipe = replace(recipe, training=replace(recipe.training, seed=seed))
         for fold in make_folds(folds, seed):
             number = None if fold is None else fold.fold
@@ -226,26 +252,49 @@ def train_sweep(sweep: Sweep, *, quiet: bool = False) -> Iterator[tuple[SweepRun
         UserError: If a run cannot be resumed.
         Interrupted: If a signal stopped training, after the run was saved.
     """
+    recipes = [run.recipe for run in sweep.runs if run.recipe is not None]
+    arithmetic = settle_arithmetic(sweep.out, sweep.requested, recipes)
+    for number, run in enumerate(sweep.runs, start=1):
+        heading = f"{number} of {len(sweep.runs)}: {run.name}"
+        yield run, train_variant(run, heading, arithmetic, quiet=quiet)
+
+
+def train_variant(
+    run: SweepRun, heading: str, arithmetic: dict[str, Any], *, quiet: bool = False, pause_at: int | None = None
+) -> RunDiverged | None:
+    """Train a run of a sweep, unless it is finished already; return the error if training diverged, else None.
+
+    Args:
+        run: Run; a run without a recipe is finished.
+        heading: Line that is reported on stderr.
+        arithmetic: `precision` and `matmul` of all runs of the sweep whose precision is `auto`.
+        quiet: If True, report nothing on stderr.
+        pause_at: Number of steps after which the run pauses; None for no pause.
+
+    Raises:
+        UserError: If the run cannot be resumed.
+        Interrupted: If a signal stopped training, after the run was saved.
+    """
     import torch
 
-    arithmetic = _settle_arithmetic(sweep)
-    for number, run in enumerate(sweep.runs, start=1):
-        divergence = None
-        if run.recipe is not None:
-            is_done = is_finished(run.folder)
-            if not quiet:
-                words = f"{number} of {len(sweep.runs)}: {run.name}{', trained already' if is_done else ''}"
-                print_note(words)
-            try:
-                if not is_done:
-                    if run.recipe.training.compile != "never":
-                        torch.compiler.reset()  # graphs of earlier variants count towards the limit of the compiler
-                    train(run.recipe, run.folder, quiet=quiet, arithmetic=_arithmetic_for(run.recipe, arithmetic))
-            except RunDiverged as error:
-                divergence = error
-                if not quiet:
-                    print_note(f"{run.name}: {error}")
-        yield run, divergence
+    if run.recipe is None:
+        return None
+    is_done = is_finished(run.folder)
+    if not quiet:
+        print_note(f"{heading}{', trained already' if is_done else ''}")
+    if is_done:
+        return None
+    if run.recipe.training.compile != "never":
+        torch.compiler.reset()  # graphs of earlier variants count towards the limit of the compiler
+    try:
+        train(
+            run.recipe, run.folder, quiet=quiet, arithmetic=_arithmetic_for(run.recipe, arithmetic), pause_at=pause_at
+        )
+    except RunDiverged as error:
+        if not quiet:
+            print_note(f"{run.name}: {error}")
+        return error
+    return None
 
 
 def default_comparison_folder(names: Sequence[str]) -> Path:
@@ -328,57 +377,6 @@ def _check_distinct(runs: Sequence[SweepRun]) -> None:
             if runs
             else "nothing to compare; pass recipes or finished runs"
         )
-
-
-def _check_out(out: Path, requested: Plain) -> None:
-    """Check that `out` does not exist, is empty or contains the same comparison.
-
-    Raises:
-        UserError: If `out` contains something else.
-    """
-    check_output_folder(out, "--out")
-    if not (out / SETTINGS).exists():
-        if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
-            raise UserError(f"{out} is not empty and contains no comparison; pass another --out")
-        return
-    previous = _read_settings(out)
-    if differences := find_differences(previous["asked"], json.loads(json.dumps(requested))):
-        raise UserError(
-            f"{out} contains a comparison with other settings ({'; '.join(differences)}); pass another --out"
-        )
-
-
-def _settle_arithmetic(sweep: Sweep) -> dict[str, Any]:
-    """Return `precision` and `matmul` for all recipes whose precision is `auto`; empty if there are none.
-
-    Both are chosen once per sweep and kept in `settings.json`, because variants could otherwise also differ in
-    rounding.
-    """
-    from tercet.training.compute.auto_arithmetic import choose_arithmetic
-
-    path = sweep.out / SETTINGS
-    if path.exists():
-        return _read_settings(sweep.out)["arithmetic"]
-    open_recipes = [run.recipe for run in sweep.runs if run.recipe and run.recipe.training.precision == "auto"]
-    arithmetic = choose_arithmetic(open_recipes[0].training) if open_recipes else {}
-    try:
-        sweep.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot create the folder {sweep.out}: {error.strerror}; pass another --out") from None
-    write_sealed_json(path, {"asked": sweep.requested, "arithmetic": arithmetic})
-    return arithmetic
-
-
-def _read_settings(out: Path) -> dict[str, Any]:
-    """Read the requested settings, and `precision` and `matmul`, of a comparison.
-
-    Raises:
-        UserError: If the file is damaged, or was not written by a comparison.
-    """
-    settings = read_sealed_json(out / SETTINGS, since="checksum")
-    if any(not isinstance(settings.get(key), dict) for key in ("asked", "arithmetic")):
-        raise UserError(f"{out / SETTINGS} was not written by a comparison; pass another --out")
-    return settings
 
 
 def _arithmetic_for(recipe: Recipe, arithmetic: dict[str, Any]) -> dict[str, Any] | None:

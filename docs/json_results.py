@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from tercet.checkpoint.forecast import Forecast
 from tercet.checkpoint.verification import Verification
 from tercet.data.extraction.extract import ExtractionReport
+from tercet.data.sealing.seal_record import Seal
 from tercet.data.summary.data_summary import DataSummary
 from tercet.data.summary.split_summary import SplitSummary
 from tercet.data.summary.token_fit import TokenFit
@@ -24,6 +25,7 @@ from tercet.diagnosis.part_checks import PartChecks
 from tercet.diagnosis.ranks import RankReport
 from tercet.diagnosis.recipe_use import RecipeUse
 from tercet.evaluate.bootstrap import Difference
+from tercet.evaluate.comparison import Comparison
 from tercet.evaluate.conversations import AnswerScores
 from tercet.evaluate.errors.labels import LabelErrors
 from tercet.evaluate.errors.numbers import RegressionErrors
@@ -225,6 +227,33 @@ class WithFiles(WithVerdicts):
     compared: NotRequired[dict[str, float | Difference | None]]
 
 
+class SealedModelScores(TypedDict):
+    """One model; `scores` are those of `tercet evaluate` for its kind, `compared` the differences to the first one."""
+
+    model: str
+    kind: str
+    parameters: int
+    recipe_sha256: str | None
+    weights_sha256: str
+    leaked: int | None
+    notes: list[str]
+    scores: Object
+    compared: dict[str, Difference]
+    translation: Comparison | None
+
+
+class SealedCall(TypedDict):
+    """One call of `tercet evaluate --sealed`; `models_scored` counts the models of all calls so far."""
+
+    folder: str
+    items: int
+    unit: str
+    call: int
+    allowed_calls: int
+    models_scored: int
+    models: list[SealedModelScores]
+
+
 class ComparedVariants(TypedDict):
     """The leaderboard of `tercet compare`; its rows have one key per score.
 
@@ -321,6 +350,12 @@ class PreparedTokens(TypedDict):
     validation_bytes: int
     dtype: str
     hash: str
+
+
+class WithFolder(TypedDict):
+    """The folder that `tercet data seal` has written."""
+
+    folder: str
 
 
 class Dataset(TypedDict):
@@ -432,6 +467,7 @@ def schemas() -> dict[str, list[Object]]:
             scores(LabelScores, WithVerdicts), scores(MultiLabelScores, WithVerdicts),
             scores(RegressionScores, WithVerdicts), scores(AnswerScores, WithVerdicts),
             scores(RetrievalScores, WithVerdicts), scores(TranslationScores, WithFiles), schema(ScoredLine),
+            schema(SealedCall),
         ],
         "errors": [schema(kind) for kind in (TextErrors, PairErrors, LabelErrors, RegressionErrors)],
         "compare": [schema(ComparedVariants)],
@@ -444,6 +480,7 @@ def schemas() -> dict[str, list[Object]]:
         "learn": [schema(ListedExercises), schema(WrittenSheets), schema(CheckedSolution)],
         "data": [
             schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens), schema(ExtractionReport),
+            schema(Seal, WithFolder),
         ],
     }  # fmt: skip
 

@@ -38,6 +38,7 @@ FORMATS = {
     "Model folder: adapter": ("tercet.checkpoint.adapter", "Adapter"),
     "`manifest.json`": ("tercet.storage.manifest", "FileHash"),
     "JSON with a checksum": ("tercet.storage.sealed_json",),
+    "Sealed test part: `seal.json`": ("tercet.data.sealing.seal_record", "Seal", "SealedPart"),
     "Token folder": ("tercet.data.shards.token_folder", "Contents"),
     "Vector file": ("tercet.encoding.vector_file", "VectorFile"),
 }

@@ -19,6 +19,9 @@
         streams = [engine.submit("Once upon a time", seed=seed) for seed in range(8)]
         print([stream.text() for stream in streams])
 
+    tercet.seal_data("my_texts/", "sealed")
+    print(tercet.evaluate_sealed(["runs/mine", "runs/other"], "sealed").models_scored)
+
     tercet.convert("runs/mine", "mine-for-transformers", to="hf")
     print(tercet.export_problems(tercet.load("runs/mine").model.spec))
     print(tercet.verify("runs/mine").damaged)
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
     from tercet.checkpoint import export_problems as export_problems
     from tercet.checkpoint import verify as verify
     from tercet.dashboard import watch as watch
+    from tercet.data.sealing.seal_data import seal_data as seal_data
     from tercet.diagnosis import doctor as doctor
+    from tercet.evaluate.sealed.evaluate_sealed import evaluate_sealed as evaluate_sealed
     from tercet.reports import report as report
     from tercet.run import Run as Run
     from tercet.serve.engine import Engine as Engine

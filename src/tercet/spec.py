@@ -51,6 +51,8 @@ Samples = Annotated[int, Interval(ge=0, le=10**6)]  # samples printed during tra
 Hours = Annotated[float, Interval(gt=0, le=100_000)]
 Machines = Annotated[int, Interval(ge=1, le=1 << 16)]
 Folds = Annotated[int, Interval(ge=2, le=1000)]  # folds of cross-validation
+ItemCount = Annotated[int, Interval(ge=1, le=10**9)]  # documents, pairs, labeled texts or conversations
+Calls = Annotated[int, Interval(ge=1, le=1000)]  # calls that score models on a sealed test part
 Seed = Annotated[int, Interval(ge=0, lt=1 << 63)]
 
 Share = Annotated[float, Interval(ge=0, le=1)]

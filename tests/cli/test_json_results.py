@@ -97,6 +97,8 @@ COMMANDS = [
     ["data", "look", "labels.csv", "--json"],
     *([["data", "extract", "text.txt", "--out", "texts.jsonl", "--json"]] if HAS_DOCUMENTS else []),
     ["data", "prepare", "text.txt", "--tokenizer", "gpt", "--out", "tokens", "--json"],
+    ["data", "seal", "text.txt", "--documents", "line", "--out", "sealed", "--json"],
+    ["evaluate", "gpt", "gpt", "--sealed", "sealed", "--json"],
 ]  # fmt: skip
 
 

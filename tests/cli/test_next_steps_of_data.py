@@ -1,6 +1,7 @@
 """The next commands of `data prepare`, `train --try`, and runs on ids, genomes and fields work."""
 
 import ast
+import json
 import re
 import shlex
 from itertools import chain
@@ -155,10 +156,26 @@ def find_statements(text: str, path: Path) -> list[str]:
     return [line for node in nodes if node not in docstrings and text in (line := ast.unparse(node))]
 
 
+@pytest.mark.slow
+def test_next_commands_of_sealing_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "seal", "prose.txt", "--documents", "blank_line", "--out", "the sealed"]) == 0
+    lines = next_lines(capsys.readouterr().out)
+    assert lines == [
+        "tercet train 'the sealed/train.txt' --out 'runs/the sealed' --documents blank_line",
+        "tercet evaluate 'runs/the sealed' --sealed 'the sealed'",
+    ]
+    short = shlex.join(word for key in (*DECODER, "model.max_len=16") for word in ("--set", key))
+    run_line(f"{lines[0]} {short}", monkeypatch)
+    capsys.readouterr()
+    run_line(f"{lines[1]} --json", monkeypatch)
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert (model["leaked"], model["notes"]) == (0, [])
+
+
 def test_no_printed_command_has_a_placeholder() -> None:
     """Commands below "Next:" contain no placeholders. Another file that prints "Next:" needs a test in this file."""
     statements = {path.name: lines for path in CLI.parent.rglob("*.py") if (lines := find_statements("Next:", path))}
-    assert set(statements) == {"extract.py", "prepare.py", "train.py"}
+    assert set(statements) == {"extract.py", "prepare.py", "seal.py", "train.py"}
     commands = [*chain(*statements.values()), *find_statements("tercet", CLI / "next_steps.py")]
     assert len(commands) >= 8
     assert [line for line in commands if HOLE.search(line)] == []

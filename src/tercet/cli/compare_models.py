@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tercet.cli.device import place_model
 from tercet.cli.texts import READING_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tercet.evaluate import CustomMetric, Difference, TranslationResult
+    import torch
+
+    from tercet.evaluate import CustomMetric, Difference, Evaluation, TranslationResult
 
 
 def is_result_file(path: str) -> bool:
@@ -30,6 +33,18 @@ def check_same_task(first: Any, second: Any) -> None:
     if type(first) is not type(second):
         kinds = " and ".join(evaluation.trained_model.kind for evaluation in (first, second))
         raise UserError(f"cannot compare {kinds}; compare models of the same task")
+
+
+def load_other(args: argparse.Namespace, evaluation: "Evaluation[Any]", device: "torch.device") -> "Evaluation[Any]":
+    """Load the run of --compare, which must have the task of `evaluation`."""
+    from tercet.api import load
+    from tercet.evaluate import evaluation_of
+
+    other_model = load(args.compare).trained_model
+    other = evaluation_of(other_model)
+    check_same_task(evaluation, other)
+    place_model(other_model.model, device, args.quantize or "none")
+    return other
 
 
 def compare_models(
@@ -77,22 +92,6 @@ def compare_metrics(
     references = [reference for _, reference in first.pairs]
     scores = [weigh_metrics(metrics, result.translations, references) for result in (first, second)]
     return paired_differences(*scores)
-
-
-def compare_translations(first: "TranslationResult", second: "TranslationResult") -> dict[str, Any]:
-    """Return the differences of BLEU and chrF of two models, and the p-value of the former.
-
-    Raises:
-        UserError: If their data differs.
-    """
-    from tercet.evaluate import compare, paired_bootstrap
-
-    difference = compare(first.scores.to_dict(), second.scores.to_dict())
-    references = [reference for _, reference in first.pairs]
-    p_value = paired_bootstrap(
-        first.translations, second.translations, references, protocol=first.scores.protocol, language=first.language
-    )
-    return {"bleu": difference.bleu, "chrf": difference.chrf, "p_value": p_value}
 
 
 def read_result(path: Path) -> dict[str, Any]:

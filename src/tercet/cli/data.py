@@ -1,4 +1,4 @@
-"""`tercet data`: list the named datasets, summarize a data source, extract its text, or tokenize it."""
+"""`tercet data`: list the named datasets, summarize a data source, extract its text, tokenize it, or divide it."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from tercet.cli.look import add_labels, add_look, add_sources, print_summary, ru
 from tercet.cli.next_steps import quote_path
 from tercet.cli.parser import Verbs
 from tercet.cli.prepare import add_prepare, describe_folder, run_prepare
+from tercet.cli.seal import add_seal, run_seal
 from tercet.cli.texts import READING_FLAGS, add_reading
 from tercet.messages import counted
 
@@ -32,8 +33,9 @@ def register(verbs: Verbs, summary: str) -> None:
         "`tercet data look SOURCE` prints a full report: format, lengths, scripts, labels, roles, duplicates, empty "
         "and overlong items. `tercet data prepare SOURCE --out FOLDER` writes shards of tokens, to train on with "
         "`tercet train --data FOLDER`. `tercet data extract FOLDER --out texts.jsonl` extracts the text of PDF, DOCX, "
-        "HTML and other documents. For their flags: `tercet data look --help`, `tercet data prepare --help`, "
-        "`tercet data extract --help`.",
+        "HTML and other documents. `tercet data seal SOURCE --out FOLDER` sets a test part aside, on which a limited "
+        "number of calls score models. For their flags: `tercet data look --help`, `tercet data prepare --help`, "
+        "`tercet data extract --help`, `tercet data seal --help`.",
         epilog="Examples: tercet data my_texts/; tercet data look reviews.csv --recipe bert-shakespeare; "
         "tercet data prepare 'texts/*.jsonl.gz' --recipe gpt2-124m --out tokens",
     )
@@ -44,6 +46,7 @@ def register(verbs: Verbs, summary: str) -> None:
     add_look(parser)
     add_prepare(parser)
     add_extract(parser)
+    add_seal(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         return run_prepare(args)
     if args.form == "extract":
         return run_extract(args)
+    if args.form == "seal":
+        return run_seal(args)
     if args.source is None:
         return _list_datasets(as_json=args.json)
     if args.json and args.form is None:

@@ -9,16 +9,16 @@ answers in conversations of chat models.
 import argparse
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tercet.cli.compare_models import (
-    check_same_task,
     compare_metrics,
     compare_models,
     compare_results,
-    compare_translations,
     is_result_file,
+    load_other,
     read_result,
 )
 from tercet.cli.decoding import parse_search
@@ -26,6 +26,7 @@ from tercet.cli.device import add_device, add_quantize, place_model, select_devi
 from tercet.cli.lines import replace_line_ends
 from tercet.cli.parser import Verbs, parse_number, passed_flags
 from tercet.cli.per_line import add_per_line, score_lines
+from tercet.cli.sealed import add_sealed, check_single_run, run_sealed
 from tercet.cli.show import show
 from tercet.cli.task_flags import add_masked, add_metric, add_pairs
 from tercet.cli.texts import READING_FLAGS, add_reading, report_truncated
@@ -34,8 +35,6 @@ from tercet.spec import Candidates, Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from tercet.evaluate import (
         ChatEvaluation,
@@ -80,12 +79,14 @@ def register(verbs: Verbs, summary: str) -> None:
         "evaluate",
         help=summary,
         description="Evaluate a model on the held-out part of its training data, or on other data. With --per-line, "
-        "score each line of texts or sentence pairs.",
+        "score each line of texts or sentence pairs. With --sealed, score models on a sealed test part.",
         epilog="Bits per byte are comparable between tokenizers; nats per token and perplexity are not. BLEU and chrF "
         "are comparable if signature, protocol and references are the same. Example: tercet evaluate runs/bert "
         "--per-line < texts.txt",
+        words_among_flags=True,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run or model, .gguf file, or hf://user/name")
+    add_sealed(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print one JSON object; with --per-line, one per line")
     add_reading(parser.add_argument)
     add_quantize(parser.add_argument, on_gpu="none")
@@ -126,12 +127,22 @@ def run(args: argparse.Namespace) -> int:
     from tercet.config import UserError
 
     all_flags = list(dict.fromkeys(flag for flags in FLAGS.values() for flag in flags))
+    if args.sealed is not None:
+        return run_sealed(args, [*all_flags, "per_line", "compare", "encoding", "quantize"])
+    check_single_run(args)
     if args.per_line:
         if args.compare is not None:
             raise UserError("--compare does not apply to --per-line; leave it out")
         if flags := passed_flags(args, [flag for flag in all_flags if flag not in PER_LINE]):
             raise UserError(f"{flags[0]} does not apply to --per-line; leave it out")
         return score_lines(args)
+    return _evaluate(args, all_flags)
+
+
+def _evaluate(args: argparse.Namespace, all_flags: list[str]) -> int:
+    """Evaluate a model, print the result, and return the exit code 0. `all_flags` are those of all tasks."""
+    from tercet.config import UserError
+
     metrics = _check_flags(args)
     path = args.compare
     previous = read_result(Path(path)) if path is not None and is_result_file(path) else None
@@ -160,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if previous is not None and not isinstance(evaluation, TranslationEvaluation):
         raise UserError(f"--compare {args.compare}: results are only compared for translators; pass a run")
-    other = None if path is None or previous is not None else _load_other(args, evaluation, device)
+    other = None if path is None or previous is not None else load_other(args, evaluation, device)
     match evaluation:
         case TranslationEvaluation() as evaluation:
             _evaluate_translator(args, evaluation, previous, other, metrics)
@@ -182,18 +193,6 @@ def run(args: argparse.Namespace) -> int:
     result = _judge_fine_tuning(args, result)
     _print_result(args, result, None if other is None else compare_models(args, evaluation, other, metrics))
     return 0
-
-
-def _load_other(args: argparse.Namespace, evaluation: "Evaluation", device: "torch.device") -> "Evaluation":
-    """Load the run of --compare, which must have the task of `evaluation`."""
-    from tercet.api import load
-    from tercet.evaluate import evaluation_of
-
-    other_model = load(args.compare).trained_model
-    other = evaluation_of(other_model)
-    check_same_task(evaluation, other)
-    place_model(other_model.model, device, args.quantize or "none")
-    return other
 
 
 def _check_flags(args: argparse.Namespace) -> "tuple[CustomMetric, ...]":
@@ -349,7 +348,7 @@ def _evaluate_translator(
     other: "Evaluation[Any] | None",
     metrics: "Sequence[CustomMetric]",
 ) -> None:
-    from tercet.evaluate import Difference, TranslationEvaluation
+    from tercet.evaluate import Difference, TranslationEvaluation, compare_translations
     from tercet.evaluate.bootstrap import difference_table
     from tercet.evaluate.verdicts import judge_translation
     from tercet.generation import Beam
@@ -382,7 +381,7 @@ def _evaluate_translator(
         print_note(f"tercet: {note}")
     if isinstance(other, TranslationEvaluation):
         other_result = score(other)
-        comparison = compare_translations(evaluated, other_result)
+        comparison = asdict(compare_translations(evaluated, other_result))
         differences = compare_metrics(metrics, evaluated, other_result)
         comparison |= {name: row.to_dict() for name, row in differences.items()}
     else:

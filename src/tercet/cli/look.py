@@ -43,15 +43,7 @@ def add_look(data: Parser) -> None:
     add_sources(parser.add_argument, required=True)
     add_reading(parser.add_argument)
     add_labels(parser.add_argument)
-    for side, name in (("source", "source sentence"), ("target", "translation")):
-        parser.add_argument(
-            f"--{side}-field", metavar="NAME", help=f"read pairs, whose {name} is in this key or column"
-        )
-    parser.add_argument("--messages-field", metavar="NAME", help="key of the messages of a conversation in JSONL")
-    parser.add_argument(
-        "--prompt-field", metavar="NAME", help="key or column of the prompt, if conversations have no messages"
-    )
-    parser.add_argument("--response-field", metavar="NAME", help="key or column of the response to the prompt")
+    add_fields(parser.add_argument)
     add_tokenizer(parser.add_argument, "count tokens")
     parser.add_argument(
         "--max-len", metavar="N", type=parse_number(Context),
@@ -81,6 +73,15 @@ def add_sources(add: Callable[..., Any], *, required: bool) -> None:
         nargs="?",
         help="translations of SOURCE, line by line; `tercet data` also accepts held-out labeled texts",
     )
+
+
+def add_fields(add: Callable[..., Any]) -> None:
+    """Add the flags for the fields of pairs and conversations."""
+    for side, name in (("source", "source sentence"), ("target", "translation")):
+        add(f"--{side}-field", metavar="NAME", help=f"read pairs, whose {name} is in this key or column")
+    add("--messages-field", metavar="NAME", help="key of the messages of a conversation in JSONL")
+    add("--prompt-field", metavar="NAME", help="key or column of the prompt, if conversations have no messages")
+    add("--response-field", metavar="NAME", help="key or column of the response to the prompt")
 
 
 def add_labels(add: Callable[..., Any]) -> None:

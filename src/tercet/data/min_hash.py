@@ -135,9 +135,18 @@ def find_clusters(signatures: np.ndarray, threshold: float, keys: np.ndarray) ->
             roots = _unite(roots, numbers[first[is_similar]], numbers[second[is_similar]])
         for start, size in _large_buckets(starts, sizes):
             roots = _unite_bucket(distinct, numbers, order[start : start + size], roots, threshold)
-    smallest = np.full(len(keys), np.iinfo(np.uint64).max, np.uint64)
-    np.minimum.at(smallest, roots, keys)
-    return smallest[roots]
+    return _smallest_keys(keys, roots)
+
+
+def unite_equal(keys: np.ndarray, other_keys: np.ndarray) -> np.ndarray:
+    """Return the smallest key in the cluster of each item, (N,) uint64.
+
+    Clusters are the connected components of all pairs with equal keys, and of all pairs with equal other keys.
+
+    Args:
+        keys, other_keys: (N,) uint64, such as the hash of each text and that of its group.
+    """
+    return _smallest_keys(keys, _unite_equal(other_keys, _unite_equal(keys, np.arange(len(keys)))))
 
 
 def find_similar(signatures: np.ndarray, other_signatures: np.ndarray, threshold: float) -> np.ndarray:
@@ -260,6 +269,13 @@ def _unite_bucket(
         matches = np.concatenate(similar)
         roots = _unite(roots, np.full(len(matches), numbers[text]), numbers[matches])
         members = members[members != text]
+
+
+def _smallest_keys(keys: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """Return the smallest key in the cluster of each item, (N,); `roots` (N,) are the clusters, as in `_unite`."""
+    smallest = np.full(len(keys), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(smallest, roots, keys)
+    return smallest[roots]
 
 
 def _unite_equal(values: np.ndarray, roots: np.ndarray) -> np.ndarray:

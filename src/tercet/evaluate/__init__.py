@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from tercet.evaluate.tasks.rerank import RerankEvaluation as RerankEvaluation
     from tercet.evaluate.tasks.translation import TranslationEvaluation as TranslationEvaluation
     from tercet.evaluate.tasks.translation import TranslationResult as TranslationResult
+    from tercet.evaluate.tasks.translation import compare_translations as compare_translations
     from tercet.evaluate.tasks.vectors import VectorsEvaluation as VectorsEvaluation
     from tercet.evaluate.translation import TranslationScores as TranslationScores
     from tercet.evaluate.translation import bleu as bleu

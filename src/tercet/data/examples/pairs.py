@@ -106,7 +106,7 @@ class PairFiles:
                 field or column.
         """
         self.check()
-        if self._has_fields():
+        if self.has_fields():
             for location, values in self._rows():
                 yield self.read_object(values, location)
             return
@@ -160,7 +160,7 @@ class PairFiles:
                 "set data.target to the file of its translations, line by line"
             )
 
-    def _has_fields(self) -> bool:
+    def has_fields(self) -> bool:
         """Return True for a JSONL file, a CSV file, and a TSV file with a header."""
         if self.target:
             return False

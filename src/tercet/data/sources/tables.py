@@ -37,9 +37,9 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
             header, a required column has the error of a formula such as #N/A, or a row is not valid CSV or longer than
             `limits.LINE_CHARACTERS`.
     """
-    is_tsv = uncompressed_suffix(Path(name)) == ".tsv"
+    is_tsv = _is_tsv(name)
     header: list[str] | None = None
-    rows = _tsv_rows(lines) if is_tsv else _csv_rows(lines, name)
+    rows = numbered_rows(lines, name)
     for number, row in rows:
         location = f"{name} line {number}"
         if header is None:
@@ -62,6 +62,24 @@ def read_table(lines: Iterable[str], name: str, required: Mapping[str, str]) -> 
                     "such errors); correct the spreadsheet, or remove these rows"
                 )
             yield location, values
+
+
+def numbered_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Return an iterator over the number of the first line and the fields of each nonempty row, including the header.
+
+    Args:
+        lines: Lines of the file, without their ends.
+        name: Name of the file, whose suffix selects the separator.
+
+    Raises:
+        UserError: If a row is not valid CSV or longer than `limits.LINE_CHARACTERS`.
+    """
+    is_tsv = _is_tsv(name)
+    return _tsv_rows(lines) if is_tsv else _csv_rows(lines, name)
+
+
+def _is_tsv(name: str) -> bool:
+    return uncompressed_suffix(Path(name)) == ".tsv"
 
 
 def _find_error(values: Mapping[str, str], columns: Iterable[str]) -> str | None:

@@ -16,6 +16,7 @@ from tercet.data import PAIR_DATASETS, PairsSpec, ParallelCorpus, read_pairs
 from tercet.data.datasets.pair_datasets import open_pairs, target_language
 from tercet.data.sources.custom_dataset import CustomDataset, plain_source
 from tercet.evaluate.bootstrap import WeightedScores
+from tercet.evaluate.comparison import Comparison, compare, paired_bootstrap
 from tercet.evaluate.custom_metrics import CustomMetric, Metrics, check_metrics, measure_metrics, read_metrics
 from tercet.evaluate.digest import digest
 from tercet.evaluate.pairs import score_pairs
@@ -208,6 +209,20 @@ class TranslationEvaluation(Evaluation[ScoredPairs]):
         if data is not None:
             raise UserError("translation models are scored on sentence pairs; pass source=... and target=..., not data")
         return self.score(self.load(source, target, part=part, encoding=encoding), **settings).scores
+
+
+def compare_translations(first: TranslationResult, second: TranslationResult) -> Comparison:
+    """Return the differences of BLEU and chrF of two models, first minus second, and the p-value of the former.
+
+    Raises:
+        UserError: If their data differs.
+    """
+    difference = compare(first.scores.to_dict(), second.scores.to_dict())
+    references = [reference for _, reference in first.pairs]
+    p_value = paired_bootstrap(
+        first.translations, second.translations, references, protocol=first.scores.protocol, language=first.language
+    )
+    return replace(difference, p_value=p_value)
 
 
 def _check_scoring(

@@ -6,12 +6,14 @@
     python benchmarks/quality/ingredients.py report decoder --out runs/ingredients
 
 A variant trains for as long as the default: its number of steps is that of the default times the ratio of their seconds
-per step. Its loss is that of the whole validation part; that of a translator is over target tokens, next to its BLEU. A
-pair is one seed on one corpus, with the same batches. The effect is the mean difference of the pairs, with a 95 %
-interval (Student's t). Seeds are added until half of the interval is below the limit, or up to a maximum. The results
-are in `ingredients/` next to this file, so that the runs can continue on another machine. Two processes share the runs
-with `--part 1/2` and `--part 2/2`. With `--device cuda` models are trained on a GPU, for as many steps as on a CPU;
-about a dozen processes share one. `--steps`, `--corpora` and `--variants` select a part of the experiment.
+per step. With `--equal tokens`, it trains for as many steps as the default instead. Its loss is that of the whole
+validation part; that of a translator is over target tokens, next to its BLEU. A pair is one seed on one corpus, with
+the same batches. The effect is the mean difference of the pairs, with a 95 % interval (Student's t). Seeds are added
+until half of the interval is below the limit, or up to a maximum. The results are in `ingredients/` next to this file,
+so that the runs can continue on another machine. Two processes share the runs with `--part 1/2` and `--part 2/2`. With
+`--device cuda` models are trained on a GPU, for as many steps as on a CPU; about a dozen processes share one.
+`--steps`, `--corpora`, `--variants` and `--seeds` select a part of the experiment. Variants of the form `part=NAME` are
+in `parts.py`.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import math
 import shutil
 import statistics
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +31,7 @@ from typing import Any
 
 import torch
 from corpora import BUILDERS, write_corpus
+from parts import PARTS
 from scipy.stats import t as student
 
 from tercet.checkpoint import load_model
@@ -43,6 +47,7 @@ COMMON = [
     "training.validate_every=100000", "training.save_every=100000", "training.compile=never", "training.precision=fp32",
     "training.log_every=10",
 ]  # fmt: skip
+PART = "part="  # start of a change that is in `parts.py`
 CHARACTERS = "data.tokenizer={kind: characters, eos: false}"
 
 
@@ -56,6 +61,7 @@ class Family:
         corpora: Changes of the recipe by the name of a corpus.
         variants: Changes of the recipe by the name of a variant; the first has none.
         common: Changes of the recipe in all runs: no samples.
+        seeds: Seeds of the pairs, in their order.
     """
 
     recipe: str
@@ -63,6 +69,7 @@ class Family:
     corpora: dict[str, list[str]]
     variants: dict[str, list[str]]
     common: tuple[str, ...] = ("task.sample_tokens=0",)
+    seeds: tuple[int, ...] = tuple(range(1, MAX_SEEDS + 1))
 
 
 RELU_SQUARED = ["model.stack.activation=relu_squared", "model.stack.gated=false", "model.stack.d_ff=512"]
@@ -75,7 +82,49 @@ T5 = [
     for side in SIDES
     for change in (f"model.{side}.qk_norm=false", f"model.{side}.position={{kind: relative_bias}}")
 ]
+DRAWN_SEEDS = (714399, 39253, 510972, 2828, 562401, 923456, 287731, 587887)  # by Python's `secrets`
+DROPOUT = "model.stack.dropout={{embedding: {0}, residual: {0}}}"
+BPE = "data.tokenizer={kind: bpe, vocab_size: 1024}"
+VARIANT = "training.optimizer={{kind: parts:MuonVariant, lr: 0.0213, adam_lr: 0.0085, head_lr: 0.0085, {}}}"
 FAMILIES = {
+    "gpt": Family(
+        recipe="gpt",
+        steps=1500,
+        seeds=DRAWN_SEEDS,
+        common=(
+            "task.sample_tokens=0",
+            "model.size=64",
+            "training.optimizer={kind: muon, lr: 0.0213, adam_lr: 0.0085}",  # those of `tercet train --hours`
+        ),
+        corpora={
+            "python-docs": ["data.source=python-docs", BPE, DROPOUT.format(0.1)],
+            "shakespeare": ["data.source=shakespeare", CHARACTERS],
+        },
+        variants={
+            "default": [],
+            "Muon of parts.py": [VARIANT.format("weight_decay: 0")],
+            "weight decay 0.5": ["training.optimizer.weight_decay=0.5"],
+            "weight decay 1": ["training.optimizer.weight_decay=1"],
+            "weight decay 2": ["training.optimizer.weight_decay=2"],
+            "cautious weight decay 1": [VARIANT.format("weight_decay: 1, cautious: true")],
+            "NorMuon": [VARIANT.format("normalize: true")],
+            "Polar Express": [VARIANT.format("polar: true")],
+            "EMA 0.99": ["training.ema=0.99"],
+            "cosine": ["training.schedule={kind: cosine, final: 0}"],
+            "linear": ["training.schedule={kind: wsd, cooldown: 1}"],
+            "batch ramp": ["training.batch_ramp=0.5", "task.micro_batch_size=2"],
+            "ReLU squared": ["model.stack.activation=relu_squared", "model.stack.gated=false", "model.stack.d_ff=256"],
+            "tied embeddings": ["model.tie_embeddings=true"],
+            "sandwich": ["model.stack.placement=sandwich"],
+            "softcap": ["model.logit_softcap=15"],
+            "dropout in attention and activations": [
+                "model.stack.dropout.attention=0.1",
+                "model.stack.dropout.activation=0.1",
+            ],
+            "label smoothing 0.02": ["training.label_smoothing=0.02"],
+            **{name: [f"part={name}"] for name in PARTS},
+        },
+    ),
     "decoder": Family(
         recipe="nanogpt-cpu-modern",
         steps=1000,
@@ -187,9 +236,19 @@ def write_corpora(family: Family, out: Path) -> None:
 
 def recipe_of(family: Family, corpus: str, variant: str, out: Path, changes: list[str]) -> Recipe:
     data: dict[str, Any] = {}
-    for change in [*COMMON, *family.common, *family.corpora[corpus], *family.variants[variant], *changes]:
+    variants = (change for change in family.variants[variant] if not change.startswith(PART))
+    for change in [*COMMON, *family.common, *family.corpora[corpus], *variants, *changes]:
         data = merge(data, parse_assignment(change.replace("OUT", str(out.resolve()))))
     return load_recipe(family.recipe, data)
+
+
+def parts_of(changes: list[str]) -> ExitStack:
+    """Return a context with the parts among the changes of a variant."""
+    stack = ExitStack()
+    for change in changes:
+        if change.startswith(PART):
+            stack.enter_context(PARTS[change.removeprefix(PART)]())
+    return stack
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -215,38 +274,47 @@ def seconds_per_step(family: Family, variant: str, out: Path) -> float:
     """Return the seconds per step of a short run: the lowest of ten steps each, which other processes disturb least."""
     shutil.rmtree(out / "timed", ignore_errors=True)
     corpus = next(iter(family.corpora))
-    train(recipe_of(family, corpus, variant, out, [f"training.max_steps={TIMED_STEPS}"]), out / "timed", quiet=True)
+    recipe = recipe_of(family, corpus, variant, out, [f"training.max_steps={TIMED_STEPS}"])
+    with parts_of(family.variants[variant]):
+        train(recipe, out / "timed", quiet=True)
     with (out / "timed" / "metrics.csv").open(encoding="utf-8") as file:
         times = [(int(row["step"]), float(row["seconds"])) for row in csv.DictReader(file)][1:-1]
     shutil.rmtree(out / "timed")
     return min((b - a) / (last - first) for (first, a), (last, b) in pairwise(times))
 
 
-def results_path(name: str, family: Family) -> Path:
-    """Return the file of the results of a family at its number of steps."""
-    return RESULTS / f"{name}-{family.steps}.jsonl"
+def results_path(name: str, family: Family, *, equal: str) -> Path:
+    """Return the file of the results of a family at its number of steps, with equal `time` or `tokens`."""
+    return RESULTS / f"{name}-{family.steps}{'-tokens' if equal == 'tokens' else ''}.jsonl"
 
 
-def train_all(name: str, family: Family, out: Path, part: tuple[int, int], device: str) -> None:
+def read_seconds(name: str) -> dict[str, float]:
+    """Return the seconds per step of the variants that were timed."""
+    path = RESULTS / f"{name}-seconds.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def train_all(name: str, family: Family, out: Path, part: tuple[int, int], device: str, *, equal: str) -> None:
     """Train pairs, seed by seed, until each variant is decided; `part` (i, n) takes every n-th run from the i-th on."""
-    path = results_path(name, family)
-    seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
-    for seed in range(1, MAX_SEEDS + 1):
+    path, seconds = results_path(name, family, equal=equal), read_seconds(name)
+    for turn, seed in enumerate(family.seeds):
         results = read_results(path)
         open_variants = [v for v in family.variants if v == "default" or not is_decided(family, v, results)]
         if len(open_variants) == 1:
             break
         pairs = [(corpus, variant) for corpus in family.corpora for variant in family.variants]
-        for number, (corpus, variant) in enumerate(pairs, start=(seed - 1) * len(pairs)):
+        for number, (corpus, variant) in enumerate(pairs, start=turn * len(pairs)):
             key = {"corpus": corpus, "variant": variant, "seed": seed}
             is_other = number % part[1] != part[0] - 1 or variant not in open_variants
             if is_other or any(key.items() <= result.items() for result in results):
                 continue
-            steps = round(family.steps * seconds["default"] / seconds[variant])
+            faster = 1.0 if equal == "tokens" else seconds["default"] / seconds[variant]
+            steps = round(family.steps * faster)
             accelerator = "gpu" if device == "cuda" else device
             changes = [f"training.max_steps={steps}", f"training.seed={seed}", f"training.accelerator={accelerator}"]
             recipe = recipe_of(family, corpus, variant, out, changes)
-            result = key | {"steps": steps} | run(recipe, out / f"run-{name}-{part[0]}", device)
+            with parts_of(family.variants[variant]):
+                result = key | {"steps": steps} | run(recipe, out / f"run-{name}-{part[0]}", device)
             result |= {} if device == "cpu" else {"device": device}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
@@ -264,9 +332,9 @@ def run(recipe: Recipe, folder: Path, device: str) -> dict[str, float]:
     evaluation = evaluation_of(trained)
     scores = evaluation.score_held_out(evaluation.load_held_out()).scores
     loss = next(score for measure, score in scores.items() if measure.startswith("nats_per_"))
-    bleu = {"bleu": scores["bleu"]} if "bleu" in scores else {}
+    others = {name: scores[name] for name in ("bits_per_byte", "bleu") if name in scores}
     shutil.rmtree(folder)
-    return {"loss": loss, "seconds": round(seconds, 1)} | bleu
+    return {"loss": loss, "seconds": round(seconds, 1)} | others
 
 
 def effect(family: Family, variant: str, results: list[dict[str, Any]]) -> tuple[float, float, int]:
@@ -294,21 +362,25 @@ def is_decided(family: Family, variant: str, results: list[dict[str, Any]]) -> b
     return pairs >= MIN_SEEDS * len(family.corpora) and half_width < LIMIT
 
 
-def print_report(name: str, family: Family) -> None:
-    """Print the effect of each variant that was timed, with its mean on each corpus."""
-    results = read_results(results_path(name, family))
-    seconds = json.loads((RESULTS / f"{name}-seconds.json").read_text())
+def print_report(name: str, family: Family, *, equal: str) -> None:
+    """Print the effect of each variant that was trained, with its mean on each corpus."""
+    results, seconds = read_results(results_path(name, family, equal=equal)), read_seconds(name)
+    trained = {result["variant"] for result in results}
     print(f"| variant | time per step | change of the loss, nats per token | pairs | {' | '.join(family.corpora)} |")
     print("|---" * (4 + len(family.corpora)) + "|")
-    for variant in (variant for variant in family.variants if variant in seconds):
+    for variant in (variant for variant in family.variants if variant in trained):
         mean, half_width, pairs = effect(family, variant, results)
         cells = [
             f"{effect(replace(family, corpora={corpus: []}), variant, results)[0]:+.4f}" for corpus in family.corpora
         ]
         print(
-            f"| {variant} | {seconds[variant] / seconds['default']:.3f} | {mean:+.4f} ± {half_width:.4f} | {pairs} | "
+            f"| {variant} | {relative_time(seconds, variant)} | {mean:+.4f} ± {half_width:.4f} | {pairs} | "
             f"{' | '.join(cells)} |"
         )
+
+
+def relative_time(seconds: dict[str, float], variant: str) -> str:
+    return f"{seconds[variant] / seconds['default']:.3f}" if variant in seconds else ""
 
 
 if __name__ == "__main__":
@@ -324,15 +396,18 @@ if __name__ == "__main__":
     parser.add_argument(
         "--variants", help="only these variants, separated by semicolons; the default is always included"
     )
+    parser.add_argument("--seeds", type=int, help="maximum number of seeds (default: those of the family)")
+    parser.add_argument("--equal", choices=("time", "tokens"), default="time", help="of `train` and `report`")
     arguments = parser.parse_args()
     name: str = arguments.family
     selected = select(FAMILIES[name], arguments.steps, arguments.corpora, arguments.variants)
+    selected = replace(selected, seeds=selected.seeds[: arguments.seeds])
     write_corpora(selected, arguments.out)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
     if arguments.action == "time":
         measure_times(name, selected, arguments.out, arguments.rounds)
     elif arguments.action == "train":
         number, count = map(int, arguments.part.split("/"))
-        train_all(name, selected, arguments.out, (number, count), arguments.device)
+        train_all(name, selected, arguments.out, (number, count), arguments.device, equal=arguments.equal)
     else:
-        print_report(name, selected)
+        print_report(name, selected, equal=arguments.equal)

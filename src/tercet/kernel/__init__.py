@@ -16,6 +16,8 @@ from tercet.kernel.api import linear as linear
 from tercet.kernel.api import top_tokens as top_tokens
 from tercet.kernel.build import build_id as build_id
 from tercet.kernel.build import warm_up as warm_up
+from tercet.kernel.denormals import flush_denormals as flush_denormals
+from tercet.kernel.denormals import is_flushing_denormals as is_flushing_denormals
 from tercet.kernel.fused_step import LANES as LANES
 from tercet.kernel.fused_step import STREAM as STREAM
 from tercet.kernel.fused_step import Bias as Bias

@@ -59,6 +59,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "softmax_bfloat16": SOFTMAX,
     "softmax_backward_float32": SOFTMAX,
     "softmax_backward_bfloat16": SOFTMAX,
+    "flush_denormals": [FLAG, THREADS],
     "fused_step": [POINTER, SIZE, *[Address] * 6, *[Integers] * 2, POINTER, THREADS],
 }
 # Only on CPUs that multiply bfloat16.

@@ -7,6 +7,7 @@
 #include "adam.h"
 #include "cross_entropy.h"
 #include "decode_attention.h"
+#include "denormals.h"
 #include "flash_attention.h"
 #include "fused_step.h"
 #include "gemm.h"
@@ -249,6 +250,10 @@ void linear_backward_bfloat16(const uint16_t* dy, const uint16_t* x, const float
     linear_backward<Bfloat16>(dy, x, w, dx, dw, db, N, K, M, threads);
 }
 #endif
+
+void flush_denormals(int flush, int threads) {
+    parallel_for(threads, [&](ThreadRange) { flush_denormals_of_thread(flush != 0); });
+}
 
 extern const char* const ACTIVATIONS = ACTIVATION_NAMES;
 void activate_float32(const float* x, const float* grad_output, float* y, Index count, Index activation, int threads) {

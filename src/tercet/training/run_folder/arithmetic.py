@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tercet.kernel import build_id, is_thread_independent, kernel_table_id
+from tercet.kernel import build_id, is_flushing_denormals, is_thread_independent, kernel_table_id
 
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 # Each of these changes a library's instructions or its order of summation.
@@ -44,6 +44,7 @@ def describe_arithmetic(
         "precision": precision,
         "matmul": matmul,
         "compiled": "yes" if compiled else "no",
+        "denormals": "zero" if is_flushing_denormals() else "exact",
         **({} if ranks == 1 else {"ranks": str(ranks)}),
         **({} if micro is None else {MICRO_BATCH: str(micro)}),
         **{name: value for name in VARIABLES if (value := os.environ.get(name))},

@@ -35,7 +35,7 @@ from tercet.training.budget.priors import TABLE, read_points
 from tercet.training.budget.settings import TextSize, run_settings
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.micro_batch import tokens_of_row
-from tercet.training.run.judge import unigram_loss
+from tercet.training.run.judge import ngram_loss, unigram_loss
 from tercet.training.run_folder.changes import read_recipe
 from tercet.training.tasks.model_sizes import read_task
 from tercet.training.tasks.open_task import task_of
@@ -201,26 +201,20 @@ def facts_of(folder: Path) -> dict[str, Any]:
         "unique": task.plan.n_rows * row,
         "validation_loss": card.metrics["val/loss"],
         "unigram_loss": unigram_loss(task, card.metrics),
+        "ngram_loss": ngram_loss(task),
     }
 
 
 def table() -> None:
     """Write the results of the grids as the table from which the law starts."""
-    lines = ["recipe,text,size,multiplied,tokens,unique,ratio"]
+    lines = ["recipe,text,size,multiplied,tokens,unique,ngram,ratio"]
     for recipe in ("gpt", "bert"):
         path = RESULTS / f"{recipe}.jsonl"
         results = [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
         for one in sorted(results, key=lambda one: (one["corpus"], one["size"], one["steps"])):
-            ratio = one["validation_loss"] / one["unigram_loss"]
-            words = (
-                recipe,
-                one["corpus"],
-                one["size"],
-                one["multiplied"],
-                one["tokens"],
-                one["unique"],
-                f"{ratio:.5f}",
-            )
+            ratios = (one[name] / one["unigram_loss"] for name in ("ngram_loss", "validation_loss"))
+            facts = (one[name] for name in ("corpus", "size", "multiplied", "tokens", "unique"))
+            words = (recipe, *facts, *(f"{ratio:.5f}" for ratio in ratios))
             lines.append(",".join(map(str, words)))
     path = Path(__file__).parents[2] / "src" / "tercet" / "training" / "budget" / TABLE
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -235,7 +229,7 @@ def coverage() -> None:
         for longest_pilot in (70_000, 130_000):
             law = fit([point for point in points if point.tokens <= longest_pilot][:6], prior)
             for point in (point for point in points if point.tokens > MIN_FORECAST_TOKENS):
-                draws = law.draw(point.size, point.tokens, point.unique)
+                draws = law.draw(point)
                 low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95]).tolist()
                 inside += low <= point.ratio <= high
                 errors.append(abs(middle / point.ratio - 1))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.evaluate import baselines, bigram, compression_bits, unigram
+from tercet.evaluate.baselines import ngram_losses
 
 
 def test_unigram_matches_hand_calculation() -> None:
@@ -33,6 +34,33 @@ def test_bigram_matches_hand_calculation() -> None:
     ]
     assert scores.loss_nats_per_token == pytest.approx(sum(nats) / 4)
     assert (scores.tokens, scores.context) == (4, 1)
+
+
+def ngram_probability(train: list[int], context: tuple[int, ...], token: int, vocab_size: int) -> float:
+    """Return p(token | context) by the formula, from the occurrences of the context in the training text."""
+    if not context:
+        return (train.count(token) + 1) / (len(train) + vocab_size)
+    n = len(context)
+    following = [train[i + n] for i in range(len(train) - n) if tuple(train[i : i + n]) == context]
+    shorter = ngram_probability(train, context[1:], token, vocab_size)
+    kinds = len(set(following))
+    return (following.count(token) + kinds * shorter) / (len(following) + kinds) if following else shorter
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.lists(st.integers(0, 4), min_size=2, max_size=12))
+def test_ngrams_match_the_formula(train: list[int], held_out: list[int]) -> None:
+    losses = ngram_losses(np.array(train, np.uint16), np.array(held_out, np.uint16), vocab_size=5, order=4)
+    for n, loss in enumerate(losses, start=1):
+        contexts = [tuple(held_out[max(0, i - n + 1) : i]) for i in range(1, len(held_out))]
+        p = [ngram_probability(train, context, w, 5) for context, w in zip(contexts, held_out[1:], strict=True)]
+        assert loss == pytest.approx(-sum(map(math.log, p)) / len(p))
+    assert len(losses) == max(1, min(4, len(train), len(held_out)))
+
+
+def test_ngrams_of_orders_one_and_two_are_unigram_and_bigram() -> None:
+    train, held_out = np.random.default_rng(5).integers(0, 7, (2, 300)).astype(np.uint16)
+    expected = [model(train, held_out, vocab_size=7, n_bytes=1).loss_nats_per_token for model in (unigram, bigram)]
+    assert ngram_losses(train, held_out, vocab_size=7, order=2) == pytest.approx(expected)
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 4))

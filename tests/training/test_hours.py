@@ -217,7 +217,8 @@ SMALL_TEXT, LARGE_TEXT = TextSize(50_000, 1024), TextSize(50_000_000, 1024)
 def work_of(text: TextSize) -> Work:
     """Return the work of steps whose FLOPs are proportional to the square of the size."""
     return Work(
-        task="language", unit="nats per token", text=text, unigram_loss=6.0, validation_tokens=8192,
+        task="language", unit="nats per token", text=text, unigram_loss=6.0,
+        ngram_loss=4.0, validation_tokens=8192,
         flops={size: 1e6 * size**2 for size in SIZES}, multiplied={size: 12 * 4 * size**2 for size in SIZES},
     )  # fmt: skip
 
@@ -277,7 +278,7 @@ def test_dropout_rises_with_passes_and_size(size: int, passes: float, unique: in
 
 
 def pilot(size: int, seconds: float) -> Pilot:
-    return Pilot(size=size, steps=100, tokens=1000, loss=2.0, seconds=1.0, step_seconds=seconds)
+    return Pilot(size=size, steps=100, tokens=1000, loss=5.0, seconds=1.0, step_seconds=seconds)
 
 
 def test_the_speed_of_a_size() -> None:

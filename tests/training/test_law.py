@@ -27,7 +27,7 @@ TOKENS = (2.5e5, 1e6, 4e6, 1.6e7)
 
 def true_ratio(point: Point, coefficients: tuple[float, float, float], *, repeats: float = 8.0) -> float:
     """Return L / H by the formula of the law, with alpha 0.35 and beta 0.35, written out."""
-    e, a, b = coefficients
+    e, a, b = coefficients[0] * point.ngram, *coefficients[1:]
     passes = point.tokens / point.unique
     effective = point.tokens
     if passes > 1:
@@ -38,9 +38,10 @@ def true_ratio(point: Point, coefficients: tuple[float, float, float], *, repeat
 def points_of(seed: int, *, noise: float = 0.003) -> tuple[list[Point], tuple[float, float, float]]:
     """Return the trainings of a random text at all sizes and lengths, and its coefficients."""
     generator = np.random.default_rng(seed)
-    coefficients = (generator.uniform(0.2, 0.4), generator.uniform(0.02, 0.06), generator.uniform(0.2, 0.35))
+    coefficients = (generator.uniform(0.5, 0.6), generator.uniform(0.02, 0.06), generator.uniform(0.2, 0.35))
     unique = float(10 ** generator.uniform(5, 7))
-    points = [Point(size, tokens, unique, 0.0) for size in SIZES for tokens in TOKENS]
+    ngram = generator.uniform(0.3, 0.8)
+    points = [Point(size, tokens, unique, ngram) for size in SIZES for tokens in TOKENS]
     return [
         replace(point, ratio=true_ratio(point, coefficients) + generator.normal(0, noise)) for point in points
     ], coefficients
@@ -63,7 +64,7 @@ def test_many_exact_points_give_the_coefficients_of_least_squares(prior: Prior) 
     rows = np.array(
         [
             [
-                1.0,
+                p.ngram,
                 (p.size / 1e6) ** -0.35,
                 float(effective_tokens(np.array([p.tokens / 1e6]), np.array([p.unique / 1e6]), 8.0)[0]) ** -0.35,
                 max(0.0, np.log2(p.tokens / p.unique * max(1.0, p.size / p.unique) ** 0.5 / 4)),
@@ -88,8 +89,8 @@ def test_intervals_contain_the_losses_of_unseen_texts_as_often_as_they_state(pri
         points, coefficients = points_of(seed)
         short = [point for point in points if point.tokens <= 1e6]
         law = fit(short, prior)
-        unseen = Point(1e6, 6.4e7, points[0].unique, 0.0)
-        low, middle, high = np.quantile(law.draw(unseen.size, unseen.tokens, unseen.unique), [0.05, 0.5, 0.95])
+        unseen = replace(points[0], size=1e6, tokens=6.4e7)
+        low, middle, high = np.quantile(law.draw(unseen), [0.05, 0.5, 0.95])
         truth = true_ratio(unseen, coefficients)
         inside += low <= truth <= high
         errors.append(abs(middle - truth) / truth)
@@ -101,7 +102,7 @@ def test_points_narrow_the_interval(prior: Prior) -> None:
     points, _ = points_of(300)
 
     def width(law: Law) -> float:
-        draws = law.draw(1e6, 6.4e7, points[0].unique)
+        draws = law.draw(replace(points[0], size=1e6, tokens=6.4e7))
         return float(np.quantile(draws, 0.95) - np.quantile(draws, 0.05))
 
     assert width(fit(points, prior)) < width(fit(points[:2], prior)) < width(fit([], prior))
@@ -109,7 +110,7 @@ def test_points_narrow_the_interval(prior: Prior) -> None:
 
 def test_equal_points_give_equal_forecasts(prior: Prior) -> None:
     points, _ = points_of(400)
-    first, second = (fit(points, prior).draw(1e6, 1e7, 1e6) for _ in range(2))
+    first, second = (fit(points, prior).draw(points[0]) for _ in range(2))
     assert np.array_equal(first, second)
 
 

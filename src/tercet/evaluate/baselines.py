@@ -1,7 +1,8 @@
-"""Baselines of language models: unigram and bigram counts, and two compressors.
+"""Baselines of language models: unigram, bigram and n-gram counts, and two compressors.
 
     unigram:  p(w) = (c(w) + 1) / (N + V)                                        add-one smoothing
     bigram:   p(w | v) = (c(v w) + t(v) p(w)) / (c(v) + t(v))                    Witten and Bell (1991), method C
+    n-gram:   p(w | u v) = (c(u v w) + t(u v) p(w | v)) / (c(u v) + t(u v))      and so on for longer contexts
 
 c counts in the N training tokens, V is the size of the vocabulary, and t(v) is the number of different tokens after v.
 The more there are, the likelier is a new one, and the larger is the weight of the unigram. If no token follows v in the
@@ -84,6 +85,43 @@ def bigram(
 
     targets = (_sums(probabilities(v, w), w, special_ids) for v, w in _pairs(validation, document_starts))
     return _scores(targets, n_bytes, context=1)
+
+
+def ngram_losses(train: np.ndarray, validation: np.ndarray, *, vocab_size: int, order: int) -> list[float]:
+    """Return the losses of n-gram models with n from 1 to `order`, in nats per target.
+
+    The targets are all tokens of `validation` except the first. Borders of documents have no effect. For each n, the
+    memory is that of some arrays of the length of `train`.
+
+    Args:
+        train: (N,) training tokens.
+        validation: Tokens to score, at least two.
+        vocab_size: Number of ids.
+        order: Largest n.
+    """
+    p = _unigram_probabilities(train, vocab_size)[validation[1:]]
+    losses = [float(-np.log(p).mean())]
+    contexts, held_out = train.astype(np.int64), validation.astype(np.int64)  # number of the (n - 1)-gram at each place
+    for n in range(2, order + 1):
+        if len(train) < n or len(validation) < n:
+            break
+        followed, seen = contexts[:-1], held_out[:-1]  # seen: -1 for contexts that are not in the training text
+        pairs, numbers, counts = np.unique(
+            followed * vocab_size + train[n - 1 :], return_inverse=True, return_counts=True
+        )
+        count = np.bincount(followed)  # c of each context
+        kinds = np.bincount(pairs // vocab_size)  # t of each context
+        queries = seen * vocab_size + validation[n - 1 :].astype(np.int64)
+        is_known = (seen >= 0) & (seen < len(count))
+        is_known[is_known] = count[seen[is_known]] > 0
+        c, t = (np.where(is_known, table[np.where(is_known, seen, 0)], 0) for table in (count, kinds))
+        found = _look_up(pairs, counts, queries)
+        later = p[n - 2 :]  # targets with a context of n - 1 tokens
+        later[:] = np.where(is_known, (found + t * later) / np.maximum(1, c + t), later)
+        losses.append(float(-np.log(p).mean()))
+        places = np.minimum(np.searchsorted(pairs, queries), len(pairs) - 1)
+        contexts, held_out = numbers, np.where((pairs[places] == queries) & (seen >= 0), places, -1)
+    return losses
 
 
 def compression_bits(texts: Iterable[str]) -> dict[str, float]:

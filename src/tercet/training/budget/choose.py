@@ -8,7 +8,7 @@ import numpy as np
 from tercet.checkpoint.forecast import COVERAGE, Pilot, SizeForecast
 from tercet.training.budget.law import Law, Point, Prior, fit
 from tercet.training.budget.pilots import step_seconds
-from tercet.training.budget.settings import TextSize
+from tercet.training.budget.settings import TextSize, overfitting
 
 VALIDATIONS = 10  # of the run
 VALIDATION_COST = 1 / 3  # time of a validated token, relative to a trained one
@@ -25,6 +25,7 @@ class Work:
         unit: Unit of the losses, such as "nats per token".
         text: Tokens of the training text and of a step.
         unigram_loss: Validation loss of counting tokens, in nats per target.
+        ngram_loss: Validation loss of the best n-gram model, in the same unit.
         validation_tokens: Tokens of a validation.
         flops: FLOPs per step of each size that is considered.
         multiplied: Elements of the matrices that are multiplied for each token, by size.
@@ -34,6 +35,7 @@ class Work:
     unit: str
     text: TextSize
     unigram_loss: float
+    ngram_loss: float
     validation_tokens: int
     flops: Mapping[int, float]
     multiplied: Mapping[int, int]
@@ -44,17 +46,14 @@ class Work:
         validation_steps = validations * VALIDATION_COST * self.validation_tokens / self.text.step_tokens
         return max(0, int(seconds / per_step - validation_steps))
 
-    def point(self, size: int, steps: int) -> tuple[float, float, float]:
-        """Return the arguments of the law for a run: its weights and tokens, and the tokens of the text."""
-        return self.multiplied[size], steps * self.text.step_tokens, self.text.unique_tokens
+    def point(self, size: int, tokens: int, loss: float = 0.0) -> Point:
+        """Return a training of a size, and its validation loss if it is known, as the law describes it."""
+        ngram, ratio = self.ngram_loss / self.unigram_loss, loss / self.unigram_loss
+        return Point(self.multiplied[size], tokens, self.text.unique_tokens, ngram, ratio)
 
     def law(self, pilots: Sequence[Pilot], prior: Prior) -> Law:
         """Return the law of the text, given the results of pilot runs."""
-        points = [
-            Point(self.multiplied[pilot.size], pilot.tokens, self.text.unique_tokens, pilot.loss / self.unigram_loss)
-            for pilot in pilots
-        ]
-        return fit(points, prior)
+        return fit([self.point(pilot.size, pilot.tokens, pilot.loss) for pilot in pilots], prior)
 
 
 def candidates(work: Work, pilots: Sequence[Pilot], prior: Prior, seconds: float) -> list[SizeForecast]:
@@ -62,7 +61,7 @@ def candidates(work: Work, pilots: Sequence[Pilot], prior: Prior, seconds: float
 
     Sizes with fewer than `MIN_STEPS` steps are left out, and those that are more than one place larger than all sizes
     of the pilot runs. A run that is shorter than the duration is better if the text is so small that further passes
-    make the model worse.
+    make the model worse; otherwise, only the longest is considered.
 
     Args:
         work: Text and work of a step.
@@ -77,11 +76,14 @@ def candidates(work: Work, pilots: Sequence[Pilot], prior: Prior, seconds: float
         if size > largest:
             continue
         longest = work.steps_in(seconds, pilots, size)
-        lengths = [int(share * longest) for share in LENGTHS if share * longest >= MIN_STEPS]
+        passes = work.text.passes(longest)
+        shares = LENGTHS if overfitting(work.multiplied[size], passes, work.text.unique_tokens) else (1.0,)
+        lengths = [int(share * longest) for share in shares if share * longest >= MIN_STEPS]
         if not lengths:
             continue
-        steps = min(lengths, key=lambda steps: law.expect(*work.point(size, steps)))
-        losses = work.unigram_loss * law.draw(*work.point(size, steps))
+        points = {steps: work.point(size, steps * work.text.step_tokens) for steps in lengths}
+        steps = min(lengths, key=lambda steps: law.expect(points[steps]))
+        losses = work.unigram_loss * law.draw(points[steps])
         tail = (1 - COVERAGE) / 2
         low, middle, high = np.quantile(losses, [tail, 0.5, 1 - tail]).tolist()
         found.append(

@@ -1,15 +1,16 @@
 """The loss of a model as a function of its size, tokens and passes: a data-constrained scaling law.
 
-    L / H = e + a N^-alpha + b (D' + D0)^-beta + c O
+    L / H = e G + a N^-alpha + b (D' + D0)^-beta + c O
     D'    = D                                        up to one pass over the U tokens of the text
     D'    = U (1 + R (1 - exp(-(D / U - 1) / R)))    beyond: a repeated token is worth less than a new one
 
-L is the validation loss in nats per target, H the entropy of counting targets (the loss of a unigram model), N the
-weights that are multiplied for each token in millions, and D the tokens of training in millions. The form is that of
+L is the validation loss in nats per target, H the entropy of counting targets (the loss of a unigram model), G the loss
+of the best n-gram model divided by H, N the weights that are multiplied for each token in millions, and D the tokens of
+training in millions. The form is that of
 Hoffmann et al. (2022, "Chinchilla"), with the repeated tokens of Muennighoff et al. (2023). O, the overfitting of a
 small text that is read often (`settings.overfitting`), is added, because more passes over it make a model worse.
 D0 makes the curve flatter at its start, because the loss of a model that has not learned anything is finite. Dividing
-by H makes texts and vocabularies comparable.
+by H makes the starts of texts and vocabularies comparable, and G their ends.
 
 For fixed exponents alpha and beta and fixed R and D0, the law is linear in e, a, b and c. So their posterior
 distribution has a closed form, that of Bayesian linear regression with unknown noise, and the result is an average over
@@ -32,7 +33,7 @@ REPEATS = (2.0, 4.0, 8.0, 64.0)
 STARTS = (0.0, 0.03, 0.1, 0.3)  # D0, in millions of tokens
 # With these values, intervals contain 90 % of the outcomes of texts that are left out (`scaling.py coverage`).
 NOISE, NOISE_POINTS = 0.02, 4.0  # prior standard deviation of L / H, and the number of points that it counts as
-WIDENING = 4.0  # factor on the covariance of the coefficients of other texts, which are few
+WIDENING = 2.0  # factor on the covariance of the coefficients of other texts, which are few
 DRAWS = 4000
 
 
@@ -44,13 +45,15 @@ class Point:
         size: Weights that are multiplied for each token.
         tokens: Tokens of training.
         unique: Tokens of the text.
-        ratio: Validation loss divided by the entropy of counting targets.
+        ngram: Validation loss of the best n-gram model, divided by the entropy of counting targets.
+        ratio: Validation loss, divided by the entropy of counting targets; 0 if it is unknown.
     """
 
     size: float
     tokens: float
     unique: float
-    ratio: float
+    ngram: float
+    ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,15 @@ class Law:
         weights = np.exp(self.log_weights - self.log_weights.max())
         return weights / weights.sum()
 
-    def expect(self, size: float, tokens: float, unique: float) -> float:
+    def expect(self, point: Point) -> float:
         """Return the mean of L / H for a training."""
-        rows = _rows([Point(size, tokens, unique, 0.0)])[:, 0]
+        rows = _rows([point])[:, 0]
         return float(self.weights @ np.einsum("gi,gi->g", rows, self.means))
 
-    def draw(self, size: float, tokens: float, unique: float) -> np.ndarray:
+    def draw(self, point: Point) -> np.ndarray:
         """Return draws of L / H from the predictive distribution of a training, (`DRAWS`,), in a fixed order."""
         generator = np.random.default_rng(0)
-        rows = _rows([Point(size, tokens, unique, 0.0)])[:, 0]
+        rows = _rows([point])[:, 0]
         chosen = generator.choice(len(rows), size=DRAWS, p=self.weights)
         centers = np.einsum("gi,gi->g", rows, self.means)
         spreads = 1.0 + np.einsum("gi,gij,gj->g", rows, self.covariances, rows)
@@ -153,7 +156,7 @@ def _flat_prior() -> Prior:
     """Return a prior distribution that is nearly flat within plausible values of the coefficients."""
     grid = len(ALPHAS) * len(BETAS) * len(REPEATS) * len(STARTS)
     spread = np.array([0.3, 0.3, 0.3, 0.03]) / NOISE
-    means = np.tile([0.3, 0.1, 0.3, 0.01], (grid, 1))
+    means = np.tile([0.5, 0.1, 0.3, 0.01], (grid, 1))
     return Prior(np.zeros(grid), means, np.tile(np.diag(spread**2), (grid, 1, 1)))
 
 
@@ -163,10 +166,11 @@ def _rows(points: Sequence[Point]) -> np.ndarray:
     sizes, tokens, unique = (
         np.array([getattr(point, name) for point in points]) / 1e6 for name in ("size", "tokens", "unique")
     )
+    ngram = np.array([point.ngram for point in points])
     columns = []
     for alpha, beta, repeats, start in product(ALPHAS, BETAS, REPEATS, STARTS):
         effective = effective_tokens(tokens, unique, repeats) + start
-        columns.append(np.stack([np.ones_like(sizes), sizes**-alpha, effective**-beta, overfit], axis=-1))
+        columns.append(np.stack([ngram, sizes**-alpha, effective**-beta, overfit], axis=-1))
     return np.stack(columns)
 
 

@@ -26,6 +26,6 @@ def read_points(recipe: str) -> dict[str, list[Point]]:
     text = (resources.files("tercet.training.budget") / TABLE).read_text(encoding="utf-8")
     for row in csv.DictReader(text.splitlines()):
         if row["recipe"] == recipe:
-            numbers = (float(row[name]) for name in ("multiplied", "tokens", "unique", "ratio"))
+            numbers = (float(row[name]) for name in ("multiplied", "tokens", "unique", "ngram", "ratio"))
             points[row["text"]].append(Point(*numbers))
     return dict(points)

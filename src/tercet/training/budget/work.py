@@ -23,7 +23,7 @@ def measure_work(pilots: PilotRuns, trained: Pilot, sizes: Sequence[int]) -> Wor
     from tercet.checkpoint import read_card
     from tercet.training.planning.flops import training_flops
     from tercet.training.planning.micro_batch import tokens_of_row
-    from tercet.training.run.judge import loss_unit, unigram_loss
+    from tercet.training.run.judge import loss_unit, ngram_loss, unigram_loss
     from tercet.training.run_folder.changes import read_recipe
     from tercet.training.tasks.open_task import task_of
 
@@ -43,5 +43,6 @@ def measure_work(pilots: PilotRuns, trained: Pilot, sizes: Sequence[int]) -> Wor
     return Work(
         task=task.recipe.task.kind, unit=loss_unit(task),
         text=TextSize(task.plan.n_rows * row, row * task.plan.full_batch), unigram_loss=unigram,
+        ngram_loss=ngram_loss(task),
         validation_tokens=validated, flops=flops, multiplied=multiplied,
     )  # fmt: skip

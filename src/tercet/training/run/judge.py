@@ -15,7 +15,7 @@ from tercet.checkpoint import load_model, read_card
 from tercet.checkpoint.run_record import PRETRAINED_COPY
 from tercet.config import UserError
 from tercet.evaluate import multi_label_scores, regression_scores
-from tercet.evaluate.baselines import unigram
+from tercet.evaluate.baselines import ngram_losses, unigram
 from tercet.evaluate.verdicts import (
     COUNTS,
     LABELS_ADVICE,
@@ -36,6 +36,7 @@ from tercet.training.tasks.open_task import task_of
 from tercet.training.tasks.task import Task
 
 COUNTED_TOKENS = 1 << 25  # training tokens that are counted for a language model or a translator
+NGRAM_TOKENS, NGRAM_ORDER = 1 << 22, 6  # training tokens that are counted for n-gram models, and their largest n
 
 
 def judge_run(folder: Path) -> list[Verdict]:
@@ -117,6 +118,17 @@ def unigram_loss(task: Any, metrics: dict[str, float]) -> float | None:
             return counted.loss_nats_per_token
         case _:
             return None
+
+
+def ngram_loss(task: Any) -> float:
+    """Return the loss of the best n-gram model on the validation part of a text, in nats per token.
+
+    Args:
+        task: Task of a run on running text.
+    """
+    corpus = task.corpus
+    train = np.asarray(corpus.train[:NGRAM_TOKENS])
+    return min(ngram_losses(train, corpus.validation, vocab_size=corpus.tokenizer.vocab_size, order=NGRAM_ORDER))
 
 
 def _judge_baseline(task: Any, metrics: dict[str, float], _: Path) -> list[Verdict]:

@@ -85,6 +85,10 @@ T5 = [
 DRAWN_SEEDS = (714399, 39253, 510972, 2828, 562401, 923456, 287731, 587887)  # by Python's `secrets`
 DROPOUT = "model.stack.dropout={{embedding: {0}, residual: {0}}}"
 BPE = "data.tokenizer={kind: bpe, vocab_size: 1024}"
+WORDPIECE = "data.tokenizer={kind: wordpiece, vocab_size: 4000}"
+TIED, DECAY = "model.tie_embeddings=true", "training.optimizer.weight_decay=0.5"
+GPT_RELU_SQUARED = ["model.stack.activation=relu_squared", "model.stack.gated=false", "model.stack.d_ff=256"]
+INNER_DROPOUT = ["model.stack.dropout.attention=0.1", "model.stack.dropout.activation=0.1"]
 VARIANT = "training.optimizer={{kind: parts:MuonVariant, lr: 0.0213, adam_lr: 0.0085, head_lr: 0.0085, {}}}"
 FAMILIES = {
     "gpt": Family(
@@ -103,7 +107,7 @@ FAMILIES = {
         variants={
             "default": [],
             "Muon of parts.py": [VARIANT.format("weight_decay: 0")],
-            "weight decay 0.5": ["training.optimizer.weight_decay=0.5"],
+            "weight decay 0.5": [DECAY],
             "weight decay 1": ["training.optimizer.weight_decay=1"],
             "weight decay 2": ["training.optimizer.weight_decay=2"],
             "cautious weight decay 1": [VARIANT.format("weight_decay: 1, cautious: true")],
@@ -113,16 +117,48 @@ FAMILIES = {
             "cosine": ["training.schedule={kind: cosine, final: 0}"],
             "linear": ["training.schedule={kind: wsd, cooldown: 1}"],
             "batch ramp": ["training.batch_ramp=0.5", "task.micro_batch_size=2"],
-            "ReLU squared": ["model.stack.activation=relu_squared", "model.stack.gated=false", "model.stack.d_ff=256"],
-            "tied embeddings": ["model.tie_embeddings=true"],
+            "ReLU squared": GPT_RELU_SQUARED,
+            "tied embeddings": [TIED],
             "sandwich": ["model.stack.placement=sandwich"],
             "softcap": ["model.logit_softcap=15"],
-            "dropout in attention and activations": [
-                "model.stack.dropout.attention=0.1",
-                "model.stack.dropout.activation=0.1",
-            ],
+            "dropout in attention and activations": INNER_DROPOUT,
             "label smoothing 0.02": ["training.label_smoothing=0.02"],
             **{name: [f"part={name}"] for name in PARTS},
+            "decay 0.5 of all matrices": [VARIANT.format("weight_decay: 0.5, adam_weight_decay: 0.5")],
+            "tied, decay 0.5": [TIED, DECAY],
+            "tied, cautious decay 1": [TIED, VARIANT.format("weight_decay: 1, cautious: true")],
+            "tied, dropout 0.2": [TIED, DROPOUT.format(0.2)],
+            "tied, dropout 0.2, decay 0.5": [TIED, DROPOUT.format(0.2), DECAY],
+            "tied, ReLU squared": [TIED, *GPT_RELU_SQUARED],
+            "tied, dropout in attention and activations": [TIED, *INNER_DROPOUT],
+            "tied, sandwich": [TIED, "model.stack.placement=sandwich"],
+        },
+    ),
+    "bert": Family(
+        recipe="bert",
+        steps=1500,
+        seeds=DRAWN_SEEDS,
+        common=(
+            "task.sample_tokens=0",
+            "model.size=64",
+            "training.optimizer={kind: muon, lr: 0.0213, adam_lr: 0.0085}",
+        ),
+        corpora={
+            "python-docs": ["data.source=python-docs", WORDPIECE],
+            "shakespeare": ["data.source=shakespeare", WORDPIECE],
+        },
+        variants={
+            "default": [],
+            "zero projections": ["model.init={kind: zero_projections}"],
+            "decay 0.5": [DECAY],
+            "dropout 0.1": [DROPOUT.format(0.1)],
+            "ReLU squared": GPT_RELU_SQUARED,
+            "sandwich": ["model.stack.placement=sandwich", "model.stack.first_norm=true"],
+            "RMS norm": ["model.stack.norm=rms"],
+            "QK norm": ["model.stack.qk_norm=true"],
+            "masking 0.2": ["task.masking.rate=0.2"],
+            "masking 0.4": ["task.masking.rate=0.4"],
+            "untied": ["model.tie_embeddings=false"],
         },
     ),
     "decoder": Family(

@@ -42,6 +42,7 @@ class MuonVariant(CustomOptimizer):
     """Muon with changes.
 
     Args:
+        adam_weight_decay: Weight decay of the embeddings and of the output layer.
         normalize: If True, each row of an update is divided by the root of a moving average of its mean square, and the
             update then has the same norm as before (Li et al., "NorMuon", 2025).
         cautious: If True, weight decay applies only to weights that the update moves towards zero (Liang et al. 2024).
@@ -53,6 +54,7 @@ class MuonVariant(CustomOptimizer):
     head_lr: LearningRate = 0.006
     momentum: ShareBelowOne = 0.9
     weight_decay: WeightDecay = 0.0
+    adam_weight_decay: WeightDecay = 0.0
     normalize: bool = False
     cautious: bool = False
     polar: bool = False
@@ -63,8 +65,10 @@ class MuonVariant(CustomOptimizer):
         groups: list[dict[str, Any]] = [
             {"params": hidden, "muon": True, "lr": self.lr, "momentum": self.momentum,
              "weight_decay": self.weight_decay},
-            {"params": [p for p in rest if p not in head], "lr": self.adam_lr},
-            {"params": [p for p in rest if p in head], "lr": self.head_lr},
+            {"params": [p for p in rest if p not in head and p.ndim < 2], "lr": self.adam_lr},
+            {"params": [p for p in rest if p not in head and p.ndim == 2], "lr": self.adam_lr,
+             "weight_decay": self.adam_weight_decay},
+            {"params": [p for p in rest if p in head], "lr": self.head_lr, "weight_decay": self.adam_weight_decay},
         ]  # fmt: skip
         optimizer = ChangedMuon([group for group in groups if group["params"]])
         optimizer.settings = self

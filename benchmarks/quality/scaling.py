@@ -101,6 +101,13 @@ def regularization() -> Iterator[Cell]:
             yield Cell("python-docs", 128, 2000, tuple(changes))
 
 
+def vocabulary() -> Iterator[Cell]:
+    """Vocabulary sizes for texts of several sizes, with equal tokens; compare bits per byte."""
+    for corpus in ("python-docs", "shakespeare", "python-code"):
+        for size in (256, 512, 1024, 2048, 4096):
+            yield Cell(corpus, 64, 1500, (rate(1.42), f"data.tokenizer={{kind: bpe, vocab_size: {size}}}"))
+
+
 GRID = {32: (60, 125, 500, 2000, 8000), 64: (60, 125, 250, 1000, 4000), 128: (60, 125, 250, 1000), 192: (60, 125, 250)}
 
 
@@ -134,13 +141,15 @@ def cells(name: str, out: Path) -> Iterator[Cell]:
             return transfer()
         case "regularization":
             return regularization()
+        case "vocabulary":
+            return vocabulary()
         case "bert":
             return grid("bert", BERT_CORPORA, out)
         case _:
             return grid("gpt", CORPORA, out)
 
 
-EXPERIMENTS = ("rates", "transfer", "regularization", "gpt", "bert")
+EXPERIMENTS = ("rates", "transfer", "regularization", "vocabulary", "gpt", "bert")
 
 
 def train_all(name: str, out: Path, part: tuple[int, int]) -> None:

@@ -107,29 +107,36 @@ def forecast(
     out: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    gpus: str | None = None,
+    mfu: float | None = None,
+    measured: str | Path | None = None,
     allow_code: str | Iterable[str] = (),
 ) -> "Forecast":
     """Forecast a run within some hours by pilot runs, as `tercet train --hours H --plan` does.
 
-    The forecast is registered in the run folder. `train` with the same hours trains the run.
+    The forecast is registered in the run folder. `train` with the same hours trains the run. With `gpus`, the forecast
+    is for another machine, and it is not registered.
 
     Args:
         recipe, data, out, changes, quiet, allow_code: As in `train`.
-        hours: Hours of pilot runs and run together.
+        hours: Hours of pilot runs and run together, or of the run on the other machine.
+        gpus: GPUs of the other machine, such as "1xH100" or "4x48GiB@150TFLOPS"; None for this machine.
+        mfu: Assumed model FLOPs utilization of the GPUs, from 0 to 1.
+        measured: Folder of a run on such a GPU, whose speed is assumed instead.
 
     Raises:
         UserError: If the recipe or data does not exist, the recipe has no `model.size`, or the folder contains another
             run or a forecast for other hours.
     """
     allow_packages(allow_code)
-    from tercet.training.budget.train_hours import forecast_hours
+    from tercet.training.budget.plan_hours import plan_hours
     from tercet.training.request import RunRequest
 
     folder = None if out is None else Path(out)
     request = RunRequest(
         recipe=str(recipe), changes=_nest(changes), out=folder, quiet=quiet, **_to_text(data=data)
     )  # fmt: skip
-    return forecast_hours(request, hours)
+    return plan_hours(request, hours, gpus=gpus, mfu=mfu, measured=None if measured is None else str(measured))
 
 
 def plan(

@@ -20,6 +20,7 @@ from tercet.storage import DamagedFile
 from tercet.training import Interrupted
 from tercet.training.budget.choose import Work, best_of, candidates, neighbor, pilot_of
 from tercet.training.budget.pilots import SIZES, PilotRuns, step_seconds
+from tercet.training.budget.plan_hours import plan_hours
 from tercet.training.budget.priors import read_prior
 from tercet.training.budget.settings import TextSize, dropout, learning_rate, run_settings
 from tercet.training.budget.train_hours import forecast_hours, train_hours
@@ -27,6 +28,8 @@ from tercet.training.request import RunRequest
 
 TEXT = "".join(f"{n} times {m} is {n * m}.\n" for n in range(3, 60) for m in range(2, 60))
 SECONDS = 20.0
+FIRST = f"size-0032-steps-{60:06}"  # folder of the first pilot run
+SLOW = "8GiB@0.001TFLOPS"
 # Steps of a millisecond, so that a run of seconds has hundreds.
 SMALL: Plain = {
     "task": {"batch_size": 4, "validation_tokens": 512, "sample_tokens": 0},
@@ -41,6 +44,15 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text(TEXT)
     return path
+
+
+def flat(settings: Plain, prefix: str = "") -> list[tuple[str, object]]:
+    """Return the keys of nested settings with dots, and their values."""
+    return [
+        item
+        for key, value in settings.items()
+        for item in (flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)])
+    ]
 
 
 def small_request(text: Path, out: Path, changes: Plain | None = None) -> RunRequest:
@@ -113,19 +125,40 @@ def test_other_hours_are_rejected(text: Path, trained: tuple[Path, float]) -> No
         train_hours(small_request(text, trained[0]), 1.0)
 
 
-def test_pilot_runs_are_not_repeated(text: Path, trained: tuple[Path, float], tmp_path: Path) -> None:
-    out, _ = trained
-    copy = tmp_path / "copy"
-    (copy / PILOTS).mkdir(parents=True)
-    shutil.copyfile(out / PILOTS / "pilots.json", copy / PILOTS / "pilots.json")
-    first = f"size-0032-steps-{60:06}"
-    shutil.copytree(out / PILOTS / first, copy / PILOTS / first)  # from which the text is measured
+@pytest.fixture
+def pilots_only(trained: tuple[Path, float], tmp_path: Path) -> Path:
+    """Return a folder with only the results of the pilot runs, and the first of them, by which the text is measured."""
+    folder = tmp_path / "copy"
+    (folder / PILOTS).mkdir(parents=True)
+    shutil.copyfile(trained[0] / PILOTS / "pilots.json", folder / PILOTS / "pilots.json")
+    shutil.copytree(trained[0] / PILOTS / FIRST, folder / PILOTS / FIRST)
+    return folder
+
+
+def test_pilot_runs_are_not_repeated(text: Path, trained: tuple[Path, float], pilots_only: Path) -> None:
+    out, copy = trained[0], pilots_only
     started = time.perf_counter()
     forecast, before = forecast_hours(small_request(text, copy), SECONDS / 3600), read_forecast(out)
     assert time.perf_counter() - started < 0.5 * SECONDS
     assert before is not None
     assert forecast.pilots == before.pilots
-    assert sorted(path.name for path in (copy / PILOTS).iterdir() if path.is_dir()) == [first]
+    assert sorted(path.name for path in (copy / PILOTS).iterdir() if path.is_dir()) == [FIRST]
+
+
+def test_the_forecast_for_another_machine_has_its_speed_and_is_not_registered(
+    text: Path, pilots_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = small_request(text, pilots_only)
+    slow, fast = (plan_hours(request, SECONDS / 3600, gpus=gpus, mfu=1.0) for gpus in (SLOW, f"2x{SLOW}"))
+    assert fast.chosen.steps == pytest.approx(2 * slow.chosen.steps, rel=0.1)  # with the same validations
+    assert fast.pilots == slow.pilots
+    assert slow.machine == "1 x GPU (8 GiB, 0.001 TFLOP/s in bf16) at 100.0% of 0.001 TFLOP/s (assumed)"
+    assert "with pilot runs on this machine" in str(slow.view())
+    assert not (pilots_only / FORECAST).exists()
+    words = ["train", str(text), "--hours", "0.01", "--plan", "--out", str(pilots_only)]
+    changes = [word for key, value in flat(SMALL) for word in ("--set", f"{key}={value}")]
+    assert main([*words, *changes, "--gpus", SLOW, "--mfu", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"] == slow.machine
 
 
 def test_restart_deletes_the_forecast_and_the_pilot_runs(
@@ -165,6 +198,12 @@ def test_contradictions(text: Path, tmp_path: Path, changes: Plain, message: str
         (["gpt", "--hours", "1", "--print-config"], "--print-config and --hours exclude each other"),
         (["gpt", "--hours", "1", "--devices", "2"], "--devices and --hours exclude each other"),
         (["multi30k-de-en", "--hours", "1"], "--hours chooses model.size"),
+        (["gpt", "--hours", "1", "--gpus", "1xH100"], "--gpus requires --plan"),
+        (["gpt", "--hours", "1", "--plan", "--gpus", "1xH100"], "requires the speed of a GPU; pass --mfu SHARE or"),
+        (["gpt", "--hours", "1", "--plan", "--mfu", "0.1"], "--mfu with --hours is for another machine; pass --gpus"),
+        (["gpt", "--hours", "1", "--plan", "--gpus", "1xH10", "--mfu", "0.1"], "--gpus '1xH10'"),
+        (["gpt", "--hours", "1", "--plan", "--gpus", "1xH100", "--mfu", "3"], "--mfu=3.0 must be above 0"),
+        (["gpt", "--hours", "1", "--plan", "--gpus", "1xH100", "--measured", "none"], "none: not a run folder"),
     ],
 )
 def test_wrong_commands(
@@ -207,7 +246,7 @@ def test_a_signal_during_a_pilot_run_ends_the_command(
 
 
 def test_too_few_hours(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the pilot runs left no time to train a model; pass more hours"):
+    with pytest.raises(UserError, match="leaves no time for 250 steps of any size; pass more hours"):
         forecast_hours(small_request(text, tmp_path / "run"), 0.5 / 3600)
 
 
@@ -251,9 +290,13 @@ def test_candidates_fit_into_the_time() -> None:
     assert candidates(work, pilots, read_prior("gpt"), 0.01) == []
 
 
-def test_sizes_far_above_the_pilot_runs_are_not_considered() -> None:
-    found = candidates(work_of(LARGE_TEXT), [pilot(64, 0.01)], read_prior("gpt"), 1e5)
-    assert [candidate.size for candidate in found] == [32, 64, 96]
+def test_sizes_far_above_the_pilot_runs_are_only_considered_for_another_machine() -> None:
+    work, pilots, prior = work_of(LARGE_TEXT), [pilot(64, 0.01)], read_prior("gpt")
+    assert [one.size for one in candidates(work, pilots, prior, 1e5)] == [32, 64, 96]
+    found = candidates(work, pilots, prior, 1e5, flops_per_second=1e10)
+    assert [one.size for one in found] == [*SIZES]
+    for one in found:
+        assert one.steps * work.flops[one.size] / 1e10 <= 1e5
 
 
 def test_a_pilot_run_has_enough_steps_or_a_smaller_size() -> None:

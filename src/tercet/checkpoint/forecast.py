@@ -70,6 +70,7 @@ class Forecast(Summary):
         unit: Unit of the losses, such as "nats per token".
         seconds_left: Seconds for the run when the forecast was made.
         reasons: Reasons for the choice, in sentences.
+        machine: Description of the machine of the run if it is not the one of the pilot runs, else None.
     """
 
     CANDIDATE_HEADER: ClassVar = ("size", "steps", "tokens", "passes", "expected loss", "90 % interval")
@@ -83,6 +84,7 @@ class Forecast(Summary):
     unit: str
     seconds_left: float
     reasons: tuple[str, ...]
+    machine: str | None = None
 
     def __repr__(self) -> str:
         return f"Forecast({self.describe()})"
@@ -123,8 +125,12 @@ class Forecast(Summary):
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         yield "forecast", f"{self.describe()}; counting tokens {self.unigram_loss:.3f}"
-        spent = 3600 * self.hours - self.seconds_left
-        yield "time", f"{format_duration(self.seconds_left)} for the run, after {format_duration(spent)} for pilot runs"
+        if self.machine is None:
+            spent = f"after {format_duration(3600 * self.hours - self.seconds_left)} for pilot runs"
+        else:
+            spent = "with pilot runs on this machine"
+            yield "machine", self.machine
+        yield "time", f"{format_duration(self.seconds_left)} for the run, {spent}"
         yield "text", f"{format_count(self.unique_tokens)} tokens"
 
     def contains(self, loss: float) -> bool:

@@ -12,8 +12,7 @@ from tercet.spec import Hours
 if TYPE_CHECKING:
     from tercet.training.request import RunRequest
 
-EXCLUDED = ("more", "until", "from_weights", "exact", "page", "print_config", "devices", "nodes", "gpus", "mfu",
-            "measured", "here", "price")  # fmt: skip
+EXCLUDED = ("more", "until", "from_weights", "exact", "page", "print_config", "devices", "nodes", "here", "price")
 
 
 def add_hours(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +37,11 @@ def check_hours(args: argparse.Namespace) -> None:
 
 def print_forecast(args: argparse.Namespace, request: "RunRequest") -> int:
     """Train the pilot runs, print the forecast, and return the exit code 0."""
-    from tercet.training.budget.train_hours import forecast_hours
+    from tercet.training.budget.plan_hours import plan_hours
 
-    forecast = forecast_hours(request, args.hours, restart=args.restart)
+    forecast = plan_hours(
+        request, args.hours, gpus=args.gpus, mfu=args.mfu, measured=args.measured, restart=args.restart
+    )
     if args.json:
         print(json.dumps(forecast.to_dict(), indent=2, ensure_ascii=False))
         return 0

@@ -40,9 +40,8 @@ class Work:
     flops: Mapping[int, float]
     multiplied: Mapping[int, int]
 
-    def steps_in(self, seconds: float, pilots: Sequence[Pilot], size: int, *, validations: int = VALIDATIONS) -> int:
-        """Return the number of steps of a size that fit into a duration, with validations; 0 if none fits."""
-        per_step = step_seconds(pilots, self.flops, size)
+    def steps_in(self, seconds: float, per_step: float, *, validations: int = VALIDATIONS) -> int:
+        """Return the number of steps of `per_step` seconds that fit into a duration, with validations."""
         validation_steps = validations * VALIDATION_COST * self.validation_tokens / self.text.step_tokens
         return max(0, int(seconds / per_step - validation_steps))
 
@@ -56,26 +55,30 @@ class Work:
         return fit([self.point(pilot.size, pilot.tokens, pilot.loss) for pilot in pilots], prior)
 
 
-def candidates(work: Work, pilots: Sequence[Pilot], prior: Prior, seconds: float) -> list[SizeForecast]:
+def candidates(
+    work: Work, pilots: Sequence[Pilot], prior: Prior, seconds: float, *, flops_per_second: float | None = None
+) -> list[SizeForecast]:
     """Return what each size would reach within a duration, by size, with its best length.
 
-    Sizes with fewer than `MIN_STEPS` steps are left out, and those that are more than one place larger than all sizes
-    of the pilot runs. A run that is shorter than the duration is better if the text is so small that further passes
-    make the model worse; otherwise, only the longest is considered.
+    Sizes with fewer than `MIN_STEPS` steps are left out, and, on this machine, those that are more than one place
+    larger than all sizes of the pilot runs. A run that is shorter than the duration is better if the text is so small
+    that further passes make the model worse; otherwise, only the longest is considered.
 
     Args:
         work: Text and work of a step.
         pilots: Results of pilot runs.
         prior: Prior distribution of the law.
         seconds: Duration of the run.
+        flops_per_second: Speed of another machine, for which all sizes are considered; None for that of the pilot runs.
     """
     law, found = work.law(pilots, prior), list[SizeForecast]()
     sizes = list(work.flops)
     largest = neighbor(max(pilot.size for pilot in pilots), 1, sizes) or sizes[-1]
     for size in sizes:
-        if size > largest:
+        if size > largest and flops_per_second is None:
             continue
-        longest = work.steps_in(seconds, pilots, size)
+        per_step = work.flops[size] / flops_per_second if flops_per_second else step_seconds(pilots, work.flops, size)
+        longest = work.steps_in(seconds, per_step)
         passes = work.text.passes(longest)
         shares = LENGTHS if overfitting(work.multiplied[size], passes, work.text.unique_tokens) else (1.0,)
         lengths = [int(share * longest) for share in shares if share * longest >= MIN_STEPS]
@@ -106,7 +109,7 @@ def pilot_of(work: Work, pilots: Sequence[Pilot], size: int, seconds: float) -> 
     The size is the largest, up to `size`, that has `MIN_PILOT_STEPS` steps in this time; None if no size has.
     """
     for smaller in sorted((one for one in work.flops if one <= size), reverse=True):
-        steps = work.steps_in(seconds, pilots, smaller, validations=1)
+        steps = work.steps_in(seconds, step_seconds(pilots, work.flops, smaller), validations=1)
         if steps >= MIN_PILOT_STEPS:
             return smaller, steps
     return None

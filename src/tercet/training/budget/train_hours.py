@@ -15,11 +15,14 @@ from tercet.checkpoint.run_record import METRICS, RECIPE, read_record
 from tercet.config import UserError
 from tercet.messages import counted, print_note
 from tercet.storage import check_output_folder, lock_folder
-from tercet.training.budget.choose import VALIDATIONS, best_of, candidates, neighbor, pilot_of
+from tercet.training.budget.choose import MIN_STEPS, VALIDATIONS, Work, best_of, candidates, neighbor, pilot_of
+from tercet.training.budget.law import Prior
 from tercet.training.budget.pilots import PilotRuns, fixed_sizes
 from tercet.training.budget.priors import read_prior
 from tercet.training.budget.work import measure_work
 from tercet.training.distributed.launch import adapt_to_launch
+from tercet.training.planning.gpus import Cluster
+from tercet.training.planning.throughput import Throughput
 from tercet.training.recipe.files import LENGTHS, change_settings, read_settings
 from tercet.training.recipe.recipe import task_kind
 from tercet.training.request import RunRequest, choose_folder, name_recipe
@@ -29,6 +32,7 @@ from tercet.training.run_folder.restart import FormerRun
 
 PILOT_SHARE = 0.15  # of the time, for pilot runs
 FIRST_SIZE, FIRST_STEPS = 64, 60
+LOCAL_HOURS = 0.25  # on which the lengths of pilot runs depend, if the run is planned for another machine
 # Lengths of the pilot runs as shares of the time, by the distance of their size from the size that seems best.
 PILOT_SHARES = ((0, 0.01), (0, 0.025), (-1, 0.02), (1, 0.035), (0, 0.05))
 RESERVE = 0.02  # of the time, for the end of the run
@@ -129,6 +133,35 @@ def _check_request(request: RunRequest) -> None:
         raise UserError(f"--hours supports {recipes}; set training.max_hours to train {request.recipe} for a time")
 
 
+def forecast_elsewhere(request: RunRequest, hours: float, cluster: Cluster, throughput: Throughput) -> Forecast:
+    """Return the forecast of a run on another machine; it is not registered.
+
+    The pilot runs are trained on this machine, as for at most `LOCAL_HOURS`, and give the law of the text. The speed of
+    a step is that of its FLOPs.
+
+    Args:
+        request: As in `forecast_hours`.
+        hours: Hours of the run on the other machine.
+        cluster: GPUs of the other machine.
+        throughput: Speed of one of them.
+
+    Raises:
+        UserError: As in `forecast_hours`.
+        Interrupted: If a signal stopped a pilot run. The same call resumes it.
+    """
+    named, folder = name_recipe(replace(request, chooses_size=True)), choose_folder(request)
+    _check_request(named)
+    check_output_folder(folder, "--out")
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
+        pilots = PilotRuns(named, folder, quiet=request.quiet)
+        work, prior = _train_pilots(pilots, 3600 * min(hours, LOCAL_HOURS))
+    left = (1 - RESERVE) * 3600 * hours
+    found = candidates(work, pilots.results, prior, left, flops_per_second=cluster.count * throughput.flops_per_second)
+    machine = f"{cluster.describe()} at {throughput.described}"
+    return _choose(pilots, work, found, hours=hours, left=left, machine=machine)
+
+
 def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Forecast:
     """Train the pilot runs that have no result yet, and return the forecast.
 
@@ -137,7 +170,21 @@ def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Fo
         hours: Hours of pilot runs and run together.
         spent: Function that returns the seconds that have passed.
     """
-    total = 3600 * hours
+    work, prior = _train_pilots(pilots, 3600 * hours)
+    left = (1 - RESERVE) * 3600 * hours - spent()
+    return _choose(pilots, work, candidates(work, pilots.results, prior, left), hours=hours, left=left)
+
+
+def _train_pilots(pilots: PilotRuns, total: float) -> tuple[Work, Prior]:
+    """Train the pilot runs that have no result yet.
+
+    Args:
+        pilots: Pilot runs, which may have results.
+        total: Seconds of pilot runs and run together.
+
+    Returns:
+        The work of each size, and the prior distribution of the law.
+    """
     sizes = fixed_sizes(pilots.request)
     first = pilots.train(FIRST_SIZE if FIRST_SIZE in sizes else sizes[0], FIRST_STEPS)
     work = measure_work(pilots, first, sizes)
@@ -154,14 +201,30 @@ def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Fo
             pilots.train(*pilot)
         pilots.decided = number
         pilots.save()
-    left = (1 - RESERVE) * total - spent()
-    found = candidates(work, pilots.results, prior, left)
+    return work, prior
+
+
+def _choose(
+    pilots: PilotRuns,
+    work: Work,
+    found: Sequence[SizeForecast],
+    *,
+    hours: float,
+    left: float,
+    machine: str | None = None,
+) -> Forecast:
+    """Return the forecast with the best of the sizes that were found.
+
+    Raises:
+        UserError: If there are none.
+    """
     if not found:
-        raise UserError(f"--hours {hours:g}: the pilot runs left no time to train a model; pass more hours")
+        raise UserError(f"--hours {hours:g} leaves no time for {MIN_STEPS} steps of any size; pass more hours")
     chosen = best_of(found)
     return Forecast(
         hours=hours, chosen=chosen, candidates=tuple(found), pilots=tuple(pilots.results),
         unique_tokens=work.text.unique_tokens, unigram_loss=work.unigram_loss, unit=work.unit, seconds_left=left,
+        machine=machine,
         reasons=tuple(_reasons(chosen, found, pilots, is_limited_by_text=_is_limited_by_text(chosen, left))),
     )  # fmt: skip
 

@@ -88,6 +88,7 @@ BPE = "data.tokenizer={kind: bpe, vocab_size: 1024}"
 WORDPIECE = "data.tokenizer={kind: wordpiece, vocab_size: 4000}"
 TIED, DECAY = "model.tie_embeddings=true", "training.optimizer.weight_decay=0.5"
 GPT_RELU_SQUARED = ["model.stack.activation=relu_squared", "model.stack.gated=false", "model.stack.d_ff=256"]
+NOISE = "part=token noise 0.15"
 INNER_DROPOUT = ["model.stack.dropout.attention=0.1", "model.stack.dropout.activation=0.1"]
 VARIANT = "training.optimizer={{kind: parts:MuonVariant, lr: 0.0213, adam_lr: 0.0085, head_lr: 0.0085, {}}}"
 FAMILIES = {
@@ -124,6 +125,8 @@ FAMILIES = {
             "dropout in attention and activations": INNER_DROPOUT,
             "label smoothing 0.02": ["training.label_smoothing=0.02"],
             **{name: [f"part={name}"] for name in PARTS},
+            "decay 0.5 of embeddings": [VARIANT.format("adam_weight_decay: 0.5")],
+            "decay 0.1 of embeddings": [VARIANT.format("adam_weight_decay: 0.1")],
             "decay 0.5 of all matrices": [VARIANT.format("weight_decay: 0.5, adam_weight_decay: 0.5")],
             "tied, decay 0.5": [TIED, DECAY],
             "tied, cautious decay 1": [TIED, VARIANT.format("weight_decay: 1, cautious: true")],
@@ -132,6 +135,41 @@ FAMILIES = {
             "tied, ReLU squared": [TIED, *GPT_RELU_SQUARED],
             "tied, dropout in attention and activations": [TIED, *INNER_DROPOUT],
             "tied, sandwich": [TIED, "model.stack.placement=sandwich"],
+            "tied, dropout 0": [TIED, DROPOUT.format(0)],
+            "tied, Polar Express": [TIED, VARIANT.format("polar: true")],
+            "dropout 0.2": [DROPOUT.format(0.2)],
+            "dropout 0.3": [DROPOUT.format(0.3)],
+            "dropout 0.2, decay 0.5": [DROPOUT.format(0.2), DECAY],
+            "dropout 0.3, decay 0.5": [DROPOUT.format(0.3), DECAY],
+            "dropout 0.2, decay 0.5 of all matrices": [
+                DROPOUT.format(0.2),
+                VARIANT.format("weight_decay: 0.5, adam_weight_decay: 0.5"),
+            ],
+            **{
+                f"dropout {dropout}, decay {decay} of embeddings": [
+                    DROPOUT.format(dropout),
+                    VARIANT.format(f"adam_weight_decay: {decay}"),
+                ]
+                for dropout in (0.1, 0.2)
+                for decay in (0.5, 1, 2)
+            },
+            "tied, decay 1": [TIED, "training.optimizer.weight_decay=1"],
+            "tied, decay 0.5, dropout 0.2": [TIED, DECAY, DROPOUT.format(0.2)],
+            "tied, decay 0.5, Polar Express": [TIED, VARIANT.format("polar: true, weight_decay: 0.5")],
+            "tied, cautious decay 1, Polar Express": [
+                TIED,
+                VARIANT.format("polar: true, weight_decay: 1, cautious: true"),
+            ],
+            "tied, noise 0.15": [TIED, NOISE],
+            "tied, noise 0.3": [TIED, "part=token noise 0.3"],
+            "tied, row noise 0.15": [TIED, "part=row noise 0.15"],
+            "tied, token dropout 0.15": [TIED, "part=token dropout 0.15"],
+            "tied, noise 0.15, decay 0.5": [TIED, NOISE, DECAY],
+            "tied, noise 0.15, dropout 0.2": [TIED, NOISE, DROPOUT.format(0.2)],
+            "tied, noise 0.15, dropout in attention and activations": [TIED, NOISE, *INNER_DROPOUT],
+            "tied, noise 0.15, ReLU squared": [TIED, NOISE, *GPT_RELU_SQUARED],
+            "tied, noise 0.15, Polar Express": [TIED, NOISE, VARIANT.format("polar: true")],
+            "tied, multi-token": [TIED, "part=multi-token"],
         },
     ),
     "bert": Family(
@@ -384,9 +422,11 @@ def effect(family: Family, variant: str, results: list[dict[str, Any]]) -> tuple
         seeds = [seed for c, v, seed in losses if (c, v) == (corpus, variant) and (c, "default", seed) in losses]
         by_corpus.append([losses[corpus, variant, seed] - losses[corpus, "default", seed] for seed in seeds])
     pairs = sum(map(len, by_corpus))
-    if any(len(differences) < 2 for differences in by_corpus):
+    if not all(by_corpus):
         return float("nan"), float("inf"), pairs
     mean = statistics.mean(statistics.mean(differences) for differences in by_corpus)
+    if any(len(differences) < 2 for differences in by_corpus):
+        return mean, float("inf"), pairs
     variances = [statistics.variance(differences) / len(differences) for differences in by_corpus]
     error = math.sqrt(sum(variances)) / len(by_corpus)
     return mean, float(student.ppf(0.975, pairs - len(by_corpus))) * error, pairs

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tercet.models import DecoderOnly
+from tercet.models.vocabulary import TokenEmbedding
 from tercet.nn.attention import Attention
 from tercet.nn.linear import Linear
 from tercet.nn.residual import Residual
@@ -288,6 +289,34 @@ def token_noise(rate: float) -> Any:
     return replaced(DecoderOnly, "hidden", build)
 
 
+def row_noise(rate: float) -> Any:
+    """Replace a share of the input tokens of training by tokens that are drawn from the same row."""
+
+    def build(hidden: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def changed(self: DecoderOnly, tokens: Tensor, **options: Any) -> Tensor:
+            if self.training:
+                drawn = tokens.gather(1, torch.randint(tokens.shape[1], tokens.shape))
+                tokens = torch.where(torch.rand(tokens.shape) < rate, drawn, tokens)
+            return hidden(self, tokens, **options)
+
+        return changed
+
+    return replaced(DecoderOnly, "hidden", build)
+
+
+def token_dropout(rate: float) -> Any:
+    """Set the whole embedding of a share of the input tokens of training to zero."""
+
+    def build(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def changed(self: TokenEmbedding, tokens: Tensor) -> Tensor:
+            x = forward(self, tokens)
+            return x * (torch.rand(tokens.shape) >= rate)[..., None] if self.training else x
+
+        return changed
+
+    return replaced(TokenEmbedding, "forward", build)
+
+
 def r_drop(weight: float = 0.5) -> Any:
     """Add the divergence of the predictions of two passes with other dropout (Liang et al. 2021)."""
 
@@ -342,6 +371,9 @@ PARTS: dict[str, Callable[[], Any]] = {
     "head gates": head_gates,
     "token noise 0.05": lambda: token_noise(0.05),
     "token noise 0.15": lambda: token_noise(0.15),
+    "token noise 0.3": lambda: token_noise(0.3),
+    "row noise 0.15": lambda: row_noise(0.15),
+    "token dropout 0.15": lambda: token_dropout(0.15),
     "R-Drop": r_drop,
     "multi-token": multi_token,
 }

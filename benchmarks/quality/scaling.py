@@ -32,7 +32,7 @@ from tercet.settings_yaml import parse_assignment
 from tercet.training import load_recipe, train
 from tercet.training.budget.law import fit, prior_of
 from tercet.training.budget.priors import TABLE, read_points
-from tercet.training.budget.settings import TextSize, run_settings
+from tercet.training.budget.settings import TextSize, learning_rate, run_settings
 from tercet.training.planning.flops import training_flops
 from tercet.training.planning.micro_batch import tokens_of_row
 from tercet.training.run.judge import ngram_loss, unigram_loss
@@ -49,7 +49,9 @@ CORPORA = {
     "python-code": ("data.source=OUT/python-code.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"),
     "c-code": ("data.source=OUT/c-code.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"),
     "debian": ("data.source=OUT/debian.txt", "data.tokenizer={kind: bpe, vocab_size: 2048}"),
-    "captions-de": ("data.source=OUT/captions-de.txt", "data.tokenizer={kind: bpe, vocab_size: 2048}"),
+    "torch-headers": ("data.source=OUT/torch-headers.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"),
+    "licenses": ("data.source=OUT/licenses.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"),
+    "perl": ("data.source=OUT/perl.txt", "data.tokenizer={kind: bpe, vocab_size: 1024}"),
 }
 WORDPIECE = "data.tokenizer={kind: wordpiece, vocab_size: 4000}"
 BERT_CORPORA = {name: (changes[0], WORDPIECE) for name, changes in CORPORA.items()}
@@ -101,11 +103,24 @@ def regularization() -> Iterator[Cell]:
             yield Cell("python-docs", 128, 2000, tuple(changes))
 
 
-def vocabulary() -> Iterator[Cell]:
-    """Vocabulary sizes for texts of several sizes, with equal tokens; compare bits per byte."""
-    for corpus in ("python-docs", "shakespeare", "python-code"):
-        for size in (256, 512, 1024, 2048, 4096):
-            yield Cell(corpus, 64, 1500, (rate(1.42), f"data.tokenizer={{kind: bpe, vocab_size: {size}}}"))
+DECAYS = {  # dropout and decay of embeddings, by text, size and steps
+    ("python-docs", 64, 500): ((0.0, 0.3), (0.1, 1.0)),
+    ("python-code", 64, 1000): ((0.0, 0.1), (0.0, 0.3)),
+    ("python-docs", 128, 1000): ((0.1, 1.0), (0.2, 0.3), (0.2, 1.0)),
+    ("python-docs", 64, 4000): ((0.1, 1.0), (0.2, 0.3), (0.2, 1.0)),
+    ("python-code", 64, 4000): ((0.0, 0.1), (0.0, 0.3), (0.1, 0.0), (0.1, 0.3)),
+}
+
+
+def decay() -> Iterator[Cell]:
+    """Dropout and the decay of embeddings for texts that are read 1.5 to 35 times, with the rates of `--hours`."""
+    for (corpus, size, steps), pairs in DECAYS.items():
+        lr = learning_rate(steps)
+        for dropout, weight_decay in pairs:
+            optimizer = f"kind: muon, lr: {lr}, adam_lr: {round(0.4 * lr, 6)}, adam_weight_decay: {weight_decay}"
+            changes = [f"training.optimizer={{{optimizer}}}"]
+            changes += [f"model.stack.dropout={{embedding: {dropout}, residual: {dropout}}}"] if dropout else []
+            yield Cell(corpus, size, steps, tuple(changes))
 
 
 GRID = {32: (60, 125, 500, 2000, 8000), 64: (60, 125, 250, 1000, 4000), 128: (60, 125, 250, 1000), 192: (60, 125, 250)}
@@ -117,12 +132,16 @@ def grid(recipe: str, corpora: Iterable[str], out: Path) -> Iterator[Cell]:
         text = text_of(recipe, corpus, out)
         for size in sorted(GRID, reverse=True):
             for steps in sorted(GRID[size], reverse=True):
-                settings = run_settings(size, steps, validations=8, text=text)
-                rates = settings["training"]["optimizer"]
-                changes = [f"training.optimizer={{kind: muon, lr: {rates['lr']}, adam_lr: {rates['adam_lr']}}}"]
-                rate = settings["model"].get("stack", {}).get("dropout", {}).get("embedding")
-                changes += [] if rate is None else [f"model.stack.dropout={{embedding: {rate}, residual: {rate}}}"]
-                yield Cell(corpus, size, steps, tuple(changes), recipe=recipe)
+                yield Cell(corpus, size, steps, run_changes(size, steps, text), recipe=recipe)
+
+
+def run_changes(size: int, steps: int, text: TextSize) -> tuple[str, ...]:
+    """Return the settings of `--hours` for a run of a size and length."""
+    settings = run_settings(size, steps, validations=8, text=text)
+    rates = ", ".join(f"{name}: {value}" for name, value in settings["training"]["optimizer"].items() if value)
+    rate = settings["model"].get("stack", {}).get("dropout", {}).get("embedding")
+    dropout = () if rate is None else (f"model.stack.dropout={{embedding: {rate}, residual: {rate}}}",)
+    return (f"training.optimizer={{{rates}}}", *dropout)
 
 
 def text_of(recipe: str, corpus: str, out: Path) -> TextSize:
@@ -141,15 +160,15 @@ def cells(name: str, out: Path) -> Iterator[Cell]:
             return transfer()
         case "regularization":
             return regularization()
-        case "vocabulary":
-            return vocabulary()
+        case "decay":
+            return decay()
         case "bert":
             return grid("bert", BERT_CORPORA, out)
         case _:
             return grid("gpt", CORPORA, out)
 
 
-EXPERIMENTS = ("rates", "transfer", "regularization", "vocabulary", "gpt", "bert")
+EXPERIMENTS = ("rates", "transfer", "regularization", "decay", "gpt", "bert")
 
 
 def train_all(name: str, out: Path, part: tuple[int, int]) -> None:
@@ -214,12 +233,14 @@ def facts_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def table() -> None:
-    """Write the results of the grids as the table from which the law starts."""
+def table(out: Path) -> None:
+    """Write the results of the grids with the present settings as the table from which the law starts."""
     lines = ["recipe,text,size,multiplied,tokens,unique,ngram,ratio"]
     for recipe in ("gpt", "bert"):
         path = RESULTS / f"{recipe}.jsonl"
         results = [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+        wanted = [cell.key() for cell in cells(recipe, out)] if results else []
+        results = [one for one in results if any(key.items() <= one.items() for key in wanted)]
         for one in sorted(results, key=lambda one: (one["corpus"], one["size"], one["steps"])):
             ratios = (one[name] / one["unigram_loss"] for name in ("ngram_loss", "validation_loss"))
             facts = (one[name] for name in ("corpus", "size", "multiplied", "tokens", "unique"))
@@ -269,7 +290,7 @@ if __name__ == "__main__":
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
         train_all(arguments.experiment, arguments.out, (number, count))
     elif arguments.action == "table":
-        table()
+        table(arguments.out)
     elif arguments.action == "coverage":
         coverage()
     else:

@@ -22,7 +22,7 @@ from tercet.training.budget.choose import Work, best_of, candidates, neighbor, p
 from tercet.training.budget.pilots import SIZES, PilotRuns, step_seconds
 from tercet.training.budget.plan_hours import plan_hours
 from tercet.training.budget.priors import read_prior
-from tercet.training.budget.settings import TextSize, dropout, learning_rate, run_settings
+from tercet.training.budget.settings import TextSize, dropout, learning_rate, run_settings, weight_decay
 from tercet.training.budget.train_hours import forecast_hours, train_hours
 from tercet.training.request import RunRequest
 
@@ -318,6 +318,20 @@ def test_dropout_rises_with_passes_and_size(size: int, passes: float, unique: in
     assert rate == 0 or passes * max(1, 12 * 14 * size**2 / unique) ** 0.5 > 4
     assert dropout(size, 2 * passes, unique) >= rate
     assert all(dropout(larger, passes, unique) >= rate for larger in SIZES if larger >= size)
+
+
+@pytest.mark.parametrize(
+    ("passes", "decay"), [(0.0, 0.0), (0.99, 0.0), (1.0, 0.1), (4.0, 0.4), (10.0, 1.0), (500.0, 1.0)]
+)
+def test_embeddings_decay_by_the_passes_over_the_text(passes: float, decay: float) -> None:
+    assert weight_decay(passes) == pytest.approx(decay)
+    text = TextSize(unique_tokens=102_400, step_tokens=1024)
+    settings = (
+        run_settings(64, round(100 * passes), validations=1, text=text)
+        if passes
+        else run_settings(64, 100, validations=1)
+    )
+    assert settings["training"]["optimizer"]["adam_weight_decay"] == pytest.approx(decay)
 
 
 def pilot(size: int, seconds: float) -> Pilot:

@@ -23,7 +23,9 @@ def small_model(**changes: Any) -> DecoderOnly:
 
 
 @pytest.mark.parametrize(
-    "optimizer", [Adam(), AdamW(), Muon(), Muon(head_lr=0.001)], ids=["adam", "adamw", "muon", "muon-head"]
+    "optimizer",
+    [Adam(), AdamW(), Muon(), Muon(head_lr=0.001, adam_weight_decay=0.1)],
+    ids=["adam", "adamw", "muon", "muon-head"],
 )
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_is_in_one_group(optimizer: OptimizerSpec, tied: bool) -> None:
@@ -49,17 +51,27 @@ def test_frozen_parameters_are_in_no_group(optimizer: OptimizerSpec) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_output_layer_of_its_own_has_its_own_rate(tied: bool) -> None:
+def test_an_output_layer_has_its_own_rate_even_if_it_is_the_embedding(tied: bool) -> None:
     model = small_model(tie_embeddings=tied)
     groups = build_optimizer(Muon(lr=0.02, adam_lr=0.004, head_lr=0.001), model).param_groups
     rates = {id(p): group["lr"] for group in groups for p in group["params"]}
-    assert rates[id(model.unembedding.weight)] == (0.004 if tied else 0.001)
-    assert rates[id(model.embedding.weight)] == 0.004
+    assert rates[id(model.unembedding.weight)] == 0.001
+    assert rates[id(model.embedding.weight)] == (0.001 if tied else 0.004)
     assert rates[id(model.stack.blocks[0].feedforward.up.weight)] == 0.02
-    assert sorted(set(rates.values())) == ([0.004, 0.02] if tied else [0.001, 0.004, 0.02])
+    assert sorted(set(rates.values())) == [0.001, 0.004, 0.02]  # that of AdamW for the norms
     model.unembedding.weight.requires_grad_(False)
     frozen_groups = build_optimizer(Muon(head_lr=0.001), model).param_groups
     assert all(p.requires_grad for group in frozen_groups for p in group["params"])
+
+
+def test_embeddings_and_output_layers_decay_by_their_own_setting() -> None:
+    model = small_model(tie_embeddings=False)
+    groups = build_optimizer(Muon(weight_decay=0.1, adam_weight_decay=0.3, head_lr=0.001), model).param_groups
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    for name, p in model.named_parameters():
+        is_hidden = "blocks" in name and p.ndim == 2
+        assert decays[id(p)] == (0.1 if is_hidden else 0.3 if p.ndim == 2 else 0.0), name
+    assert all(group["params"] for group in groups)
 
 
 def test_vectors_do_not_decay() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tercet.config import UserError, to_plain
+from tercet.nn.specs import ZeroProjections
 from tercet.training import load_recipe
 from tercet.training.optim.specs import AdamW, Muon
 
@@ -21,6 +22,24 @@ def test_the_rate_of_the_output_layer_is_proportional_to_one_over_the_width(size
 def test_the_rate_follows_that_of_the_other_parameters() -> None:
     assert head_lr({"training": {"optimizer": {"adam_lr": 0.02}}}) == pytest.approx(0.01)
     assert head_lr({"training": {"optimizer": {"head_lr": 0.5}}}) == 0.5
+
+
+def embedding_deviation(model: dict[str, object]) -> float:
+    recipe = load_recipe("gpt", {"model": model})
+    assert isinstance(recipe.model.init, ZeroProjections)
+    return recipe.model.init.embedding_std
+
+
+@pytest.mark.parametrize(("size", "deviation"), [(32, 0.04), (64, 0.02), (128, 0.01), (256, 0.005)])
+def test_a_tied_embedding_starts_with_a_deviation_proportional_to_one_over_the_width(
+    size: int, deviation: float
+) -> None:
+    tied = {"size": size, "tie_embeddings": True}
+    assert embedding_deviation(tied) == pytest.approx(deviation)
+    assert head_lr({"model": tied}) == pytest.approx(0.006 * 64 / size)
+    assert embedding_deviation({**tied, "tie_embeddings": False}) == 0.02
+    assert embedding_deviation({**tied, "embedding_norm": False}) == 0.02
+    assert embedding_deviation({**tied, "init": {"kind": "zero_projections", "embedding_std": 0.3}}) == 0.3
 
 
 def test_other_optimizers_and_recipes_have_no_such_rate() -> None:

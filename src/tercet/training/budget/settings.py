@@ -1,10 +1,12 @@
 """Settings of a run that follow from its size and length.
 
 The learning rate falls with the length of the run. Muon's rate does not depend on the width, because its updates have
-the same effect on the hidden states of all widths; that of the output layer does (`recipe/sized.py`). Dropout rises
-with the passes over the text, the sooner the larger the model is in relation to the text:
+the same effect on the hidden states of all widths; that of the output layer does (`recipe/sized.py`). Dropout and the
+weight decay of embeddings and output layer rise with the passes over the text, dropout the sooner the larger the model
+is in relation to the text:
 
     lr = 0.025 (1000 / steps)^0.4              within limits
+    weight decay = 0.1 passes                  from one pass on, at most 1
     dropout = 0.05 log2(r / 4)                 within limits, rounded to a hundredth
     r = passes sqrt(max(1, N / U))
 
@@ -22,6 +24,7 @@ RATE, RATE_STEPS, RATE_EXPONENT = 0.025, 1000, 0.4
 MIN_RATE, MAX_RATE = 0.002, 0.06
 ADAM_SHARE = 0.4  # AdamW's rate as a share of Muon's
 SAFE_PASSES, DROPOUT_STEP, MAX_DROPOUT = 4.0, 0.05, 0.3
+DECAY_PER_PASS, MAX_DECAY = 0.1, 1.0
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,21 @@ def run_settings(size: int, steps: int, *, validations: int, text: TextSize | No
         text: Sizes of the text; None if they are unknown, for a run that is shorter than a few passes.
     """
     interval = -(-steps // validations)
+    passes = 0.0 if text is None else text.passes(steps)
     lr = learning_rate(steps)
     training: Plain = {
         "max_steps": steps,
         "validate_every": interval,
         "save_every": interval,
         "log_every": max(1, min(10, steps // 5)),
-        "optimizer": {"kind": "muon", "lr": lr, "adam_lr": round(ADAM_SHARE * lr, 6)},
+        "optimizer": {
+            "kind": "muon",
+            "lr": lr,
+            "adam_lr": round(ADAM_SHARE * lr, 6),
+            "adam_weight_decay": weight_decay(passes),
+        },
     }
-    rate = 0.0 if text is None else dropout(size, text.passes(steps), text.unique_tokens)
+    rate = 0.0 if text is None else dropout(size, passes, text.unique_tokens)
     stack: Plain = {"stack": {"dropout": {"embedding": rate, "residual": rate}}} if rate else {}
     return {"model": {"size": size, **stack}, "training": training}
 
@@ -74,6 +83,11 @@ def dropout(size: int, passes: float, unique_tokens: int) -> float:
     """
     weights = 12 * layers_of(size) * size**2
     return round(min(MAX_DROPOUT, DROPOUT_STEP * overfitting(weights, passes, unique_tokens)), 2)
+
+
+def weight_decay(passes: float) -> float:
+    """Return the weight decay of embeddings and output layer for a number of passes over a text."""
+    return 0.0 if passes < 1 else round(min(MAX_DECAY, DECAY_PER_PASS * passes), 2)
 
 
 def overfitting(weights: float, passes: float, unique_tokens: float) -> float:

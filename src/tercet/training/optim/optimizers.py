@@ -17,7 +17,7 @@ from tercet.training.optim.specs import Adam, AdamW, CustomOptimizer, Muon, Opti
 from tercet.training.optim.trainable import trainable_parameters
 
 HIDDEN = ("blocks", "transform", "pooler")  # modules whose matrices map hidden states to hidden states
-OUTPUT = ("unembedding.weight", "unembedding.bias")  # parameters of an output layer; tied weights have another name
+OUTPUT = ("unembedding.weight", "unembedding.bias")  # parameters of an output layer
 CHECKED_CALLS = 4  # calls of a hook after which the state of an optimizer is no longer checked
 
 
@@ -88,8 +88,9 @@ def _adamw(spec: Adam | AdamW, model: nn.Module, groups: list[dict[str, Any]]) -
 def _muon(spec: Muon, model: nn.Module) -> Optimizer:
     hidden, rest = hidden_matrices(model)
     adamw = {"betas": (spec.beta1, spec.beta2), "eps": spec.eps}
-    head = {p for name, p in model.named_parameters() if spec.head_lr is not None and name in OUTPUT}
-    groups = [
+    named = model.named_parameters(remove_duplicate=False) if spec.head_lr is not None else ()
+    head = {p for name, p in named if name in OUTPUT}
+    groups: list[dict[str, Any]] = [
         {
             "params": hidden,
             "muon": True,
@@ -100,7 +101,15 @@ def _muon(spec: Muon, model: nn.Module) -> Optimizer:
         {"params": [p for p in rest if p not in head], "lr": spec.adam_lr, **adamw},
         {"params": [p for p in rest if p in head], "lr": spec.head_lr, **adamw},
     ]
+    if spec.adam_weight_decay:
+        groups[1:] = [part for group in groups[1:] for part in _split_vectors(group, spec.adam_weight_decay)]
     return MuonAdamW([group for group in groups if group["params"]])
+
+
+def _split_vectors(group: dict[str, Any], weight_decay: float) -> list[dict[str, Any]]:
+    """Return a group as two: its vectors without weight decay, and its matrices with it."""
+    vectors, matrices = ([p for p in group["params"] if (p.ndim >= 2) == large] for large in (False, True))
+    return [{**group, "params": vectors}, {**group, "params": matrices, "weight_decay": weight_decay}]
 
 
 def hidden_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -57,10 +57,11 @@ class Muon:
         lr: Learning rate of Muon.
         momentum: Decay of Muon's moving average of gradients.
         weight_decay: Weight decay of hidden matrices. Each step multiplies them by 1 - rate * weight_decay.
-        adam_lr: Learning rate of AdamW for the other parameters, which have no weight decay.
-        head_lr: Learning rate of AdamW for an output layer that is not tied to the embedding; null for `adam_lr`. For
-            logits of the same scale in models of all widths, it must be proportional to 1 / d_model (Yang et al. 2022,
-            "Tensor Programs V", table 8).
+        adam_lr: Learning rate of AdamW for the other parameters.
+        adam_weight_decay: Weight decay of AdamW, for embeddings and output layers.
+        head_lr: Learning rate of AdamW for the output layer, also if it is tied to the embedding; null for `adam_lr`.
+            For logits of the same scale in models of all widths, it must be proportional to 1 / d_model (Yang et al.
+            2022, "Tensor Programs V", table 8).
         beta1: Decay of AdamW's moving average of gradients.
         beta2: Decay of AdamW's moving average of squared gradients.
         eps: Term added to the denominator of AdamW, so that it is not 0.
@@ -71,6 +72,7 @@ class Muon:
     momentum: ShareBelowOne = 0.9
     weight_decay: WeightDecay = 0.0
     adam_lr: LearningRate = 0.006
+    adam_weight_decay: WeightDecay = 0.0
     head_lr: LearningRate | None = None
     beta1: ShareBelowOne = 0.9
     beta2: ShareBelowOne = 0.95

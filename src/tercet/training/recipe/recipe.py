@@ -25,7 +25,7 @@ from tercet.training.recipe.files import read_settings
 from tercet.training.recipe.other_data import REQUIRED
 from tercet.training.recipe.other_names import is_sentence, suggest_names
 from tercet.training.recipe.pretrained import PRETRAINED_COPY, pretrained_spec
-from tercet.training.recipe.sized import add_head_rate
+from tercet.training.recipe.sized import add_width_rules
 from tercet.training.recipe.spec_keys import walk_keys
 from tercet.training.recipe.specs import LoggingSpec, TrainingSpec
 from tercet.training.recipe.task_specs import (
@@ -324,7 +324,7 @@ def _parse_settings(data: Mapping[str, Any], kind: str, *, name: str, run: Path 
             f"set task to {' or '.join(k for k, family in FAMILIES.items() if family == spec.family)}, "
             f"or choose another {'model' if pretrained is None else 'pretrained model'}"
         )
-    settings = add_head_rate({**settings, "model": to_plain(spec)}, model.get("size"))
+    settings = add_width_rules({**settings, "model": to_plain(spec)}, model.get("size"), model.get("init"))
     if isinstance(data.get("data"), Mapping) and data["data"].get("source") == REQUIRED:
         raise UserError(f"{name} requires conversations; pass --data FILE, such as chat.jsonl")
     if kind == "masked" and isinstance(settings.get("data"), Mapping):

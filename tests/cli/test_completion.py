@@ -77,6 +77,7 @@ def complete_line(line: str) -> tuple[str, list[str]]:
         ("train demo --set=task.masking.unit=", "words", [f"--set=task.masking.unit={unit}" for unit in UNITS]),
         ("train demo --plan --set a --set logging.pro", "words", ["logging.project="]),
         ("compare demo --vary model.stack.norm=", "words", [f"model.stack.norm={norm}" for norm in NORMS]),
+        ("sweep demo --vary training.optimizer.l", "words", ["training.optimizer.lr="]),
         ("recipes grok", "words", ["grokking"]),
         ("data prepare texts --recipe grok", "paths", ["grokking"]),
         ("data l", "paths", ["look"]),

@@ -3,6 +3,7 @@
 import argparse
 import json
 import signal
+from pathlib import Path
 
 from tercet.cli.device import add_device, select_device
 from tercet.cli.parser import Verbs, out_path, parse_number
@@ -48,6 +49,10 @@ def register(verbs: Verbs, summary: str) -> None:
     )  # fmt: skip
     parser.add_argument("--data", metavar="PATH", help="file, folder or named dataset to train on (data.source)")
     parser.add_argument(
+        "--sealed", metavar="DIR", type=Path,
+        help="also score the runs of the confirmation on this sealed test part (`tercet data seal`), in one call",
+    )  # fmt: skip
+    parser.add_argument(
         "--out", metavar="DIR", type=out_path, help="folder for all runs and the result (default: swept/<recipe>)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     search = plan_search(
         args.recipe, [read_key(text) for text in args.vary], trials=args.trials, hours=args.hours,
         seeds=len(seeds) if args.seeds.strip().isdigit() else seeds, sampler=args.sampler,
-        changes=read_changes(args), out=args.out,
+        changes=read_changes(args), out=args.out, sealed=args.sealed,
     )  # fmt: skip
     device = select_device(args.device)  # imports torch
 

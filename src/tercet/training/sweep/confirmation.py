@@ -17,12 +17,12 @@ from tercet.evaluate.spreads import seed_difference
 from tercet.training.recipe.recipe import load_recipe
 from tercet.training.sweep.compare_runs import ComparedRuns, compare_sweep
 from tercet.training.sweep.grid import GridPoint
+from tercet.training.sweep.sealed_scores import SealedDifference, score_sealed
 from tercet.training.sweep.sweep import Sweep, plan_variants
+from tercet.training.sweep.sweep_folder import CONFIRMATION
 
 if TYPE_CHECKING:
     import torch
-
-FOLDER = "confirmation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,14 @@ class Confirmation:
         difference: Score of the trial minus that of the recipe; None if a run diverged or the scores are not
             comparable.
         seeds: Seeds of both variants.
+        sealed: The same difference on a sealed test part; None without one.
     """
 
     runs: ComparedRuns
     measure: str
     difference: Difference | None
     seeds: tuple[int, ...]
+    sealed: SealedDifference | None = None
 
     @property
     def is_better(self) -> bool:
@@ -76,20 +78,23 @@ def plan_confirmation(
         return None
     requested = {"recipe": recipe, "changes": [dict(unchanged.changes), dict(changed.changes)], "seeds": list(seeds)}
     return plan_variants(
-        [recipe], [unchanged, changed], seeds=seeds, out=out / FOLDER, requested=requested, what="confirmation"
+        [recipe], [unchanged, changed], seeds=seeds, out=out / CONFIRMATION, requested=requested, what="confirmation"
     )
 
 
-def confirm(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool = False) -> Confirmation:
+def confirm(
+    sweep: Sweep, *, sealed: Path | None = None, device: "str | torch.device" = "cpu", quiet: bool = False
+) -> Confirmation:
     """Train and compare the two variants of a planned confirmation.
 
     Args:
         sweep: Result of `plan_confirmation`.
+        sealed: Folder of a sealed test part on which all runs are scored too, in one call; None for none.
         device: PyTorch device on which all runs are scored.
         quiet: If True, report nothing on stderr.
 
     Raises:
-        UserError: If a run cannot be resumed or scored.
+        UserError: If a run cannot be resumed or scored, or the call on the sealed part is not allowed.
         Interrupted: If a signal stopped training, after the run was saved.
     """
     compared = compare_sweep(sweep, device=device, quiet=quiet)
@@ -97,7 +102,7 @@ def confirm(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool =
     unchanged, changed = (rows[name] for name in dict.fromkeys(run.variant for run in sweep.runs))
     kind = changed.kind or unchanged.kind
     measure = None if kind is None else compared.leaderboard.ranked_by[kind]
-    difference = None
+    difference = on_sealed = None
     if measure is not None and not changed.diverged and not unchanged.diverged:
         scores = [
             [run.scores.scores[measure] for run in sorted(row.runs, key=lambda run: run.seed or 0) if run.scores]
@@ -105,5 +110,9 @@ def confirm(sweep: Sweep, *, device: "str | torch.device" = "cpu", quiet: bool =
         ]
         if all(map(math.isfinite, (*scores[0], *scores[1]))):
             difference = seed_difference(*scores)
+    if sealed is not None and difference is not None and kind is not None:
+        tried, own = ([run.folder for run in sweep.runs if run.variant == row.name] for row in (changed, unchanged))
+        place = tried[0].parent
+        on_sealed = score_sealed(tried, own, sealed, place, kind=kind, measure=measure or "", device=device)
     seeds = tuple(sorted({run.seed for run in sweep.runs if run.seed is not None}))
-    return Confirmation(runs=compared, measure=measure or "", difference=difference, seeds=seeds)
+    return Confirmation(runs=compared, measure=measure or "", difference=difference, seeds=seeds, sealed=on_sealed)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tercet.config import Plain, UserError, suggest
+from tercet.data.sealing.seal_record import read_seal
 from tercet.training.recipe.recipe import load_recipe
 from tercet.training.sweep.grid import MAX_RUNS, check_seeds, folder_names
 from tercet.training.sweep.proposals import SAMPLERS, Sampler, require_optuna
 from tercet.training.sweep.space import SearchKey, SearchSpace
 from tercet.training.sweep.sweep import Sweep, is_run, plan_variants
+from tercet.training.sweep.sweep_folder import CONFIRMATION, SEALED
 
 TRIALS = 20  # by default
 SEEDS = 3  # of the confirmation, by default
@@ -29,6 +31,7 @@ class Search:
         seed: Seed of the search and of all its trials.
         seeds: Seeds of the confirmation.
         out: Folder of the search.
+        sealed: Folder of a sealed test part; None for none.
         requested: Requested settings, for `settings.json`.
         corners: Sweep of the corners of the space, which are checked before the first training.
     """
@@ -41,6 +44,7 @@ class Search:
     seed: int
     seeds: tuple[int, ...]
     out: Path
+    sealed: Path | None
     requested: Plain
     corners: Sweep
 
@@ -55,6 +59,7 @@ def plan_search(
     sampler: Sampler = "tpe",
     changes: Mapping[str, Any] | None = None,
     out: Path | None = None,
+    sealed: Path | None = None,
 ) -> Search:
     """Plan a search, without reading data or writing anything.
 
@@ -67,10 +72,11 @@ def plan_search(
         sampler: Method that proposes settings.
         changes: Changes to the recipe in all trials, as nested mappings.
         out: Folder of the search; None for `swept/` and the name of the recipe.
+        sealed: Folder of a sealed test part, on which the runs of the confirmation are scored; None for none.
 
     Raises:
-        UserError: If the recipe, a key or a value is invalid, Optuna is required and not installed, or `out` contains
-            something else.
+        UserError: If the recipe, a key or a value is invalid, Optuna is required and not installed, `out` contains
+            something else, or no call is left on the sealed part.
     """
     if is_run(recipe):
         raise UserError(f"{recipe} is a run; pass its recipe, {recipe}/recipe.yaml")
@@ -91,14 +97,17 @@ def plan_search(
     requested: Plain = {
         "recipe": recipe, "vary": space.to_plain(), "set": dict(space.fixed_changes), "sampler": sampler,
         "trials": trials, "hours": hours, "seed": seed, "seeds": list(checked_seeds),
+        **({} if sealed is None else {"sealed": str(sealed)}),
     }  # fmt: skip
+    if sealed is not None and not (out / CONFIRMATION / SEALED).exists():
+        read_seal(sealed).check_calls(sealed)
     corners = plan_variants(
         [recipe], [space.point(corner) for corner in space.corners()], seeds=[seed], out=out, requested=requested,
         what="sweep",
     )  # fmt: skip
     return Search(
         recipe=recipe, space=space, sampler=sampler, trials=trials, hours=hours, seed=seed, seeds=checked_seeds,
-        out=out, requested=requested, corners=corners,
+        out=out, sealed=sealed, requested=requested, corners=corners,
     )  # fmt: skip
 
 

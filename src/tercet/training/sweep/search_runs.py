@@ -53,7 +53,9 @@ def run_search(search: Search, *, device: "str | torch.device" = "cpu", quiet: b
         result = SweepResult(
             recipe=search.recipe, folder=search.out, seed=search.seed, trials=tuple(runs.trials),
             settings=tuple(runs.point(trial).settings for trial in runs.trials), best=best, changes=changed.changes,
-            confirmation=None if sweep is None else confirm(sweep, device=device, quiet=quiet),
+            confirmation=None
+            if sweep is None
+            else confirm(sweep, sealed=search.sealed, device=device, quiet=quiet),
         )  # fmt: skip
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False) + "\n"
         write_atomically(search.out / RESULT, text.encode())
@@ -69,6 +71,7 @@ def sweep(
     seeds: int | Sequence[int] = SEEDS,
     sampler: Sampler = "tpe",
     data: str | Path | None = None,
+    sealed: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     device: "str | torch.device" = "cpu",
@@ -89,6 +92,7 @@ def sweep(
         seeds: Number of new seeds, or a list of them.
         sampler: "tpe" (Optuna), "random" or "grid".
         data: File, folder or named dataset to use instead of the data of the recipe.
+        sealed: Folder of a sealed test part, on which the runs of the confirmation are scored in one call.
         changes: Changed keys of the recipe in all trials, such as {"training.max_steps": 500}.
         out: Folder of the search; by default `swept/` and the name of the recipe. A search in it is resumed.
         device: PyTorch device on which the runs of the confirmation are scored.
@@ -106,5 +110,6 @@ def sweep(
     search = plan_search(
         str(recipe), [search_key(key, values) for key, values in vary.items()], trials=trials, hours=hours, seeds=seeds,
         sampler=sampler, changes=nested_changes, out=None if out is None else Path(out),
+        sealed=None if sealed is None else Path(sealed),
     )  # fmt: skip
     return run_search(search, device=device, quiet=quiet)

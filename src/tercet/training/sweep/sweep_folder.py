@@ -10,6 +10,8 @@ from tercet.storage import check_output_folder, read_sealed_json, write_sealed_j
 from tercet.training.recipe.recipe import Recipe
 
 SETTINGS = "settings.json"
+CONFIRMATION = "confirmation"  # folder in that of a search
+SEALED = "sealed.json"  # in the folder of a confirmation, so that a repeated command needs no second call
 
 
 def check_out(out: Path, requested: Plain, *, what: str = "comparison") -> None:

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,11 @@ class SweepResult(Summary):
             parts += [*self.confirmation.runs.view().parts, ""]
             if self.confirmation.difference is not None:
                 measure, difference = self.confirmation.measure, self.confirmation.difference
-                parts += [difference_table({measure: difference}, other="recipe"), ""]
+                differences = {f"{measure}, validation": difference}
+                if (sealed := self.confirmation.sealed) is not None:
+                    differences[f"{sealed.measure}, sealed test part"] = sealed.difference
+                parts += [difference_table(differences, other="recipe"), ""]
+                parts += [] if sealed is None else [sealed.describe(), ""]
         return View((*parts, self.verdict))
 
     def _trial_table(self) -> Table:
@@ -149,6 +153,9 @@ def _confirmation_dict(confirmation: Confirmation) -> dict[str, Any]:
         "seeds": list(confirmation.seeds),
         "measure": confirmation.measure,
         "difference": None if difference is None else difference.to_dict(),
+        "sealed": None
+        if confirmation.sealed is None
+        else {**asdict(confirmation.sealed), "difference": confirmation.sealed.difference.to_dict()},
         "comparison": confirmation.runs.to_dict(),
     }
 

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from tercet.checkpoint.forecast import Forecast
 from tercet.checkpoint.verification import Verification
+from tercet.data.check.check_data import DataCheck
 from tercet.data.extraction.extract import ExtractionReport
 from tercet.data.sealing.seal_record import Seal
 from tercet.data.summary.data_summary import DataSummary
@@ -477,6 +478,7 @@ def schemas() -> dict[str, list[Object]]:
         "convert": [schema(ConvertedModel)],
         "doctor": [schema(Diagnosis, WithRecipe), schema(Verification), schema(PartChecks)],
         "recipes": [schema(PackagedRecipes)],
+        "check": [schema(DataCheck)],
         "learn": [schema(ListedExercises), schema(WrittenSheets), schema(CheckedSolution)],
         "data": [
             schema(NamedDatasets), schema(DataSummary, WithFit), schema(PreparedTokens), schema(ExtractionReport),

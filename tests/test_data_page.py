@@ -41,6 +41,8 @@ def write_files() -> None:
     pairs = [f"{' '.join(items)},{' '.join(words[word] for word in items)}" for items in sentences]
     Path("pairs.csv").write_text("source,target,speaker\n" + "".join(f"{p},{n % 20}\n" for n, p in enumerate(pairs)))
     Path("captions.csv").write_text("german,english\n" + "".join(f"{pair}\n" for pair in pairs))
+    for column, language in enumerate(("en", "de")):
+        Path(f"{language}.txt").write_text("".join(f"{pair.split(',')[column]}\n" for pair in pairs))
     Path("chat.csv").write_text("question,answer\n" + "".join(f'"{text}",yes\n' for text in texts))
     Path("sentences.csv").write_text("id,english\n1,one two\n2,four\n")
     lists = [[(start + 3 * step) % 100 for step in range(draw.randint(5, 20))] for start in range(400)]

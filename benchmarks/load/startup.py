@@ -57,6 +57,7 @@ REFUSALS = {
     "train demo --plan --gpus 8xH10": "did you mean 'H100'?",
     "train demo --plan --gpus 8xH100 --price -1": "--price=-1.0 must be at least 0",
     "train demo --plan --measured nosuch": "--measured nosuch: not a run folder",
+    "check no.txt": "no such file or folder: no.txt",
     "generate nosuch": "no such folder: nosuch",
     "generate taken": "no model in taken",
     "generate taken/file": "taken/file is a file",

@@ -28,6 +28,7 @@
     print(tercet.doctor().kernel_reason)
     tercet.watch("runs/mine", "runs/other")
     print(tercet.report("runs/mine", "mine.html"))
+    print([finding.found for finding in tercet.check_data("my_texts/").findings])
     print(tercet.plan("gpt2-124m", gpus="8xH100", mfu=0.4).time)
 
 The building blocks are in `tercet.nn` and `tercet.models`. Recipes and their keys are described in
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tercet.checkpoint import export_problems as export_problems
     from tercet.checkpoint import verify as verify
     from tercet.dashboard import watch as watch
+    from tercet.data import check_data as check_data
     from tercet.data.sealing.seal_data import seal_data as seal_data
     from tercet.diagnosis import doctor as doctor
     from tercet.evaluate.sealed.evaluate_sealed import evaluate_sealed as evaluate_sealed

@@ -95,6 +95,8 @@ COMMANDS = [
     ["data", "--json"],
     ["data", "look", "text.txt", "--json"],
     ["data", "look", "labels.csv", "--json"],
+    ["check", "text.txt", "--json"],
+    ["check", "labels.csv", "--fix", "repaired.csv", "--json"],
     *([["data", "extract", "text.txt", "--out", "texts.jsonl", "--json"]] if HAS_DOCUMENTS else []),
     ["data", "prepare", "text.txt", "--tokenizer", "gpt", "--out", "tokens", "--json"],
     ["data", "seal", "text.txt", "--documents", "line", "--out", "sealed", "--json"],

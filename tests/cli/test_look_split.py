@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tercet.cli import split_facts
 from tercet.cli.main import main
+from tercet.data.summary import split_summary
 
 NAMES = [
     "alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliet", "kilo", "lima",
@@ -87,7 +87,7 @@ def test_a_folder_is_divided_as_training_divides_it(capsys: pytest.CaptureFixtur
 def test_large_texts_are_compared_only_on_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split_facts, "MAX_BYTES", 100)
+    monkeypatch.setattr(split_summary, "MAX_BYTES", 100)
     facts, _ = run_command(["data", "look", "posts.jsonl"], capsys)
     assert facts["similar texts"].strip() == "not counted for more than 20 MB of text; pass --similarity 0.8"
     facts, _ = run_command(["data", "look", "posts.jsonl", "--similarity", "1"], capsys)

@@ -31,6 +31,7 @@ CONDITIONS: dict[str, str] = {
 COMMANDS = [
     "--help", "--version", "learn", "learn start 1", "learn check 1", "--print-completion bash", "train --help",
     "recipes", "recipes demo", "data", "data look TEXT", "data TEXT", "data prepare TEXT --recipe demo --out tokens",
+    "check TEXT",
     "inspect gpt2", "inspect RUN",
     "train demo --plan", "train demo --data TEXT --out new --set training.max_steps=2 --set task.sample_tokens=0",
     "train RUN --more 1", "generate RUN --prompt a --max-new-tokens 5 --seed 1", "generate RUN --json --prompt a",

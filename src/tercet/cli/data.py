@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tercet.cli.data_settings import add_labels, add_sources
 from tercet.cli.extract import add_extract, run_extract
-from tercet.cli.look import add_labels, add_look, add_sources, print_summary, run_look
+from tercet.cli.look import add_look, print_summary, run_look
 from tercet.cli.next_steps import quote_path
 from tercet.cli.parser import Verbs
 from tercet.cli.prepare import add_prepare, describe_folder, run_prepare

@@ -56,6 +56,7 @@ VERBS = {
     "doctor": "show hardware, kernels and environment, or check the files of a run or model for damage",
     "recipes": "list the packaged recipes, or print one",
     "data": "list the named datasets, summarize a data source, or tokenize a large one",
+    "check": "report faults of data and their effect on training, or write a repaired copy",
     "learn": "list the exercises on Transformers, write their sheets, or check a solution",
 }
 WITHOUT_MODELS = {"recipes", "learn"}  # verbs that open no model, run or recipe of a user
@@ -78,7 +79,7 @@ OTHER_VERBS = {
     "mask": "fill", "encode vectorize": "embed", "predict label": "classify", "eval test validate": "evaluate",
     "grid": "compare", "tune hpo optimize": "sweep", "info show summary describe": "inspect", "visualize": "explore",
     "api server": "serve",
-    "export import": "convert", "check env version": "doctor",
+    "export import": "convert", "env version": "doctor", "clean dedupe dedup lint": "check",
     "coord-check": "inspect RECIPE --widths 64,128,256", "list ls models": "recipes",
     "preprocess tokenize": "data prepare", "datasets": "data",
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tercet.cli.look import CONVERSATION_FIELDS, add_fields, add_labels, add_sources
+from tercet.cli.data_settings import CONVERSATION_FIELDS, add_fields, add_labels, add_sources
 from tercet.cli.next_steps import path_argument
 from tercet.cli.parser import Parser, out_path, parse_number
 from tercet.cli.show import show

@@ -10,7 +10,6 @@ from tercet.spec import Threshold
 if TYPE_CHECKING:
     from tercet.data import ConversationsSpec, DataSummary, LabelsSpec, PairsSpec, SplitSummary, TextSpec
 
-MAX_BYTES = 20_000_000  # of text that is compared without --similarity; takes seconds
 KINDS = {
     "tail": "the end of the data",
     "documents": "drawn over documents",
@@ -36,36 +35,15 @@ def add_split(add: Callable[..., Any]) -> None:
 def find_split(
     spec: "TextSpec | PairsSpec | LabelsSpec | ConversationsSpec", summary: "DataSummary", similarity: float | None
 ) -> "SplitSummary | None":
-    """Return the summary of the division, or None for a single document, ids, and data that training rejects.
-
-    Args:
-        spec: Settings of the data.
-        summary: Summary of the data.
-        similarity: Value of --similarity, or None.
-    """
+    """Return the result of `split_summary.find_split`, or None with a note if the data cannot be divided."""
     from tercet.config import UserError
-    from tercet.data import summarize_split
-    from tercet.data.split_specs import DocumentClusters, ExampleClusters
-    from tercet.data.summary.split_summary import THRESHOLD
+    from tercet.data.summary import split_summary
 
-    is_malformed = summary.sequences is not None and summary.sequences.malformed
-    if summary.unit == "lists of ids" or summary.invalid or (is_malformed and rejects_malformed(spec)):
-        return None
-    threshold = similarity
-    if isinstance(spec.validation, DocumentClusters | ExampleClusters):
-        threshold = similarity or spec.validation.threshold
-    elif sum(text.n_bytes for text in summary.texts.values()) <= MAX_BYTES:
-        threshold = similarity or THRESHOLD
     try:
-        return summarize_split(spec, threshold=threshold)
+        return split_summary.find_split(spec, summary, similarity)
     except UserError as error:
         print_note(f"tercet: the division is not reported: {error}")
         return None
-
-
-def rejects_malformed(spec: object) -> bool:
-    """Return True if training rejects FASTA and FASTQ files with malformed records."""
-    return getattr(spec, "sequence_errors", "strict") == "strict"
 
 
 def split_facts(split: "SplitSummary", unit: str) -> list[tuple[str, str]]:

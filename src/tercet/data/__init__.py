@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
+    from tercet.data.check.check_data import DataCheck as DataCheck
+    from tercet.data.check.check_data import check_data as check_data
+    from tercet.data.check.findings import Finding as Finding
     from tercet.data.corpora.conversation_corpus import ConversationCorpus as ConversationCorpus
     from tercet.data.corpora.conversation_corpus import Conversations as Conversations
     from tercet.data.corpora.conversation_corpus import prepare_conversations as prepare_conversations

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tercet.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
+    from tercet.data.summary.compression import compression_bits as compression_bits
     from tercet.evaluate.baselines import bigram as bigram
-    from tercet.evaluate.baselines import compression_bits as compression_bits
     from tercet.evaluate.baselines import unigram as unigram
     from tercet.evaluate.bootstrap import Difference as Difference
     from tercet.evaluate.bootstrap import WeightedScores as WeightedScores

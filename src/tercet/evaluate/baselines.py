@@ -1,4 +1,4 @@
-"""Baselines of language models: unigram, bigram and n-gram counts, and two compressors.
+"""Baselines of language models: unigram, bigram and n-gram counts. `data.summary.compression` has two compressors.
 
     unigram:  p(w) = (c(w) + 1) / (N + V)                                        add-one smoothing
     bigram:   p(w | v) = (c(v w) + t(v) p(w)) / (c(v) + t(v))                    Witten and Bell (1991), method C
@@ -12,8 +12,6 @@ The targets are those of the model: each token of the validation text except the
 separately, the first token of each document is not a target, and pairs that span two documents are not counted.
 """
 
-import lzma
-import zlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -122,28 +120,6 @@ def ngram_losses(train: np.ndarray, validation: np.ndarray, *, vocab_size: int, 
         places = np.minimum(np.searchsorted(pairs, queries), len(pairs) - 1)
         contexts, held_out = numbers, np.where((pairs[places] == queries) & (seen >= 0), places, -1)
     return losses
-
-
-def compression_bits(texts: Iterable[str]) -> dict[str, float]:
-    """Return the bits per byte of `gzip -9` and `xz -9e` for the concatenated texts, which are read once.
-
-    Raises:
-        ValueError: If there is no text.
-    """
-    compressors = {
-        "gzip -9": zlib.compressobj(9, wbits=31),
-        "xz -9e": lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME),
-    }
-    sizes = dict.fromkeys(compressors, 0)
-    n_bytes = 0
-    for text in texts:
-        data = text.encode()
-        n_bytes += len(data)
-        for name, compressor in compressors.items():
-            sizes[name] += len(compressor.compress(data))
-    if not n_bytes:
-        raise ValueError("no text to compress; pass a text that is not empty")
-    return {name: 8 * (sizes[name] + len(compressor.flush())) / n_bytes for name, compressor in compressors.items()}
 
 
 def _unigram_probabilities(train: TokenArray, vocab_size: int) -> np.ndarray:

@@ -140,8 +140,7 @@ class LabelFile(ExampleFile):
             required_fields = {**self._text_settings, **self._label_settings, **self._group_settings}
             lines = read_lines(self.path, self.encoding, self.errors)
             for location, row in read_table(lines, str(self.path), required_fields):
-                texts = tuple(row[field].strip() for field in self._text_settings)
-                yield self._make_example(texts, self._parse_labels(row, location), self._read_group(row, location))
+                yield self.read_row(row, location)
 
     def read_object(self, values: dict[str, object], location: str) -> Example:
         """Return the labeled text in an object of JSONL.
@@ -154,6 +153,19 @@ class LabelFile(ExampleFile):
             UserError: If it lacks a text, a valid label or a group.
         """
         return self._read_words(values, location) if self.over == "tokens" else self._read_text(values, location)
+
+    def read_row(self, row: dict[str, str], location: str) -> Example:
+        """Return the labeled text in a row of a table.
+
+        Args:
+            row: Fields of the row by the names of their columns.
+            location: Location of the row in messages.
+
+        Raises:
+            UserError: If it has no valid label or group.
+        """
+        texts = tuple(row[field].strip() for field in self._text_settings)
+        return self._make_example(texts, self._parse_labels(row, location), self._read_group(row, location))
 
     @property
     def is_sequences(self) -> bool:

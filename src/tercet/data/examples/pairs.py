@@ -161,7 +161,7 @@ class PairFiles:
             )
 
     def has_fields(self) -> bool:
-        """Return True for a JSONL file, a CSV file, and a TSV file with a header."""
+        """Return True for a JSONL file, a CSV file, and a TSV file with a header; False for two files."""
         if self.target:
             return False
         if uncompressed_suffix(self.source) != ".tsv":

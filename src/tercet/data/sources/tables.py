@@ -74,8 +74,7 @@ def numbered_rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[s
     Raises:
         UserError: If a row is not valid CSV or longer than `limits.LINE_CHARACTERS`.
     """
-    is_tsv = _is_tsv(name)
-    return _tsv_rows(lines) if is_tsv else _csv_rows(lines, name)
+    return _tsv_rows(lines) if _is_tsv(name) else _csv_rows(lines, name)
 
 
 def _is_tsv(name: str) -> bool:

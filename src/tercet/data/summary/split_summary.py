@@ -22,9 +22,11 @@ from tercet.data.sources.documents import DocumentSource
 from tercet.data.sources.id_files import IdFile
 from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 from tercet.data.split_specs import DocumentClusters, Documents, ExampleClusters, Fold, HeldOut, Tail
+from tercet.data.summary.data_summary import DataSummary
 from tercet.data.text_hashes import hash_text
 
 THRESHOLD, SHINGLE = DocumentClusters().threshold, DocumentClusters().shingle
+MAX_BYTES = 20_000_000  # of text that `find_split` compares if no threshold is passed; takes seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,37 @@ def summarize_split(
         largest_cluster=int(sizes.max()),
         leaks=int(find_similar(signatures[in_validation], signatures[~in_validation], threshold).sum()),
     )
+
+
+def find_split(
+    spec: TextSpec | PairsSpec | LabelsSpec | ConversationsSpec, summary: DataSummary, similarity: float | None
+) -> SplitSummary | None:
+    """Return the summary of the division, or None for a single document, ids, and data that training rejects.
+
+    Texts are compared if there are at most `MAX_BYTES` of them, or if a similarity is passed or set by the spec.
+
+    Args:
+        spec: Settings of the data.
+        summary: Summary of the data.
+        similarity: Minimum similarity of two texts, or None for that of `spec.validation` or `THRESHOLD`.
+
+    Raises:
+        UserError: If the data cannot be divided.
+    """
+    is_malformed = summary.sequences is not None and summary.sequences.malformed
+    if summary.unit == "lists of ids" or summary.invalid or (is_malformed and rejects_malformed(spec)):
+        return None
+    threshold = similarity
+    if isinstance(spec.validation, DocumentClusters | ExampleClusters):
+        threshold = similarity or spec.validation.threshold
+    elif sum(text.n_bytes for text in summary.texts.values()) <= MAX_BYTES:
+        threshold = similarity or THRESHOLD
+    return summarize_split(spec, threshold=threshold)
+
+
+def rejects_malformed(spec: object) -> bool:
+    """Return True if training rejects FASTA and FASTQ files with malformed records."""
+    return getattr(spec, "sequence_errors", "strict") == "strict"
 
 
 class _Items(NamedTuple):

@@ -13,7 +13,8 @@ from tercet.checkpoint import LanguageModel
 from tercet.config import Plain
 from tercet.data import Corpus, CustomDataset
 from tercet.data.rows.batching import BATCH_TOKENS
-from tercet.evaluate.baselines import bigram, compression_bits, unigram
+from tercet.data.summary.compression import compression_bits
+from tercet.evaluate.baselines import bigram, unigram
 from tercet.evaluate.bootstrap import RESAMPLES, WeightedScores
 from tercet.evaluate.custom_metrics import Metrics, read_metrics
 from tercet.evaluate.digest import digest

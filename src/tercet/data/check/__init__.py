@@ -1,0 +1,1 @@
+"""Faults of data, their effect on training, and a repaired copy."""

@@ -279,12 +279,22 @@ class SearchTrial(TypedDict):
     failure: str | None
 
 
+class SealedGain(TypedDict):
+    """The best trial minus the recipe's own settings on a sealed test part."""
+
+    measure: str
+    difference: Difference
+    calls: str
+    leaked: int
+
+
 class ConfirmedSettings(TypedDict):
     """The best trial minus the recipe's own settings, by the score `measure`, and the leaderboard of both."""
 
     seeds: list[int]
     measure: str
     difference: Difference | None
+    sealed: SealedGain | None
     comparison: ComparedVariants
 
 

@@ -21,7 +21,7 @@ from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
-class Item(NamedTuple):
+class RepairedItem(NamedTuple):
     """Properties of an item: if it is empty, and a text that is equal only for equal items."""
 
     is_empty: bool
@@ -46,8 +46,8 @@ class ItemReader:
     paths: list[Path]
     names: list[Path]
     fields: tuple[str, ...]
-    read_object: Callable[[dict[str, object], str], Item]
-    read_row: Callable[[dict[str, str], str], Item]
+    read_object: Callable[[dict[str, object], str], RepairedItem]
+    read_row: Callable[[dict[str, str], str], RepairedItem]
     has_header: bool = True
 
     @property
@@ -119,9 +119,9 @@ def _documents(source: DocumentFiles) -> ItemReader:
     paths, field = source.files(), source.text_field
     names = [Path(path.name) if path == source.root else path.relative_to(source.root) for path in paths]
 
-    def read(row: Mapping[str, object], location: str) -> Item:
+    def read(row: Mapping[str, object], location: str) -> RepairedItem:
         text = str(row[field])
-        return Item(not text.strip(), text)
+        return RepairedItem(not text.strip(), text)
 
     return ItemReader(root=source.root, paths=paths, names=names, fields=(field,), read_object=read, read_row=read)
 
@@ -136,9 +136,9 @@ def _pairs(source: PairFiles) -> ItemReader:
         raise UserError(f"{paths[0]} and {paths[1]} have the same name; rename one of them for --fix")
     fields = (source.source_field, source.target_field)
 
-    def read(row: dict[str, object], location: str) -> Item:
+    def read(row: dict[str, object], location: str) -> RepairedItem:
         pair: Pair = source.read_object(row, location)
-        return Item(pair.is_empty, "\0".join(pair))
+        return RepairedItem(pair.is_empty, "\0".join(pair))
 
     return ItemReader(
         root=source.source, paths=paths, names=names, fields=fields,
@@ -147,8 +147,8 @@ def _pairs(source: PairFiles) -> ItemReader:
 
 
 def _labels(source: LabelFile) -> ItemReader:
-    def item(example: Example) -> Item:
-        return Item(example.is_empty, repr((example.texts, example.labels)))
+    def item(example: Example) -> RepairedItem:
+        return RepairedItem(example.is_empty, repr((example.texts, example.labels)))
 
     fields = [source.text_field, source.pair_field, "tokens" if source.over == "tokens" else None]
     return ItemReader(
@@ -159,9 +159,9 @@ def _labels(source: LabelFile) -> ItemReader:
 
 
 def _conversations(source: ConversationFile) -> ItemReader:
-    def item(conversation: Conversation) -> Item:
+    def item(conversation: Conversation) -> RepairedItem:
         identity = "\0".join(part for message in conversation.messages for part in message.values())
-        return Item(conversation.is_empty, identity)
+        return RepairedItem(conversation.is_empty, identity)
 
     exchange = (source.prompt_field, source.response_field)
     return ItemReader(

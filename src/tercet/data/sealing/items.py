@@ -16,7 +16,7 @@ from tercet.data.specs import ConversationsSpec, PairsSpec, TextSpec
 Spec = TextSpec | PairsSpec | LabelsSpec | ConversationsSpec
 
 
-class Item(NamedTuple):
+class DividedItem(NamedTuple):
     """Part of the data that is never cut.
 
     Attributes:
@@ -31,7 +31,7 @@ class Item(NamedTuple):
     is_empty: bool
 
 
-def read_items(spec: Spec) -> Iterator[Item]:
+def read_items(spec: Spec) -> Iterator[DividedItem]:
     """Yield every item of a source, including empty ones.
 
     Raises:
@@ -40,7 +40,7 @@ def read_items(spec: Spec) -> Iterator[Item]:
     match spec:
         case TextSpec():
             for text, group in read_documents(find_document_source(spec)):
-                yield Item(text, group, not text.strip())
+                yield DividedItem(text, group, not text.strip())
             return
         case PairsSpec():
             examples = ((pair, pair.source) for pair in open_pairs(spec, spec.source, spec.target).examples())
@@ -49,7 +49,7 @@ def read_items(spec: Spec) -> Iterator[Item]:
         case ConversationsSpec():
             examples = ((example, example.identity) for example in find_conversations(spec).examples())
     for example, content in examples:
-        yield Item(content, getattr(example, "group", ""), example.is_empty)
+        yield DividedItem(content, getattr(example, "group", ""), example.is_empty)
 
 
 def find_document_source(spec: TextSpec) -> DocumentSource:

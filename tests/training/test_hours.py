@@ -152,6 +152,7 @@ def test_the_forecast_for_another_machine_has_its_speed_and_is_not_registered(
     slow, fast = (plan_hours(request, SECONDS / 3600, gpus=gpus, mfu=1.0) for gpus in (SLOW, f"2x{SLOW}"))
     assert fast.chosen.steps == pytest.approx(2 * slow.chosen.steps, rel=0.1)  # with the same validations
     assert fast.pilots == slow.pilots
+    assert (slow.memory_bytes or 0) > 0
     assert slow.machine == "1 x GPU (8 GiB, 0.001 TFLOP/s in bf16) at 100.0% of 0.001 TFLOP/s (assumed)"
     assert "with pilot runs on this machine" in str(slow.view())
     assert not (pilots_only / FORECAST).exists()
@@ -256,7 +257,7 @@ SMALL_TEXT, LARGE_TEXT = TextSize(50_000, 1024), TextSize(50_000_000, 1024)
 def work_of(text: TextSize) -> Work:
     """Return the work of steps whose FLOPs are proportional to the square of the size."""
     return Work(
-        task="language", unit="nats per token", text=text, unigram_loss=6.0,
+        task="language", unit="nats per token", text=text, vocab_size=1024, unigram_loss=6.0,
         ngram_loss=4.0, validation_tokens=8192,
         flops={size: 1e6 * size**2 for size in SIZES}, multiplied={size: 12 * 4 * size**2 for size in SIZES},
     )  # fmt: skip

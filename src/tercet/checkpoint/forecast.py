@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tercet.checkpoint.run_record import FORECAST
 from tercet.config import UserError
-from tercet.notebook import Summary, Table, View, format_count, format_duration
+from tercet.notebook import Summary, Table, View, format_bytes, format_count, format_duration
 from tercet.storage import read_sealed_json, write_sealed_json
 
 COVERAGE = 0.9  # probability of the interval of a forecast
@@ -70,6 +70,7 @@ class Forecast(Summary):
         unit: Unit of the losses, such as "nats per token".
         seconds_left: Seconds for the run when the forecast was made.
         reasons: Reasons for the choice, in sentences.
+        memory_bytes: Memory of a step in bytes, as `tercet train --plan` estimates it; None if it is unknown.
         machine: Description of the machine of the run if it is not the one of the pilot runs, else None.
     """
 
@@ -84,6 +85,7 @@ class Forecast(Summary):
     unit: str
     seconds_left: float
     reasons: tuple[str, ...]
+    memory_bytes: int | None = None
     machine: str | None = None
 
     def __repr__(self) -> str:
@@ -132,6 +134,8 @@ class Forecast(Summary):
             yield "machine", self.machine
         yield "time", f"{format_duration(self.seconds_left)} for the run, {spent}"
         yield "text", f"{format_count(self.unique_tokens)} tokens"
+        if self.memory_bytes is not None:
+            yield "memory", f"{format_bytes(self.memory_bytes)} for a step, in addition to that of Python and PyTorch"
 
     def contains(self, loss: float) -> bool:
         """Return whether a loss is within the interval of the forecast."""

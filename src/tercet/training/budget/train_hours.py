@@ -158,8 +158,8 @@ def forecast_elsewhere(request: RunRequest, hours: float, cluster: Cluster, thro
         work, prior = _train_pilots(pilots, 3600 * min(hours, LOCAL_HOURS))
     left = (1 - RESERVE) * 3600 * hours
     found = candidates(work, pilots.results, prior, left, flops_per_second=cluster.count * throughput.flops_per_second)
-    machine = f"{cluster.describe()} at {throughput.described}"
-    return _choose(pilots, work, found, hours=hours, left=left, machine=machine)
+    forecast = _choose(pilots, work, found, hours=hours, left=left, cluster=cluster)
+    return replace(forecast, machine=f"{cluster.describe()} at {throughput.described}")
 
 
 def _forecast(pilots: PilotRuns, hours: float, spent: Callable[[], float]) -> Forecast:
@@ -211,20 +211,23 @@ def _choose(
     *,
     hours: float,
     left: float,
-    machine: str | None = None,
+    cluster: Cluster | None = None,
 ) -> Forecast:
-    """Return the forecast with the best of the sizes that were found.
+    """Return the forecast with the best of the sizes that were found, on this machine or on a cluster.
 
     Raises:
         UserError: If there are none.
     """
     if not found:
         raise UserError(f"--hours {hours:g} leaves no time for {MIN_STEPS} steps of any size; pass more hours")
+    from tercet.training.planning.plan_run import step_bytes
+
     chosen = best_of(found)
+    recipe = pilots.resolve(chosen.size, chosen.steps, pilots.folder, validations=VALIDATIONS).recipe
     return Forecast(
         hours=hours, chosen=chosen, candidates=tuple(found), pilots=tuple(pilots.results),
         unique_tokens=work.text.unique_tokens, unigram_loss=work.unigram_loss, unit=work.unit, seconds_left=left,
-        machine=machine,
+        memory_bytes=step_bytes(recipe.with_vocabulary(work.vocab_size), cluster),
         reasons=tuple(_reasons(chosen, found, pilots, is_limited_by_text=_is_limited_by_text(chosen, left))),
     )  # fmt: skip
 

@@ -94,6 +94,18 @@ def plan_run(
     )
 
 
+def step_bytes(recipe: Recipe, cluster: Cluster | None = None) -> int:
+    """Return the memory of a step on one device in bytes, as a plan estimates it.
+
+    Args:
+        recipe: Recipe with its vocabulary sizes.
+        cluster: Cluster that replaces this machine; None for this machine.
+    """
+    recipe = recipe if cluster is None else on_cluster(recipe, cluster)
+    device, precision = _device_and_precision(recipe, cluster, here=True)
+    return _count_memory(recipe, device, precision, None)[2][0].total
+
+
 def on_cluster(recipe: Recipe, cluster: Cluster) -> Recipe:
     """Return the recipe with the devices and nodes of a cluster.
 

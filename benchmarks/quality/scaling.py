@@ -148,7 +148,7 @@ def text_of(recipe: str, corpus: str, out: Path) -> TextSize:
     """Return the tokens of a corpus and of a step, with the tokenizer of the recipe."""
     task = read_task(load_recipe(recipe, settings_of(Cell(corpus, 64, 1, recipe=recipe), out)), progress=False)
     row = tokens_of_row(task.recipe)
-    return TextSize(task.plan.n_rows * row, row * task.plan.full_batch)
+    return TextSize(task.plan.n_rows * row, row * task.plan.full_batch, task.recipe.model.vocab_size)
 
 
 def cells(name: str, out: Path) -> Iterator[Cell]:

@@ -79,7 +79,7 @@ def test_the_forecast_is_that_of_the_run(trained: tuple[Path, float]) -> None:
     assert forecast is not None
     assert record is not None
     assert record.finished
-    assert record.steps == forecast.chosen.steps
+    assert 0.3 < record.total_steps / forecast.chosen.steps < 3  # other work changes the speed, and so the length
     assert forecast.chosen.size == 32
     assert forecast.chosen.low < forecast.chosen.loss < forecast.chosen.high < forecast.unigram_loss * 1.5
     assert forecast.chosen.tokens == forecast.chosen.steps * 4 * 16
@@ -167,8 +167,8 @@ def test_restart_deletes_the_forecast_and_the_pilot_runs(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained[0], copy)
-    forecast = forecast_hours(small_request(text, copy), 10 / 3600, restart=True)
-    assert forecast.hours == 10 / 3600
+    forecast = forecast_hours(small_request(text, copy), 2 * SECONDS / 3600, restart=True)
+    assert forecast.hours == 2 * SECONDS / 3600
     assert not (copy / "run.json").exists()
 
 
@@ -251,14 +251,13 @@ def test_too_few_hours(text: Path, tmp_path: Path) -> None:
         forecast_hours(small_request(text, tmp_path / "run"), 0.5 / 3600)
 
 
-SMALL_TEXT, LARGE_TEXT = TextSize(50_000, 1024), TextSize(50_000_000, 1024)
+SMALL_TEXT, LARGE_TEXT = TextSize(50_000, 1024, 1024), TextSize(50_000_000, 1024, 1024)
 
 
 def work_of(text: TextSize) -> Work:
     """Return the work of steps whose FLOPs are proportional to the square of the size."""
     return Work(
-        task="language", unit="nats per token", text=text, vocab_size=1024, unigram_loss=6.0,
-        ngram_loss=4.0, validation_tokens=8192,
+        task="language", unit="nats per token", text=text, unigram_loss=6.0, ngram_loss=4.0, validation_tokens=8192,
         flops={size: 1e6 * size**2 for size in SIZES}, multiplied={size: 12 * 4 * size**2 for size in SIZES},
     )  # fmt: skip
 
@@ -322,17 +321,24 @@ def test_dropout_rises_with_passes_and_size(size: int, passes: float, unique: in
 
 
 @pytest.mark.parametrize(
-    ("passes", "decay"), [(0.0, 0.0), (0.99, 0.0), (1.0, 0.1), (4.0, 0.4), (10.0, 1.0), (500.0, 1.0)]
+    ("passes", "vocab_size", "decay"),
+    [
+        (0.99, 1024, 0.0),
+        (1.0, 1024, 0.1),
+        (4.0, 1024, 0.4),
+        (10.0, 1024, 1.0),
+        (500.0, 1024, 1.0),
+        (4.0, 64, 0.25),  # 1,600 occurrences of each token
+        (4.0, 16, 0.0),
+    ],
 )
-def test_embeddings_decay_by_the_passes_over_the_text(passes: float, decay: float) -> None:
-    assert weight_decay(passes) == pytest.approx(decay)
-    text = TextSize(unique_tokens=102_400, step_tokens=1024)
-    settings = (
-        run_settings(64, round(100 * passes), validations=1, text=text)
-        if passes
-        else run_settings(64, 100, validations=1)
-    )
-    assert settings["training"]["optimizer"]["adam_weight_decay"] == pytest.approx(decay)
+def test_embeddings_decay_by_passes_if_tokens_are_rare(passes: float, vocab_size: int, decay: float) -> None:
+    text = TextSize(unique_tokens=102_400, step_tokens=1024, vocab_size=vocab_size)
+    steps = round(100 * passes)
+    assert weight_decay(steps, text) == pytest.approx(decay, abs=0.01)
+    settings = run_settings(64, steps, validations=1, text=text)
+    assert settings["training"]["optimizer"]["adam_weight_decay"] == weight_decay(steps, text)
+    assert run_settings(64, steps, validations=1)["training"]["optimizer"]["adam_weight_decay"] == 0.0
 
 
 def pilot(size: int, seconds: float) -> Pilot:

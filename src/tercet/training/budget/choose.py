@@ -24,7 +24,6 @@ class Work:
         task: Kind of the task, such as "language".
         unit: Unit of the losses, such as "nats per token".
         text: Tokens of the training text and of a step.
-        vocab_size: Number of ids.
         unigram_loss: Validation loss of counting tokens, in nats per target.
         ngram_loss: Validation loss of the best n-gram model, in the same unit.
         validation_tokens: Tokens of a validation.
@@ -35,7 +34,6 @@ class Work:
     task: str
     unit: str
     text: TextSize
-    vocab_size: int
     unigram_loss: float
     ngram_loss: float
     validation_tokens: int

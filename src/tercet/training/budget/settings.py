@@ -2,16 +2,16 @@
 
 The learning rate falls with the length of the run. Muon's rate does not depend on the width, because its updates have
 the same effect on the hidden states of all widths; that of the output layer does (`recipe/sized.py`). Dropout and the
-weight decay of embeddings and output layer rise with the passes over the text, dropout the sooner the larger the model
-is in relation to the text:
+weight decay of embeddings and output layer rise with the passes over the text: dropout the sooner the larger the model
+is in relation to the text, and decay if the tokens of the vocabulary are rare, so that their vectors overfit:
 
-    lr = 0.025 (1000 / steps)^0.4              within limits
-    weight decay = 0.1 passes                  from one pass on, at most 1
-    dropout = 0.05 log2(r / 4)                 within limits, rounded to a hundredth
+    lr = 0.025 (1000 / steps)^0.4                       within limits
+    weight decay = 0.1 passes min(1, 1000 V / U)        at most 1, and 0 below 0.1
+    dropout = 0.05 log2(r / 4)                          within limits, rounded to a hundredth
     r = passes sqrt(max(1, N / U))
 
-N is the number of weights of the blocks, U the number of tokens of the text. The measurements behind these rules are in
-benchmarks/log/forecasts.md.
+N is the number of weights of the blocks, U the number of tokens of the text, V the size of the vocabulary. The
+measurements behind these rules are in benchmarks/log/forecasts.md.
 """
 
 import math
@@ -24,7 +24,8 @@ RATE, RATE_STEPS, RATE_EXPONENT = 0.025, 1000, 0.4
 MIN_RATE, MAX_RATE = 0.002, 0.06
 ADAM_SHARE = 0.4  # AdamW's rate as a share of Muon's
 SAFE_PASSES, DROPOUT_STEP, MAX_DROPOUT = 4.0, 0.05, 0.3
-DECAY_PER_PASS, MAX_DECAY = 0.1, 1.0
+DECAY_PER_PASS, MIN_DECAY, MAX_DECAY = 0.1, 0.1, 1.0
+RARE = 1000  # mean occurrences of a token below which its vector overfits
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class TextSize:
     Attributes:
         unique_tokens: Tokens of the training text.
         step_tokens: Tokens of a step.
+        vocab_size: Number of different tokens.
     """
 
     unique_tokens: int
     step_tokens: int
+    vocab_size: int
 
     def passes(self, steps: int) -> float:
         """Return how often a run of a length reads the text."""
@@ -54,7 +57,6 @@ def run_settings(size: int, steps: int, *, validations: int, text: TextSize | No
         text: Sizes of the text; None if they are unknown, for a run that is shorter than a few passes.
     """
     interval = -(-steps // validations)
-    passes = 0.0 if text is None else text.passes(steps)
     lr = learning_rate(steps)
     training: Plain = {
         "max_steps": steps,
@@ -65,10 +67,10 @@ def run_settings(size: int, steps: int, *, validations: int, text: TextSize | No
             "kind": "muon",
             "lr": lr,
             "adam_lr": round(ADAM_SHARE * lr, 6),
-            "adam_weight_decay": weight_decay(passes),
+            "adam_weight_decay": 0.0 if text is None else weight_decay(steps, text),
         },
     }
-    rate = 0.0 if text is None else dropout(size, passes, text.unique_tokens)
+    rate = 0.0 if text is None else dropout(size, text.passes(steps), text.unique_tokens)
     stack: Plain = {"stack": {"dropout": {"embedding": rate, "residual": rate}}} if rate else {}
     return {"model": {"size": size, **stack}, "training": training}
 
@@ -85,9 +87,10 @@ def dropout(size: int, passes: float, unique_tokens: int) -> float:
     return round(min(MAX_DROPOUT, DROPOUT_STEP * overfitting(weights, passes, unique_tokens)), 2)
 
 
-def weight_decay(passes: float) -> float:
-    """Return the weight decay of embeddings and output layer for a number of passes over a text."""
-    return 0.0 if passes < 1 else round(min(MAX_DECAY, DECAY_PER_PASS * passes), 2)
+def weight_decay(steps: int, text: TextSize) -> float:
+    """Return the weight decay of embeddings and output layer for a run over a text."""
+    decay = DECAY_PER_PASS * text.passes(steps) * min(1.0, RARE * text.vocab_size / text.unique_tokens)
+    return 0.0 if decay < MIN_DECAY else round(min(MAX_DECAY, decay), 2)
 
 
 def overfitting(weights: float, passes: float, unique_tokens: float) -> float:

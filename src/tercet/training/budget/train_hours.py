@@ -227,7 +227,7 @@ def _choose(
     return Forecast(
         hours=hours, chosen=chosen, candidates=tuple(found), pilots=tuple(pilots.results),
         unique_tokens=work.text.unique_tokens, unigram_loss=work.unigram_loss, unit=work.unit, seconds_left=left,
-        memory_bytes=step_bytes(recipe.with_vocabulary(work.vocab_size), cluster),
+        memory_bytes=step_bytes(recipe.with_vocabulary(work.text.vocab_size), cluster),
         reasons=tuple(_reasons(chosen, found, pilots, is_limited_by_text=_is_limited_by_text(chosen, left))),
     )  # fmt: skip
 

@@ -42,8 +42,8 @@ def measure_work(pilots: PilotRuns, trained: Pilot, sizes: Sequence[int]) -> Wor
     validated = sum(len(group) for group in task.validation_groups()) * row
     return Work(
         task=task.recipe.task.kind, unit=loss_unit(task),
-        text=TextSize(task.plan.n_rows * row, row * task.plan.full_batch),
-        vocab_size=task.recipe.model.vocab_size, unigram_loss=unigram,
+        text=TextSize(task.plan.n_rows * row, row * task.plan.full_batch, task.recipe.model.vocab_size),
+        unigram_loss=unigram,
         ngram_loss=ngram_loss(task),
         validation_tokens=validated, flops=flops, multiplied=multiplied,
     )  # fmt: skip

@@ -37,7 +37,9 @@ COMMANDS = [
     "train RUN --more 1", "generate RUN --prompt a --max-new-tokens 5 --seed 1", "generate RUN --json --prompt a",
     "chat RUN", "translate RUN --input TEXT", "fill RUN a", "embed RUN a", "embed RUN --query a --input TEXT",
     "classify RUN a", "evaluate RUN --data TEXT", "errors RUN --data TEXT", "evaluate RUN --per-line",
-    "compare demo --set training.max_steps=1,2 --out sweep --data TEXT", "explore RUN --export page.html --text a",
+    "compare demo --set training.max_steps=1,2 --out sweep --data TEXT",
+    "sweep demo --vary training.optimizer.lr=0.1,0.2 --sampler grid --set training.max_steps=x --data TEXT",
+    "explore RUN --export page.html --text a",
     "serve RUN --port 99999", "plot RUN", "plot masks a", "convert RUN hf --to hf", "doctor", "doctor --verify RUN",
     "watch none", "watch RUN --export page.html", "nothing",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 from corpora import write_corpus
 
 RESULTS = Path(__file__).parent / "scaling" / "forecasts.jsonl"
-TEXTS = ("captions-en", "perl", "torch-code", "torch-headers", "vim-help", "licenses")
+TEXTS = ("captions-en", "perl", "torch-code", "vim-help", "licenses", "captions-de")
 
 
 def read_results() -> list[dict[str, Any]]:

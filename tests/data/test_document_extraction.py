@@ -29,7 +29,8 @@ def extract(source: Path, **flags: Any) -> tuple[list[dict[str, str]], Extractio
     """Return the records that are extracted from a source, without its path, and the report."""
     out = source.parent / "out.jsonl"
     report = extract_documents(Extraction(sources=(str(source),), **flags), out)
-    records = [json.loads(line) for line in out.read_text().splitlines()]
+    with out.open(encoding="utf-8") as file:  # `splitlines` would also split at U+0085, which JSON does not escape
+        records = [json.loads(line) for line in file]
     assert report.count == len(records)
     return records, report
 

@@ -12,7 +12,7 @@ from tercet.training.budget.settings import TextSize, overfitting
 
 VALIDATIONS = 10  # of the run
 VALIDATION_COST = 1 / 3  # time of a validated token, relative to a trained one
-MIN_STEPS, MIN_PILOT_STEPS = 250, 50  # the law starts from trainings of at least 250 steps
+MIN_STEPS, MIN_PILOT_STEPS = 250, 50
 LENGTHS = tuple(2 ** (-step / 2) for step in range(17))  # considered lengths, as shares of the longest
 
 

@@ -11,7 +11,7 @@ is in relation to the text, and decay if the tokens of the vocabulary are rare, 
     r = passes sqrt(max(1, N / U))
 
 N is the number of weights of the blocks, U the number of tokens of the text, V the size of the vocabulary. The
-measurements behind these rules are in benchmarks/log/forecasts.md.
+measurements behind these rules are in forecasts.md and small-texts.md in benchmarks/log.
 """
 
 import math

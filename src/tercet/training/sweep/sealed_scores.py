@@ -82,11 +82,12 @@ def score_sealed(
 
     result = evaluate_sealed([*unchanged, *changed], sealed, device=device)
     scores = [numbers(model.scores) for model in result.models]
-    choices = [name for name in (measure, *RANKING_MEASURES[kind]) if name is not None]
-    chosen = next((name for name in choices if scores[0].get(NAMES.get(name, name)) is not None), None)
-    if chosen is None:
+    for chosen in filter(None, (measure, *RANKING_MEASURES[kind])):
+        values = [value for one in scores if (value := one.get(NAMES.get(chosen, chosen))) is not None]
+        if len(values) == len(scores):
+            break
+    else:
         raise UserError(f"{sealed}: the models have no score there by which they can be compared")
-    values = [float(one[NAMES.get(chosen, chosen)] or 0.0) for one in scores]
     difference = seed_difference(values[len(unchanged) :], values[: len(unchanged)])
     leaked = max(model.facts.leaked or 0 for model in result.models)
     scored = SealedDifference(measure=chosen, difference=difference, calls=result.describe_calls(), leaked=leaked)
